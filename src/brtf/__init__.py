@@ -1,0 +1,27 @@
+"""Robust tensor factorization from incomplete data: low-rank structure, outliers, rank and uncertainties."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brtf import datasets, metrics
+from brtf.observations import Observations
+
+if TYPE_CHECKING:
+    from brtf.estimator import BRTF, load
+
+__version__ = "0.1.0"
+__all__ = ["BRTF", "Observations", "__version__", "datasets", "load", "metrics"]
+
+
+def __getattr__(name: str) -> Any:
+    """BRTF and load come with scikit-learn, which is slow to import: only when asked for."""
+    if name in ("BRTF", "load"):
+        from brtf import estimator
+
+        return getattr(estimator, name)
+    raise AttributeError(f"module 'brtf' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,56 @@
+"""The lower bound of the model evidence (25): a pure function of one state, with every constant kept."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from brtf.model import MeanFieldOutliers, State
+from brtf.observations import Observations
+from brtf.updates import Fit, expected_square_sum, fit_at_entries
+
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+
+
+@dataclass(frozen=True)
+class BoundTerms:
+    """The named terms of the bound, in nats; larger is better. Zero where the model has no such part."""
+
+    likelihood: float
+    factors: float
+    component_precisions: float
+    noise: float
+    outliers: float
+    outlier_precisions: float
+
+    @property
+    def total(self) -> float:
+        return float(sum(astuple(self)))
+
+
+def lower_bound(observations: Observations, state: State) -> BoundTerms:
+    """The bound L = E ln p(Y, Θ) + H(q) of a state, for the data in units of their scale."""
+    return bound_terms(state, fit_at_entries(observations, state.factors))
+
+
+def bound_terms(state: State, fit: Fit) -> BoundTerms:
+    """The bound from the low-rank part at the entries, which must belong to the same state."""
+    outliers, outlier_precisions = (0.0, 0.0) if state.outliers is None else _outlier_terms(state.outliers)
+    log_precision = float(state.tau.mean_log)
+    return BoundTerms(
+        likelihood=0.5 * fit.residual.size * (log_precision - LOG_TWO_PI)
+        - 0.5 * float(state.tau.mean) * expected_square_sum(fit, state.outliers),
+        factors=-sum(rows.kl(state.lam) for rows in state.factors),
+        component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
+        noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),
+        outliers=outliers,
+        outlier_precisions=outlier_precisions,
+    )
+
+
+def _outlier_terms(outliers: MeanFieldOutliers) -> tuple[float, float]:
+    """E ln p(S | γ) + H(q(S)), and −KL(q(γ) ‖ p(γ))."""
+    square = outliers.mean**2 + outliers.var
+    sparse = 0.5 * np.sum(outliers.gamma.mean_log - outliers.gamma.mean * square + np.log(outliers.var) + 1.0)
+    return float(sparse), -outliers.gamma.kl(outliers.concentration, outliers.rate)

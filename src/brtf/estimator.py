@@ -1,0 +1,343 @@
+"""BRTF: the scikit-learn face of the library; no mathematics."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.utils import Tags
+from tqdm import tqdm
+
+from brtf import __version__
+from brtf.archive import load_result
+from brtf.inference import Record, fold_in, run
+from brtf.memory import check_memory
+from brtf.observations import Labels, Observations, observe, warn_empty_slices
+from brtf.result import Quantity, Result, as_structured
+from brtf.settings import Settings
+
+Array = NDArray[np.float64]
+
+
+class _OptionAndMethod:
+    """One name for an option of the constructor and a method of the fitted model.
+
+    ``BRTF(outliers=False)`` says that the model has no outliers; ``model.outliers()`` returns those that were found.
+    The option lives in the instance's ``__dict__`` and is read by ``get_params``; the attribute is the method.
+    """
+
+    def __init__(self, method: Callable[[Any], Any]) -> None:
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else self.method.__get__(instance, owner)
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self.name] = value
+
+
+class BRTF(BaseEstimator):
+    """Bayesian robust tensor factorization of incomplete data.
+
+    Finds in Y = X + S + noise the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the outliers S, the rank and the noise
+    level, with uncertainties, from the observed entries alone.
+
+    Parameters
+    ----------
+    max_rank : int or None
+        The largest rank considered. None: min(max_n I_n, min_n Π_{k≠n} I_k, 100).
+    inference : {"paper"}
+        ``"paper"`` is the algorithm of Zhao et al.
+    outliers : bool
+        False leaves S out: Bayesian CP factorization.
+    init : {"spectral", "random"} or list of arrays
+        Start from the unfoldings' singular vectors, from N(0, 1), or from the given factor matrices (I_n, R).
+    max_sweeps : int
+        Sweeps after which to give up.
+    tol : float
+        Change of the bound, in nats per observed entry, below which the fit has converged.
+    dtype : numpy.float32, numpy.float64 or None
+        How the data are held. None keeps float32 and casts everything else to float64.
+    random_state : int, numpy.random.Generator, numpy.random.RandomState or None
+        Seed of the start.
+    progress : bool
+        Show a progress bar.
+
+    Attributes
+    ----------
+    rank_ : number of components found
+    factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products
+    factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
+    component_precisions_ : (rank_,) posterior means of λ, for factors in units of the data's scale
+    noise_variance_ : variance of the noise, in the squared units of Y
+    outlier_rate_ : mean outlier probability of the observed entries
+    bound_ : final lower bound of ln p(Y), in nats
+    trace_ : structured array, one row a sweep: sweep, bound, rank, noise_variance, event
+    n_sweeps_, converged_, stop_reason_ : how the fit ended
+    shape_in_, n_observed_, n_features_in_ : what it was given
+    result_ : everything above in one object, as saved
+
+    Examples
+    --------
+    >>> import brtf
+    >>> data = brtf.datasets.paper_synthetic(outliers=0.1, missing=0.5, seed=1)
+    >>> model = brtf.BRTF(max_rank=10, random_state=0).fit(data.observed)
+    >>> model.rank_
+    3
+    """
+
+    def __init__(
+        self,
+        max_rank: int | None = None,
+        *,
+        inference: str = "paper",
+        outliers: bool = True,
+        init: Any = "spectral",
+        max_sweeps: int = 500,
+        tol: float = 1e-6,
+        dtype: DTypeLike | None = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.max_rank = max_rank
+        self.inference = inference
+        self.outliers = outliers
+        self.init = init
+        self.max_sweeps = max_sweeps
+        self.tol = tol
+        self.dtype = dtype
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, Y: Any, y: Any = None, *, mask: Any = None) -> BRTF:
+        """Fit the model to the observed entries.
+
+        Parameters
+        ----------
+        Y : array-like of order ≥ 2
+            The data; NaN, masked or absent entries are missing. Never modified; a complete float array is referred
+            to, not copied, so changing it afterwards changes what :meth:`outliers` compares with.
+        y : mask, or ignored
+            A second positional argument is the mask; a scikit-learn target vector (one value per row) is ignored.
+        mask : array of bool, True = observed
+
+        Returns
+        -------
+        self
+        """
+        settings = Settings(
+            max_rank=self.max_rank,
+            inference=self.inference,
+            outliers=self.__dict__["outliers"],
+            init=self.init,
+            max_sweeps=self.max_sweeps,
+            tol=self.tol,
+        )
+        observations = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
+        warn_empty_slices(observations)
+        _check_fit_memory(observations, settings)
+        started = time.perf_counter()
+        with tqdm(total=settings.max_sweeps, unit="sweep", disable=not self.progress) as bar:
+
+            def show(record: Record) -> None:
+                bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
+                bar.update()
+
+            state, trace, reason = run(observations, settings, _generator(self.random_state), show)
+        seconds = time.perf_counter() - started
+        self._adopt(Result(observations, state, tuple(trace), reason, settings, seconds, __version__))
+        if not self.converged_:
+            warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _adopt(self, result: Result) -> None:
+        """Set the fitted attributes from a result."""
+        self.result_ = result
+        self.rank_ = result.rank
+        self.factors_ = result.factor_means()
+        self.factor_covariances_ = result.factor_covariances()
+        self.component_precisions_ = np.asarray(result.state.lam.mean)
+        self.noise_variance_ = result.noise_variance
+        self.outlier_rate_ = result.outlier_rate
+        self.bound_ = result.bound
+        self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
+        self.n_sweeps_ = len(result.trace)
+        self.converged_ = result.stop_reason.converged
+        self.stop_reason_ = result.stop_reason.value
+        self.shape_in_ = result.observations.shape
+        self.n_observed_ = result.observations.n_observed
+        self.n_features_in_ = int(np.prod(self.shape_in_[1:]))
+        self.n_iter_ = self.n_sweeps_
+
+    def _fitted(self) -> Result:
+        if not hasattr(self, "result_"):
+            raise NotFittedError(
+                "This BRTF instance is not fitted yet. Call 'fit' with appropriate arguments before using it."
+            )
+        return self.result_
+
+    def low_rank(self) -> Array:
+        """The posterior mean of the low-rank part X, a dense array of the shape of Y."""
+        return self._fitted().low_rank()
+
+    def _found_outliers(self) -> Any:
+        """The posterior mean of the outliers S; dense (0 where missing), or sparse for sparse data."""
+        result = self._fitted()
+        return result.place(result.outliers_at_entries(), 0.0)
+
+    outliers = _OptionAndMethod(_found_outliers)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The options of the constructor; none of them is an estimator, so ``deep`` changes nothing."""
+        return {name: self.__dict__[name] for name in self._get_param_names()}
+
+    def outlier_probability(self) -> Any:
+        """Posterior probability that each observed entry carries an outlier; dense (0 where missing), or sparse.
+
+        In the paper's model, which has no indicator of outliers, it is the probability under q(s) that |s| exceeds
+        three robust standard deviations of all deviations y − x̄.
+        """
+        result = self._fitted()
+        return result.place(result.outlier_probability_at_entries(), 0.0)
+
+    def impute(self, *, replace_outliers: bool = False) -> Any:
+        """Y with missing entries filled by the low-rank part, and on request with its outliers subtracted.
+
+        Returns a dense array; an xarray.DataArray if that is what was fitted.
+        """
+        result = self._fitted()
+        filled = result.impute(replace_outliers=replace_outliers)
+        labels = result.observations.labels
+        if labels is None:
+            return filled
+        return label(filled, labels)
+
+    def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
+        """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
+
+        With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``.
+        """
+        result = self._fitted()
+        mean = result.low_rank(coords)
+        return (mean, result.std(coords, of=of)) if return_std else mean
+
+    def predict_interval(
+        self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank"
+    ) -> tuple[Array, Array]:
+        """Central interval (low, high) that holds the low-rank part, or a new observation, with probability ``level``."""
+        return self._fitted().interval(coords, level=level, of=of)
+
+    def sample(
+        self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None
+    ) -> Array:
+        """Draws (n, …) of new observations, or of the low-rank part, from the posterior."""
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+            raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
+        return self._fitted().sample(int(n), _generator(random_state), coords, of=of)
+
+    def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
+        """Mean log predictive density of the observed entries of Y, which should be held-out ones.
+
+        Y has the shape of the data that were fitted; ``y`` as in :meth:`fit`.
+        """
+        result = self._fitted()
+        observations = observe(Y, _mask_argument(y, mask))
+        _check_shape(self, observations, same_rows=True)
+        return float(np.mean(result.log_density(observations)))
+
+    def transform(self, Y: Any, return_std: bool = False) -> Any:
+        """Loadings (n, rank_) of new slices of the first mode, all else held; with ``return_std`` also their std.
+
+        Y has any number of rows; its other modes are those of the data that were fitted.
+        """
+        result = self._fitted()
+        observations = observe(Y, dtype=self.dtype)
+        _check_shape(self, observations, same_rows=False)
+        rows = fold_in(replace(observations, scale=result.scale), result.state, result.settings)
+        share = result.scale ** (1.0 / observations.order)
+        loadings = rows.mean * share
+        if not return_std:
+            return loadings
+        return loadings, np.broadcast_to(np.sqrt(np.einsum("irr->ir", rows.cov)), loadings.shape) * share
+
+    def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Array:
+        """Fit, and return the loadings of the first mode as :meth:`transform` finds them."""
+        self.fit(Y, y, mask=mask)
+        return self.transform(self.result_.observations)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
+        self._fitted().save(path)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        return tags
+
+
+def load(path: str | os.PathLike[str]) -> BRTF:
+    """Read a fitted model from a ``.brtf`` file; a file that is damaged or not ours is refused."""
+    result = load_result(path)
+    settings = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}
+    model = BRTF(**settings)
+    model._adopt(result)
+    return model
+
+
+def label(values: Array, labels: Labels) -> Any:
+    """A tensor with its labels as an xarray.DataArray."""
+    import xarray
+
+    coords = {dim: names for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
+    return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
+
+
+def _generator(random_state: Any) -> np.random.Generator:
+    """One Generator from whatever scikit-learn users pass as a seed."""
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.Generator(random_state._bit_generator)
+    return np.random.default_rng(random_state)
+
+
+def _mask_argument(positional: Any, mask: Any) -> Any:
+    """The mask, given by name or as second positional argument; a scikit-learn target vector is not a mask."""
+    if positional is None:
+        return mask
+    array = np.asarray(positional)
+    if array.dtype != bool and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
+        return mask
+    if mask is not None:
+        raise ValueError("mask was given twice, by position and by name.")
+    return positional
+
+
+def _check_shape(model: BRTF, observations: Observations, *, same_rows: bool) -> None:
+    """Whether other data fit the model's shape, in the words scikit-learn uses for matrices."""
+    got, wanted = observations.shape, model.shape_in_
+    if got[1:] != wanted[1:]:
+        if len(got) == len(wanted) == 2:
+            raise ValueError(f"X has {got[1]} features, but BRTF is expecting {wanted[1]} features as input.")
+        raise ValueError(f"Y has shape {got}, but the modes after the first must be {wanted[1:]} as fitted.")
+    if same_rows and got != wanted:
+        raise ValueError(f"Y has shape {got}, but the model was fitted to {wanted}: mark what is not observed as NaN.")
+
+
+def _check_fit_memory(observations: Observations, settings: Settings) -> None:
+    """Refuse before allocating: every row of every mode holds a few R×R matrices."""
+    rank = settings.rank_limit(observations.shape)
+    n_matrices = 1 if observations.layout == "complete" else 4
+    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank * rank + 8 * observations.n_observed)
+    check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")

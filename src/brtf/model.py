@@ -1,0 +1,75 @@
+"""The generative story in types: the prior, the outliers of the paper, and the state of the posterior.
+
+y_m = x_m + s_m + ε_m at the observed entries m, with x_m = Σ_r Π_n a⁽ⁿ⁾[i_n, r] (5)–(6), rows a ~ N(0, diag(λ)⁻¹) and
+λ_r ~ Ga(c₀, d₀) (7), s_m ~ N(0, γ_m⁻¹) and γ_m ~ Ga(a₀, b₀) (8), ε_m ~ N(0, τ⁻¹) and τ ~ Ga(a₀^τ, b₀^τ) (9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.distributions import Array, Gamma, RowGaussians
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Top-level numbers of the model: Gamma priors of the component precisions λ and of the noise precision τ."""
+
+    lam_concentration: float = 1e-6
+    lam_rate: float = 1e-6
+    tau_concentration: float = 1e-6
+    tau_rate: float = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldOutliers:
+    """The paper's factors q(s_m) = N(mean_m, var_m) and q(γ_m), with the learnt numbers (a₀, b₀) of their prior.
+
+    Attributes
+    ----------
+    mean, var : (M,)
+    gamma : Gamma with rate (M,)
+    concentration, rate : a₀ and b₀.
+    """
+
+    mean: Array
+    var: Array
+    gamma: Gamma
+    concentration: float
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ) and the outliers' part (``None``: no outliers in the model)."""
+
+    prior: Prior
+    factors: tuple[RowGaussians, ...]
+    lam: Gamma
+    tau: Gamma
+    outliers: MeanFieldOutliers | None
+
+    @property
+    def rank(self) -> int:
+        return self.factors[0].rank
+
+    def with_factor(self, mode: int, rows: RowGaussians) -> State:
+        """The same state with another posterior of one mode's rows."""
+        return replace(self, factors=(*self.factors[:mode], rows, *self.factors[mode + 1 :]))
+
+    def select_components(self, keep: NDArray[Any]) -> State:
+        """The same state with only the kept components."""
+        return replace(
+            self,
+            factors=tuple(rows.select(keep) for rows in self.factors),
+            lam=Gamma(self.lam.concentration[keep], self.lam.rate[keep]),
+        )
+
+
+def component_amplitudes(state: State) -> Array:
+    """Root mean square of each component's rank-one term over all entries: Π_n rms_i(ã_ir), shape (R,)."""
+    return np.prod([np.sqrt(np.mean(rows.mean**2, axis=0)) for rows in state.factors], axis=0)

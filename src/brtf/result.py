@@ -1,0 +1,266 @@
+"""What a fit means afterwards: the low-rank part, outliers and predictions in the user's units; save and load."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.special import ndtr, ndtri
+
+from brtf import kernels
+from brtf.checks import check_coords
+from brtf.distributions import Array
+from brtf.inference import Record, StopReason
+from brtf.memory import check_memory
+from brtf.model import State
+from brtf.observations import BLOCK_ENTRIES, Block, Observations
+from brtf.predictive import ErrorLaw, error_law
+from brtf.settings import Settings
+from brtf.updates import fit_at_entries
+
+Quantity = Literal["low_rank", "observation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
+
+    Attributes
+    ----------
+    observations : the data, referred to and not copied
+    state : the posterior, in units of ``observations.scale``
+    trace : one record a sweep
+    stop_reason, settings : why it ended, and what was asked
+    seconds : wall-clock time of the fit
+    """
+
+    observations: Observations
+    state: State
+    trace: tuple[Record, ...]
+    stop_reason: StopReason
+    settings: Settings
+    seconds: float
+    version: str
+
+    # ---- numbers -------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+    @property
+    def scale(self) -> float:
+        return self.observations.scale
+
+    @property
+    def noise_variance(self) -> float:
+        """1/τ̄ in the squared units of the data."""
+        return float((np.sqrt(1.0 / self.state.tau.mean) * self.scale) ** 2)
+
+    @property
+    def outlier_rate(self) -> float:
+        """The mean of :meth:`outlier_probability` over the observed entries."""
+        return float(np.mean(self.outlier_probability_at_entries()))
+
+    @property
+    def bound_shift(self) -> float:
+        """What turns a bound of the scaled data into one of the data themselves: −M ln(scale)."""
+        return -self.observations.n_observed * float(np.log(self.scale))
+
+    @property
+    def bound(self) -> float:
+        """The final lower bound of ln p(Y), for the data in the user's units."""
+        return self.trace[-1].bound + self.bound_shift
+
+    # ---- the low-rank part ---------------------------------------------------------------------------------
+
+    def factor_means(self) -> list[Array]:
+        """Posterior means (I_n, R); their products give the low-rank part in the user's units."""
+        share = self.scale ** (1.0 / self.observations.order)
+        return [rows.mean * share for rows in self.state.factors]
+
+    def factor_covariances(self) -> list[Array]:
+        """Posterior covariances (I_n, R, R) of the rows."""
+        share = self.scale ** (2.0 / self.observations.order)
+        return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.state.factors]
+
+    def low_rank(self, coords: Any = None) -> Array:
+        """x̄ at the given coordinates (M,), or the whole tensor."""
+        means = [rows.mean for rows in self.state.factors]
+        pieces = [kernels.low_rank_at(block, means) for block in self._blocks(coords)]
+        return self._assemble(pieces, coords) * self.scale
+
+    def low_rank_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
+        """Var x at the given coordinates (M,), or for the whole tensor, in units of the data's scale squared.
+
+        ``"exact"`` is Σ_{rs} Π_n (ããᵀ+V)_{rs} − x̄² of the posterior; ``"first-order"`` is the paper's sum over the
+        modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
+        """
+        factors = self.state.factors
+        means = [rows.mean for rows in factors]
+        moments = [rows.second_moment_packed for rows in factors]
+        covs = [np.broadcast_to(rows.cov_packed, m.shape) for rows, m in zip(factors, moments, strict=True)]
+        if method == "exact":
+            pieces = [kernels.variance_at(block, means, moments, covs) for block in self._blocks(coords)]
+        elif method == "first-order":
+            rows_, cols = np.triu_indices(self.rank)
+            multiplicity = np.where(rows_ == cols, 1.0, 2.0)
+            outers = [mean[:, rows_] * mean[:, cols] for mean in means]
+            pieces = []
+            for block in self._blocks(coords):
+                swapped = ([*outers[:n], covs[n] * multiplicity, *outers[n + 1 :]] for n in range(len(factors)))
+                pieces.append(np.sum([kernels.low_rank_at(block, matrices) for matrices in swapped], axis=0))
+        else:
+            raise ValueError(f"method must be 'exact' or 'first-order', got {method!r}.")
+        return self._assemble(pieces, coords)
+
+    # ---- outliers ------------------------------------------------------------------------------------------
+
+    def outliers_at_entries(self) -> Array:
+        """Posterior mean of s at the observed entries, (M,)."""
+        if self.state.outliers is None:
+            return np.zeros(self.observations.n_observed)
+        return self.state.outliers.mean * self.scale
+
+    def outlier_probability_at_entries(self) -> Array:
+        """Posterior probability that each observed entry carries an outlier, (M,).
+
+        The paper's model has no indicator of outliers, and its S takes up much of the noise too. An entry is called
+        an outlier when |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations;
+        the probability of that is taken under q(s_m) = N(s̄_m, σ²_m).
+        """
+        outliers = self.state.outliers
+        if outliers is None:
+            return np.zeros(self.observations.n_observed)
+        deviation = np.abs(fit_at_entries(self.observations, self.state.factors).residual)
+        limit = 3.0 * 1.4826 * float(np.median(deviation))
+        std = np.sqrt(outliers.var)
+        return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
+
+    def place(self, entry_vector: Array, fill: float) -> Any:
+        """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
+        observations = self.observations
+        if observations.coords is not None:
+            return coo_array((entry_vector, tuple(observations.coords)), shape=observations.shape)
+        if observations.mask is None:
+            return entry_vector.reshape(observations.shape)
+        dense = np.full(observations.shape, fill)
+        dense[observations.mask] = entry_vector
+        return dense
+
+    def impute(self, *, replace_outliers: bool = False) -> Array:
+        """The data with missing entries filled by the low-rank part; on request also without their outliers."""
+        observed = self.observations.values.ravel().astype(np.float64)
+        if replace_outliers:
+            observed = observed - self.outliers_at_entries()
+        filled = self.low_rank()
+        filled[tuple(self.observations.entry_coords())] = observed
+        return filled
+
+    # ---- predictions ---------------------------------------------------------------------------------------
+
+    @property
+    def error_law(self) -> ErrorLaw:
+        return error_law(self.state)
+
+    def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
+        """Standard deviation of the low-rank part, or of a new observation."""
+        variance = self.low_rank_variance(coords)
+        return (np.sqrt(variance) if _is_low_rank(of) else self.error_law.std(variance)) * self.scale
+
+    def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
+        """Central credible interval of the low-rank part (Gaussian), or of a new observation (27)."""
+        if not 0 < level < 1:
+            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        variance = self.low_rank_variance(coords)
+        if _is_low_rank(of):
+            half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
+        else:
+            half = self.error_law.half_width(level, variance)
+        centre = self.low_rank(coords)
+        return centre - half * self.scale, centre + half * self.scale
+
+    def log_density(self, observations: Observations) -> Array:
+        """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
+        fit = fit_at_entries(replace(observations, scale=self.scale), self.state.factors, per_entry=True)
+        if fit.variance is None:
+            raise AssertionError("per_entry=True gives variances")
+        return self.error_law.log_density(fit.residual, fit.variance) - np.log(self.scale)
+
+    def sample(
+        self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
+    ) -> Array:
+        """Draws from the posterior: of the low-rank part, or of new observations; (n_samples, …)."""
+        blocks = list(self._blocks(coords))
+        shape = self._assembled_shape(coords)
+        draws = np.empty((n_samples, *shape))
+        roots = [np.linalg.cholesky(rows.cov) for rows in self.state.factors]
+        for draw in draws:
+            rows_drawn = [
+                rows.mean + np.einsum("irs,is->ir", root, rng.standard_normal(rows.mean.shape))
+                for rows, root in zip(self.state.factors, roots, strict=True)
+            ]
+            pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
+            draw[...] = np.concatenate(pieces).reshape(shape)
+        if not _is_low_rank(of):
+            draws += self.error_law.draw(rng, draws.shape)
+        return draws * self.scale
+
+    # ---- entries asked for ---------------------------------------------------------------------------------
+
+    def _blocks(self, coords: Any) -> Iterator[Block]:
+        """Blocks of the whole tensor, or of the given coordinates."""
+        shape = self.observations.shape
+        nothing = np.empty(0)
+        if coords is None:
+            check_memory(8 * self.observations.n_entries, f"a dense tensor of shape {shape}", "pass coords=")
+            n_per_row = self.observations.n_entries // shape[0]
+            step = max(1, BLOCK_ENTRIES // n_per_row)
+            for start in range(0, shape[0], step):
+                rows = slice(start, min(start + step, shape[0]))
+                yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None)
+            return
+        positions = np.stack(check_coords(coords, len(coords[0]), shape)).astype(np.intp)
+        for start in range(0, positions.shape[1], BLOCK_ENTRIES):
+            entries = slice(start, min(start + BLOCK_ENTRIES, positions.shape[1]))
+            yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries])
+
+    def _assembled_shape(self, coords: Any) -> tuple[int, ...]:
+        return self.observations.shape if coords is None else (int(np.shape(coords[0])[0]),)
+
+    def _assemble(self, pieces: list[Array], coords: Any) -> Array:
+        return np.concatenate(pieces).reshape(self._assembled_shape(coords))
+
+    # ---- save ----------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one ``.brtf`` file, atomically."""
+        from brtf.archive import pack
+        from brtf.storage import write_archive
+
+        write_archive(path, *pack(self))
+
+
+def _is_low_rank(of: str) -> bool:
+    if of not in ("low_rank", "observation"):
+        raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
+    return of == "low_rank"
+
+
+def as_structured(trace: tuple[Record, ...], bound_shift: float, scale: float) -> NDArray[Any]:
+    """The trace as a structured array, in the user's units."""
+    longest = max([1, *(len(record.event) for record in trace)])
+    rows = [(r.sweep, r.bound + bound_shift, r.rank, (np.sqrt(r.noise_variance) * scale) ** 2, r.event) for r in trace]
+    dtype = [
+        ("sweep", "i8"),
+        ("bound", "f8"),
+        ("rank", "i8"),
+        ("noise_variance", "f8"),
+        ("event", f"U{longest}"),
+    ]
+    return np.array(rows, dtype=dtype)

@@ -1,0 +1,61 @@
+"""Every option of a fit, its range declared in one table and checked once."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+INFERENCES = ("paper",)
+INITS = ("spectral", "random")
+LARGEST_DEFAULT_RANK = 100
+"""The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
+    "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
+    "outliers": (lambda v: isinstance(v, bool), "True or False"),
+    "init": (
+        lambda v: v in INITS if isinstance(v, str) else isinstance(v, (list, tuple)) and len(v) > 0,
+        f"one of {INITS}, or a list with one factor matrix per mode",
+    ),
+    "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
+    "tol": (lambda v: _is_real(v) and v >= 0, "a number of at least 0 (nats per observed entry)"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fit. ``init`` may also be a list of factor matrices, one per mode (warm start)."""
+
+    max_rank: int | None = None
+    inference: str = "paper"
+    outliers: bool = True
+    init: Any = "spectral"
+    max_sweeps: int = 500
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            valid, wanted = RANGES[field.name]
+            value = getattr(self, field.name)
+            if not valid(value):
+                raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")
+
+    def rank_limit(self, shape: tuple[int, ...]) -> int:
+        """The largest rank considered: ``max_rank``, or min(max_n I_n, min_n Π_{k≠n} I_k, 100) by default."""
+        if self.max_rank is not None:
+            return int(self.max_rank)
+        n_entries = math.prod(shape)
+        return min(max(shape), min(n_entries // length for length in shape), LARGEST_DEFAULT_RANK)

@@ -1,0 +1,136 @@
+"""Where inference starts: spectral, random, or given factors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from brtf.distributions import Array, Gamma, RowGaussians
+from brtf.model import MeanFieldOutliers, Prior, State
+from brtf.observations import Observations
+from brtf.settings import Settings
+from brtf.updates import scaled_values
+
+LARGEST_GRAM = 2048
+"""Side of the largest Gram matrix that is eigen-decomposed; longer modes use a randomised range finder."""
+
+
+def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
+    """The paper's initialisation: λ̄ = τ̄ = γ̄ = 1, V = I, s̄ ~ N(0, 1), and factors as ``settings.init`` says."""
+    rank, means = initial_factors(observations, settings, rng)
+    outliers = None
+    if settings.outliers:
+        n_observed = observations.n_observed
+        outliers = MeanFieldOutliers(
+            mean=rng.standard_normal(n_observed),
+            var=np.ones(n_observed),
+            gamma=Gamma(np.asarray(1e-6), np.full(n_observed, 1e-6)),
+            concentration=1e-6,
+            rate=1e-6,
+        )
+    identity = np.eye(rank)[None]
+    shared = observations.layout == "complete"
+    return State(
+        prior=Prior(),
+        factors=tuple(
+            RowGaussians(mean, identity if shared else np.repeat(identity, len(mean), axis=0)) for mean in means
+        ),
+        lam=Gamma(np.ones(rank), np.ones(rank)),
+        tau=Gamma(np.asarray(1.0), np.asarray(1.0)),
+        outliers=outliers,
+    )
+
+
+def initial_factors(
+    observations: Observations, settings: Settings, rng: np.random.Generator
+) -> tuple[int, list[Array]]:
+    """Rank and factor means to start from, in units of the data's scale."""
+    if not isinstance(settings.init, str):
+        means = check_factors(settings.init, observations.shape)
+        share = observations.scale ** (1.0 / observations.order)
+        return means[0].shape[1], [mean / share for mean in means]
+    rank = settings.rank_limit(observations.shape)
+    if settings.init == "random":
+        return rank, [rng.standard_normal((length, rank)) for length in observations.shape]
+    return rank, spectral_factors(observations, rank, rng)
+
+
+def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]:
+    """The given factor matrices as float arrays, or an error that says which one does not fit."""
+    if len(factors) != len(shape):
+        raise ValueError(f"init must have one factor matrix per mode ({len(shape)}), got {len(factors)}.")
+    means = [np.array(factor, dtype=np.float64) for factor in factors]
+    for mode, (mean, length) in enumerate(zip(means, shape, strict=True)):
+        wanted = (length, means[0].shape[-1] if means[0].ndim else 0)
+        if mean.shape != wanted or wanted[1] == 0:
+            raise ValueError(f"init[{mode}] must have shape {wanted} with at least one column, got {mean.shape}.")
+        if not np.isfinite(mean).all():
+            raise ValueError(f"init[{mode}] holds values that are not finite.")
+    return means
+
+
+def spectral_factors(observations: Observations, rank: int, rng: np.random.Generator) -> list[Array]:
+    """U Σ^{1/2} of every unfolding, missing entries zero; columns beyond a mode's size are drawn from N(0, 1)."""
+    factors = []
+    for mode, length in enumerate(observations.shape):
+        vectors, strengths = leading_left_singular(observations, mode, rank)
+        columns = vectors * np.sqrt(strengths)
+        extra = rng.standard_normal((length, rank - columns.shape[1]))
+        factors.append(np.hstack([columns, extra]))
+    return factors
+
+
+def leading_left_singular(observations: Observations, mode: int, rank: int) -> tuple[Array, Array]:
+    """Leading left singular vectors and values of an unfolding with missing entries zero.
+
+    Found through the smaller Gram matrix, or by a randomised range finder where both sides are long. A sparse
+    input stays sparse. The sign of each vector is fixed by making its largest entry positive.
+    Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
+    """
+    matrix = _unfold(observations, mode)
+    n_rows, n_cols = matrix.shape
+    n_vectors = min(rank, n_rows, n_cols)
+    if min(n_rows, n_cols) > LARGEST_GRAM:
+        from sklearn.utils.extmath import randomized_svd
+
+        vectors, strengths, _ = randomized_svd(matrix, n_vectors, random_state=0)
+    else:
+        gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
+        powers, vectors = np.linalg.eigh(gram if isinstance(gram, np.ndarray) else gram.toarray())
+        strengths = np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
+        vectors = vectors[:, ::-1][:, :n_vectors]
+        if n_rows > n_cols:
+            vectors = (matrix @ vectors) / np.maximum(strengths, np.finfo(float).tiny)
+    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(n_vectors)])
+    return vectors * np.where(signs == 0, 1.0, signs), strengths
+
+
+def _unfold(observations: Observations, mode: int) -> Any:
+    """The mode's unfolding with zeros for missing entries: an array, or CSR with only the columns that occur."""
+    values = entry_values(observations)
+    shape = observations.shape
+    if observations.coords is None:
+        dense = values.reshape(shape) if observations.mask is None else np.zeros(shape)
+        if observations.mask is not None:
+            dense[observations.mask] = values
+        return np.moveaxis(dense, mode, 0).reshape(shape[mode], -1)
+    others = np.delete(observations.coords, mode, axis=0)
+    columns = distinct_columns(others, tuple(length for k, length in enumerate(shape) if k != mode))
+    return csr_array((values, (observations.coords[mode], columns)), shape=(shape[mode], int(columns.max()) + 1))
+
+
+def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Number the distinct index tuples 0, 1, …; nothing overflows however large the shape."""
+    if math.prod(shape) < 2**62:
+        return np.unique(np.ravel_multi_index(tuple(coords), shape), return_inverse=True)[1]
+    return np.unique(coords, axis=1, return_inverse=True)[1].ravel()
+
+
+def entry_values(observations: Observations) -> Array:
+    """The entry vector (M,) of the observed values in units of the data's scale."""
+    return np.concatenate([scaled_values(observations, block) for block in observations.blocks()])

@@ -1,0 +1,473 @@
+"""Every contraction, update and bound term again as plain loops over entries: slow, obvious, from the formulas.
+
+Also the builders of tiny random problems and states on which the library and the loops are compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import digamma, gammaln
+
+from brtf.distributions import Gamma, RowGaussians
+from brtf.model import MeanFieldOutliers, Prior, State
+from brtf.observations import Observations, observe, robust_scale
+from brtf.starts import entry_values
+from brtf.updates import (
+    fit_at_entries,
+    learn_outlier_prior,
+    update_component_precisions,
+    update_factor,
+    update_noise,
+    update_outlier_precisions,
+    update_outliers,
+)
+
+Array = NDArray[np.float64]
+Index = tuple[int, ...]
+Factors = Sequence[RowGaussians]
+
+LAYOUTS = ("complete", "masked", "coordinates")
+SHAPES = {2: (4, 3), 3: (3, 4, 2), 4: (2, 3, 1, 3), 5: (2, 1, 3, 2, 2)}
+"""A tiny shape per order; two of them with modes of size 1."""
+
+
+# Builders
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A tiny tensor and which of its entries are observed."""
+
+    tensor: NDArray[np.floating]
+    mask: NDArray[np.bool_]
+
+    @property
+    def shape(self) -> Index:
+        return self.tensor.shape
+
+    @property
+    def entries(self) -> list[Index]:
+        """The observed entries, the last mode running fastest."""
+        return [index for index in itertools.product(*map(range, self.shape)) if self.mask[index]]
+
+    def observations(self, layout: str) -> Observations:
+        """The same entries in any layout; a mask that is True everywhere stays a mask."""
+        values = self.tensor[self.mask]
+        if layout == "complete":
+            return observe(self.tensor)
+        if layout == "coordinates":
+            return Observations.from_coords(np.nonzero(self.mask), values, self.shape)
+        return Observations(self.shape, values, self.mask, None, robust_scale(values))
+
+    def values(self, observations: Observations) -> list[float]:
+        """The observed values in units of the data's scale."""
+        return [float(self.tensor[index]) / observations.scale for index in self.entries]
+
+
+def random_problem(
+    shape: Index, rng: np.random.Generator, *, complete: bool, dtype: DTypeLike = np.float64
+) -> Problem:
+    """A random tensor with about a third of its entries missing, among them the whole last slice of mode 0."""
+    mask = rng.random(shape) < 0.8
+    mask[-1] = False
+    mask.flat[0] = True
+    return Problem(rng.standard_normal(shape).astype(dtype), np.ones(shape, dtype=bool) if complete else mask)
+
+
+def random_rows(n_rows: int, rank: int, rng: np.random.Generator, *, shared: bool) -> RowGaussians:
+    """Random means and random positive definite covariances, one per row or one for all."""
+    root = rng.standard_normal((1 if shared else n_rows, rank, rank))
+    return RowGaussians(
+        rng.standard_normal((n_rows, rank)), 0.1 * root @ root.transpose(0, 2, 1) + 0.05 * np.eye(rank)
+    )
+
+
+def random_gamma(shape: Index, rng: np.random.Generator) -> Gamma:
+    return Gamma(rng.uniform(1.5, 4.0, shape), rng.uniform(0.5, 3.0, shape))
+
+
+def random_state(
+    shape: Index,
+    rank: int,
+    n_observed: int,
+    rng: np.random.Generator,
+    *,
+    shared: bool = False,
+    outliers: bool = True,
+) -> State:
+    """A valid state without any special relation between its parts."""
+    local = MeanFieldOutliers(
+        mean=rng.standard_normal(n_observed),
+        var=rng.uniform(0.1, 1.0, n_observed),
+        gamma=random_gamma((n_observed,), rng),
+        concentration=float(rng.uniform(0.5, 2.0)),
+        rate=float(rng.uniform(0.5, 2.0)),
+    )
+    return State(
+        prior=Prior(*(float(number) for number in rng.uniform(0.1, 1.0, 4))),
+        factors=tuple(random_rows(length, rank, rng, shared=shared) for length in shape),
+        lam=random_gamma((rank,), rng),
+        tau=random_gamma((), rng),
+        outliers=local if outliers else None,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A problem in one layout with a state to go with it."""
+
+    problem: Problem
+    observations: Observations
+    state: State
+
+    @property
+    def values(self) -> list[float]:
+        return self.problem.values(self.observations)
+
+    @property
+    def targets(self) -> list[float]:
+        """y − s̄ at the entries."""
+        if self.state.outliers is None:
+            return self.values
+        return [y - s for y, s in zip(self.values, self.state.outliers.mean, strict=True)]
+
+
+def random_case(
+    seed: int, order: int, layout: str, *, rank: int = 2, outliers: bool = True, complete: bool | None = None
+) -> Case:
+    """The same seed and order give the same problem in the two incomplete layouts.
+
+    ``complete`` says whether every entry is observed: as the layout says, unless given. Covariances are shared
+    only where the layout is complete.
+    """
+    rng = np.random.default_rng([seed, order])
+    problem = random_problem(SHAPES[order], rng, complete=layout == "complete" if complete is None else complete)
+    state = random_state(
+        problem.shape,
+        rank,
+        len(problem.entries),
+        rng,
+        shared=layout == "complete",
+        outliers=outliers,
+    )
+    return Case(problem, problem.observations(layout), state)
+
+
+# Contractions
+
+
+def low_rank_at(means: Sequence[Array], entries: Sequence[Index]) -> list[float]:
+    """x_m = Σ_r Π_n a⁽ⁿ⁾[i_n, r]."""
+    found = []
+    for index in entries:
+        total = 0.0
+        for r in range(means[0].shape[1]):
+            product = 1.0
+            for mean, i in zip(means, index, strict=True):
+                product *= float(mean[i, r])
+            total += product
+        found.append(total)
+    return found
+
+
+def covariance(rows: RowGaussians, i: int) -> Array:
+    return rows.cov[i] if len(rows.cov) == len(rows.mean) else rows.cov[0]
+
+
+def second_moment(rows: RowGaussians, i: int) -> Array:
+    """E[a_i a_iᵀ] = ããᵀ + V."""
+    return np.outer(rows.mean[i], rows.mean[i]) + covariance(rows, i)
+
+
+def product_of_moments(factors: Factors, index: Index, modes: Sequence[int]) -> Array:
+    """⊛ of E[a a ᵀ] over the given modes, at one entry."""
+    product = np.ones((factors[0].rank, factors[0].rank))
+    for k in modes:
+        product = product * second_moment(factors[k], index[k])
+    return product
+
+
+def variance_at(factors: Factors, entries: Sequence[Index]) -> list[float]:
+    """Var x_m = E[x_m²] − x̄_m², with E[x_m²] = Σ_rs Π_n (ããᵀ + V)_rs."""
+    means = low_rank_at([rows.mean for rows in factors], entries)
+    squares = [float(product_of_moments(factors, index, range(len(factors))).sum()) for index in entries]
+    return [square - mean**2 for square, mean in zip(squares, means, strict=True)]
+
+
+def others(factors: Sequence[object], mode: int) -> list[int]:
+    return [k for k in range(len(factors)) if k != mode]
+
+
+def row_grams(factors: Factors, entries: Sequence[Index], weights: Sequence[float], mode: int) -> Array:
+    """G_i = Σ_{m: i_n = i} w_m ⊛_{k≠n} E[a⁽ᵏ⁾a⁽ᵏ⁾ᵀ]."""
+    grams = np.zeros((factors[mode].n_rows, factors[0].rank, factors[0].rank))
+    for index, weight in zip(entries, weights, strict=True):
+        grams[index[mode]] += weight * product_of_moments(factors, index, others(factors, mode))
+    return grams
+
+
+def contract(
+    matrices: Sequence[Array], entries: Sequence[Index], entry_values: Sequence[float], mode: int
+) -> Array:
+    """H[i, c] = Σ_{m: i_n = i} v_m Π_{k≠n} M⁽ᵏ⁾[i_k, c]."""
+    found = np.zeros_like(matrices[mode])
+    for index, value in zip(entries, entry_values, strict=True):
+        product = np.full(matrices[0].shape[1], value)
+        for k in others(matrices, mode):
+            product = product * matrices[k][index[k]]
+        found[index[mode]] += product
+    return found
+
+
+# Updates
+
+
+def factor_update(case: Case, mode: int) -> RowGaussians:
+    """U1: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; one covariance per row, also where all are equal."""
+    factors, entries = case.state.factors, case.problem.entries
+    tau, lam = float(mean_of(case.state.tau)), mean_of(case.state.lam)
+    grams = row_grams(factors, entries, [1.0] * len(entries), mode)
+    products = contract([rows.mean for rows in factors], entries, case.targets, mode)
+    covs = [np.linalg.inv(tau * gram + np.diag(lam)) for gram in grams]
+    return RowGaussians(
+        np.array([tau * cov @ product for cov, product in zip(covs, products, strict=True)]), np.array(covs)
+    )
+
+
+def mean_of(gamma: Gamma) -> Array:
+    return np.asarray(gamma.concentration / gamma.rate)
+
+
+def component_precisions_update(state: State) -> Gamma:
+    """U2: λ_r ~ Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²])."""
+    concentration = np.full(state.rank, state.prior.lam_concentration)
+    rate = np.full(state.rank, state.prior.lam_rate)
+    for rows in state.factors:
+        for i in range(rows.n_rows):
+            concentration += 0.5
+            rate += 0.5 * np.diag(second_moment(rows, i))
+    return Gamma(concentration, rate)
+
+
+def expected_square_sum(case: Case) -> float:
+    """Σ_m E[(y − x − s)²], multiplied out: y² + E[x²] + E[s²] − 2y x̄ − 2y s̄ + 2 x̄ s̄."""
+    factors, entries, outliers = case.state.factors, case.problem.entries, case.state.outliers
+    means = low_rank_at([rows.mean for rows in factors], entries)
+    total = 0.0
+    for m, (index, y, x) in enumerate(zip(entries, case.values, means, strict=True)):
+        s = 0.0 if outliers is None else outliers.mean[m]
+        s_square = 0.0 if outliers is None else outliers.mean[m] ** 2 + outliers.var[m]
+        x_square = product_of_moments(factors, index, range(len(factors))).sum()
+        total += float(y**2 + x_square + s_square - 2 * y * x - 2 * y * s + 2 * x * s)
+    return total
+
+
+def noise_update(case: Case) -> Gamma:
+    """U5: τ ~ Ga(a₀^τ + M/2, b₀^τ + ½ Σ_m E[(y − x − s)²])."""
+    prior = case.state.prior
+    return Gamma(
+        np.asarray(prior.tau_concentration + 0.5 * len(case.problem.entries)),
+        np.asarray(prior.tau_rate + 0.5 * expected_square_sum(case)),
+    )
+
+
+def outliers_update(case: Case) -> tuple[Array, Array]:
+    """U3: σ²_m = 1/(γ̄_m + τ̄), s̄_m = τ̄ σ²_m (y_m − x̄_m); the means and variances."""
+    tau = float(mean_of(case.state.tau))
+    x = low_rank_at([rows.mean for rows in case.state.factors], case.problem.entries)
+    variances = [1.0 / (gamma + tau) for gamma in mean_of(outliers_of(case.state).gamma)]
+    means = [tau * var * (y - xm) for var, y, xm in zip(variances, case.values, x, strict=True)]
+    return np.array(means), np.array(variances)
+
+
+def outliers_of(state: State) -> MeanFieldOutliers:
+    if state.outliers is None:
+        raise ValueError("The state has no outliers.")
+    return state.outliers
+
+
+def outlier_precisions_update(outliers: MeanFieldOutliers) -> Gamma:
+    """U4: γ_m ~ Ga(a₀ + ½, b₀ + ½(s̄² + σ²))."""
+    rates = [
+        outliers.rate + 0.5 * (mean**2 + var) for mean, var in zip(outliers.mean, outliers.var, strict=True)
+    ]
+    return Gamma(np.full(len(rates), outliers.concentration + 0.5), np.array(rates))
+
+
+def outlier_prior_update(outliers: MeanFieldOutliers) -> tuple[float, float]:
+    """U6: ln a₀ − ψ(a₀) = ln(mean γ̄) − mean E[ln γ] by bisection over a wide range, b₀ = a₀ / mean γ̄."""
+    mean_gamma = np.mean(mean_of(outliers.gamma))
+    mean_log = np.mean(digamma(outliers.gamma.concentration) - np.log(outliers.gamma.rate))
+    gap = np.log(mean_gamma) - mean_log
+    concentration = brentq(lambda a: np.log(a) - digamma(a) - gap, 1e-3, 1e3, xtol=1e-14)
+    return float(concentration), float(concentration / mean_gamma)
+
+
+UPDATES: dict[str, Callable[[Observations, State], State]] = {
+    "factor": lambda observations, state: update_factor(observations, state, 0, _targets(observations, state)),
+    "last factor": lambda observations, state: update_factor(
+        observations, state, observations.order - 1, _targets(observations, state)
+    ),
+    "component precisions": lambda _, state: update_component_precisions(state),
+    "noise": lambda observations, state: update_noise(state, fit_at_entries(observations, state.factors)),
+    "outliers": lambda observations, state: replace(
+        state,
+        outliers=update_outliers(
+            outliers_of(state), fit_at_entries(observations, state.factors).residual, float(state.tau.mean)
+        ),
+    ),
+    "outlier precisions": lambda _, state: replace(
+        state, outliers=update_outlier_precisions(outliers_of(state))
+    ),
+    "outlier prior": lambda _, state: replace(state, outliers=learn_outlier_prior(outliers_of(state))),
+}
+"""The library's updates, each as a function of the data and one state."""
+
+
+def _targets(observations: Observations, state: State) -> Array:
+    values = entry_values(observations)
+    return values if state.outliers is None else values - state.outliers.mean
+
+
+# The bound
+
+
+def expected_log_gamma(posterior: Gamma, concentration: float, rate: float) -> Array:
+    """E ln Ga(x | concentration, rate) for x from the posterior."""
+    mean_log = digamma(posterior.concentration) - np.log(posterior.rate)
+    return np.asarray(
+        concentration * np.log(rate)
+        - gammaln(concentration)
+        + (concentration - 1.0) * mean_log
+        - rate * mean_of(posterior)
+    )
+
+
+def gamma_term(posterior: Gamma, concentration: float, rate: float) -> float:
+    """E ln p + H(q), summed."""
+    entropy = stats.gamma.entropy(posterior.concentration, scale=1.0 / posterior.rate)
+    return float(np.sum(expected_log_gamma(posterior, concentration, rate) + entropy))
+
+
+def bound_terms(case: Case) -> dict[str, float]:
+    """The terms of L = E ln p(Y, Θ) + H(q), each from the textbook moments and entropies."""
+    state, n_observed = case.state, len(case.problem.entries)
+    tau_log = float(digamma(state.tau.concentration) - np.log(state.tau.rate))
+    lam_log = digamma(state.lam.concentration) - np.log(state.lam.rate)
+    factors = 0.0
+    for rows in state.factors:
+        for i in range(rows.n_rows):
+            squares = np.diag(second_moment(rows, i))
+            for r in range(rows.rank):
+                factors += 0.5 * (lam_log[r] - np.log(2 * np.pi) - mean_of(state.lam)[r] * squares[r])
+            if rows.rank:
+                factors += stats.multivariate_normal(rows.mean[i], covariance(rows, i)).entropy()
+    terms = {
+        "likelihood": 0.5 * n_observed * (tau_log - np.log(2 * np.pi))
+        - 0.5 * float(mean_of(state.tau)) * expected_square_sum(case),
+        "factors": float(factors),
+        "component_precisions": gamma_term(state.lam, state.prior.lam_concentration, state.prior.lam_rate),
+        "noise": gamma_term(state.tau, state.prior.tau_concentration, state.prior.tau_rate),
+        "outliers": 0.0,
+        "outlier_precisions": 0.0,
+    }
+    if state.outliers is not None:
+        gamma = state.outliers.gamma
+        gamma_log = digamma(gamma.concentration) - np.log(gamma.rate)
+        for m in range(n_observed):
+            square = state.outliers.mean[m] ** 2 + state.outliers.var[m]
+            terms["outliers"] += float(
+                0.5 * (gamma_log[m] - np.log(2 * np.pi) - mean_of(gamma)[m] * square)
+                + stats.norm.entropy(scale=np.sqrt(state.outliers.var[m]))
+            )
+        terms["outlier_precisions"] = gamma_term(gamma, state.outliers.concentration, state.outliers.rate)
+    return terms
+
+
+# Densities, for Monte Carlo
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Independent draws from q, the draw running over the first axis: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M)."""
+
+    factors: list[Array]
+    lam: Array
+    tau: Array
+    outliers: Array | None
+    gamma: Array | None
+
+
+def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
+    """Draws from every factor of q."""
+    factors = [
+        np.stack(
+            [rng.multivariate_normal(rows.mean[i], covariance(rows, i), n_draws) for i in range(rows.n_rows)],
+            axis=1,
+        )
+        for rows in state.factors
+    ]
+    lam, tau = _draw_gamma(state.lam, n_draws, rng), _draw_gamma(state.tau, n_draws, rng)
+    if state.outliers is None:
+        return Draws(factors, lam, tau, None, None)
+    noise = rng.standard_normal((n_draws, state.outliers.mean.size))
+    sparse = state.outliers.mean + np.sqrt(state.outliers.var) * noise
+    return Draws(factors, lam, tau, sparse, _draw_gamma(state.outliers.gamma, n_draws, rng))
+
+
+def _draw_gamma(gamma: Gamma, n_draws: int, rng: np.random.Generator) -> Array:
+    shape = (n_draws, *np.shape(gamma.rate))
+    return rng.gamma(np.broadcast_to(gamma.concentration, shape)) / gamma.rate
+
+
+def low_rank_draws(draws: Draws, entries: Sequence[Index]) -> Array:
+    """x at the entries for every draw, (K, M)."""
+    columns = []
+    for index in entries:
+        product = np.ones_like(draws.factors[0][:, 0, :])
+        for factor, i in zip(draws.factors, index, strict=True):
+            product = product * factor[:, i, :]
+        columns.append(product.sum(axis=1))
+    return np.stack(columns, axis=1)
+
+
+def log_joint(case: Case, draws: Draws) -> Array:
+    """ln p(Y, A, λ, τ, S, γ), one number per draw."""
+    prior, outliers = case.state.prior, case.state.outliers
+    location = low_rank_draws(draws, case.problem.entries)
+    total = log_gamma_density(draws.lam, prior.lam_concentration, prior.lam_rate).sum(axis=1)
+    total = total + log_gamma_density(draws.tau, prior.tau_concentration, prior.tau_rate)
+    for factor in draws.factors:
+        total = total + stats.norm.logpdf(factor, scale=draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
+    if outliers is not None and draws.outliers is not None and draws.gamma is not None:
+        location = location + draws.outliers
+        total = total + stats.norm.logpdf(draws.outliers, scale=draws.gamma**-0.5).sum(axis=1)
+        total = total + log_gamma_density(draws.gamma, outliers.concentration, outliers.rate).sum(axis=1)
+    scale = draws.tau[:, None] ** -0.5
+    return np.asarray(total + stats.norm.logpdf(case.values, location, scale).sum(axis=1))
+
+
+def log_posterior(state: State, draws: Draws) -> Array:
+    """ln q(A, λ, τ, S, γ), one number per draw."""
+    total = log_gamma_density(draws.lam, state.lam.concentration, state.lam.rate).sum(axis=1)
+    total = total + log_gamma_density(draws.tau, state.tau.concentration, state.tau.rate)
+    for factor, rows in zip(draws.factors, state.factors, strict=True):
+        for i in range(rows.n_rows):
+            density = stats.multivariate_normal(rows.mean[i], covariance(rows, i))
+            total = total + density.logpdf(factor[:, i, :])
+    if state.outliers is not None and draws.outliers is not None and draws.gamma is not None:
+        gamma, scale = state.outliers.gamma, np.sqrt(state.outliers.var)
+        total = total + stats.norm.logpdf(draws.outliers, state.outliers.mean, scale).sum(axis=1)
+        total = total + log_gamma_density(draws.gamma, gamma.concentration, gamma.rate).sum(axis=1)
+    return np.asarray(total)
+
+
+def log_gamma_density(x: Array, concentration: Array | float, rate: Array | float) -> Array:
+    return np.asarray(stats.gamma.logpdf(x, concentration, scale=1.0 / np.asarray(rate)))
