@@ -71,9 +71,7 @@ class Problem:
         return [float(self.tensor[index]) / observations.scale for index in self.entries]
 
 
-def random_problem(
-    shape: Index, rng: np.random.Generator, *, complete: bool, dtype: DTypeLike = np.float64
-) -> Problem:
+def random_problem(shape: Index, rng: np.random.Generator, *, complete: bool, dtype: DTypeLike = np.float64) -> Problem:
     """A random tensor with about a third of its entries missing, among them the whole last slice of mode 0."""
     mask = rng.random(shape) < 0.8
     mask[-1] = False
@@ -84,9 +82,7 @@ def random_problem(
 def random_rows(n_rows: int, rank: int, rng: np.random.Generator, *, shared: bool) -> RowGaussians:
     """Random means and random positive definite covariances, one per row or one for all."""
     root = rng.standard_normal((1 if shared else n_rows, rank, rank))
-    return RowGaussians(
-        rng.standard_normal((n_rows, rank)), 0.1 * root @ root.transpose(0, 2, 1) + 0.05 * np.eye(rank)
-    )
+    return RowGaussians(rng.standard_normal((n_rows, rank)), 0.1 * root @ root.transpose(0, 2, 1) + 0.05 * np.eye(rank))
 
 
 def random_gamma(shape: Index, rng: np.random.Generator) -> Gamma:
@@ -213,9 +209,7 @@ def row_grams(factors: Factors, entries: Sequence[Index], weights: Sequence[floa
     return grams
 
 
-def contract(
-    matrices: Sequence[Array], entries: Sequence[Index], entry_values: Sequence[float], mode: int
-) -> Array:
+def contract(matrices: Sequence[Array], entries: Sequence[Index], entry_values: Sequence[float], mode: int) -> Array:
     """H[i, c] = Σ_{m: i_n = i} v_m Π_{k≠n} M⁽ᵏ⁾[i_k, c]."""
     found = np.zeros_like(matrices[mode])
     for index, value in zip(entries, entry_values, strict=True):
@@ -295,9 +289,7 @@ def outliers_of(state: State) -> MeanFieldOutliers:
 
 def outlier_precisions_update(outliers: MeanFieldOutliers) -> Gamma:
     """U4: γ_m ~ Ga(a₀ + ½, b₀ + ½(s̄² + σ²))."""
-    rates = [
-        outliers.rate + 0.5 * (mean**2 + var) for mean, var in zip(outliers.mean, outliers.var, strict=True)
-    ]
+    rates = [outliers.rate + 0.5 * (mean**2 + var) for mean, var in zip(outliers.mean, outliers.var, strict=True)]
     return Gamma(np.full(len(rates), outliers.concentration + 0.5), np.array(rates))
 
 
@@ -323,9 +315,7 @@ UPDATES: dict[str, Callable[[Observations, State], State]] = {
             outliers_of(state), fit_at_entries(observations, state.factors).residual, float(state.tau.mean)
         ),
     ),
-    "outlier precisions": lambda _, state: replace(
-        state, outliers=update_outlier_precisions(outliers_of(state))
-    ),
+    "outlier precisions": lambda _, state: replace(state, outliers=update_outlier_precisions(outliers_of(state))),
     "outlier prior": lambda _, state: replace(state, outliers=learn_outlier_prior(outliers_of(state))),
 }
 """The library's updates, each as a function of the data and one state."""
@@ -396,7 +386,7 @@ def bound_terms(case: Case) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Independent draws from q, the draw running over the first axis: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M)."""
+    """K independent draws from q: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M)."""
 
     factors: list[Array]
     lam: Array

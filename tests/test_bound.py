@@ -3,17 +3,38 @@
 from dataclasses import asdict, astuple, replace
 
 import numpy as np
-import oracle
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
+import oracle
 from brtf.bound import lower_bound
 from brtf.distributions import Gamma, RowGaussians
 from brtf.updates import fit_at_entries, negligible_components
 
 ORDERS = tuple(oracle.SHAPES)
+EMPTY_VAR = 1e-30
 OUTLIERS = {"outliers": True, "no outliers": False}
+
+
+def sharpened(case):
+    """The case with narrower posteriors: products of wide ones have tails that blur a Monte Carlo mean."""
+
+    def gamma(wide):
+        return Gamma(4.0 * wide.concentration, 4.0 * wide.rate)
+
+    state, local = case.state, case.state.outliers
+    return replace(
+        case,
+        state=replace(
+            state,
+            factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in state.factors),
+            lam=gamma(state.lam),
+            tau=gamma(state.tau),
+            outliers=None if local is None else replace(local, gamma=gamma(local.gamma)),
+        ),
+    )
 
 
 def bound(case, state=None):
@@ -24,12 +45,12 @@ def bound(case, state=None):
 @pytest.mark.parametrize("layout", ["complete", "masked"])
 @pytest.mark.parametrize("order", [2, 3, 4])
 def test_bound_is_the_monte_carlo_mean_of_log_joint_minus_log_posterior(order, layout, outliers):
-    case = oracle.random_case(1, order, layout, outliers=outliers)
+    case = sharpened(oracle.random_case(1, order, layout, outliers=outliers))
     n_draws = 100_000
     draws = oracle.draw(case.state, n_draws, np.random.default_rng(2))
     samples = oracle.log_joint(case, draws) - oracle.log_posterior(case.state, draws)
     error = samples.std() / np.sqrt(n_draws)
-    assert error < 0.2  # otherwise the comparison would say little
+    assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
     assert abs(bound(case).total - samples.mean()) < 4.0 * error
 
 
@@ -73,12 +94,12 @@ def nats_of_rounding(terms):
 
 
 @given(case=cases, names=st.permutations(list(oracle.UPDATES)))
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(derandomize=True, max_examples=60, deadline=None)
 def test_no_update_lowers_the_bound(case, names):
-    """Whatever the state and the order of the updates."""
+    """Whatever the state and the order of the updates; from far away first, then from near the optimum."""
     state = case.state
     before = bound(case, state)
-    for name in names:
+    for name in [*names] * 6:
         if state.outliers is None and name.startswith("outlier"):
             continue
         state = oracle.UPDATES[name](case.observations, state)
@@ -116,9 +137,11 @@ class TestEmptyComponent:
     def case(self, request):
         case = oracle.random_case(6, 3, request.param, rank=3)
         alive = np.array([1.0, 0.0, 1.0])
-        powers = np.diag([1.0, 1e-30, 1.0]) * 0.1
-        factors = tuple(RowGaussians(rows.mean * alive, np.tile(powers, (len(rows.cov), 1, 1))) for rows in case.state.factors)
-        return oracle.Case(case.problem, case.observations, replace(case.state, factors=factors))
+        cov = np.diag([0.1, EMPTY_VAR, 0.1])
+        factors = tuple(
+            RowGaussians(rows.mean * alive, np.tile(cov, (len(rows.cov), 1, 1))) for rows in case.state.factors
+        )
+        return replace(case, state=replace(case.state, factors=factors))
 
     def test_bound_is_finite_and_the_component_negligible(self, case):
         assert np.isfinite(bound(case).total)
@@ -136,16 +159,19 @@ class TestEmptyComponent:
         assert after.variance_sum == pytest.approx(before.variance_sum, rel=1e-12)
 
     def test_the_bound_changes_by_what_the_component_held(self, case):
-        """Its rows and its precision, from the textbook terms; the likelihood does not move."""
+        """Its rows, which are independent of the others here, and its precision; the likelihood does not move."""
+        lam = Gamma(case.state.lam.concentration[[1]], case.state.lam.rate[[1]])
+        prior = case.state.prior
+        held = oracle.gamma_term(lam, prior.lam_concentration, prior.lam_rate)
+        for _ in range(sum(case.problem.shape)):
+            density = 0.5 * (lam.mean_log.item() - np.log(2 * np.pi) - lam.mean.item() * EMPTY_VAR)
+            held += density + stats.norm.entropy(scale=np.sqrt(EMPTY_VAR))
         kept = case.state.select_components(np.array([0, 2]))
-        smaller = oracle.Case(case.problem, case.observations, kept)
-        change = bound(case, kept).total - bound(case).total
-        wanted = sum(oracle.bound_terms(smaller).values()) - sum(oracle.bound_terms(case).values())
-        assert change == pytest.approx(wanted, rel=1e-9)
+        assert bound(case, kept).total - bound(case).total == pytest.approx(-held, rel=1e-10)
         assert bound(case, kept).likelihood == pytest.approx(bound(case).likelihood, rel=1e-12)
 
     def test_dropping_everything_leaves_rank_zero(self, case):
         none = case.state.select_components(np.zeros(3, dtype=bool))
-        empty = oracle.Case(case.problem, case.observations, none)
+        empty = replace(case, state=none)
         assert none.rank == 0
         assert bound(empty).total == pytest.approx(sum(oracle.bound_terms(empty).values()), rel=1e-12)

@@ -173,9 +173,7 @@ class TestSynthetic:
         assert sizes[~data.mask].mean() > sizes[data.mask].mean() + 0.5
         assert abs(sizes[~random.mask].mean() - sizes[random.mask].mean()) < 0.1
 
-    @pytest.mark.parametrize(
-        ("law", "low", "high"), [("uniform", -1, 1), ("one-sided", 0, 1), ("log-uniform", -1, 1)]
-    )
+    @pytest.mark.parametrize(("law", "low", "high"), [("uniform", -1, 1), ("one-sided", 0, 1), ("log-uniform", -1, 1)])
     def test_outlier_laws_keep_to_their_range(self, law, low, high):
         data = synthetic((30, 30, 30), 1, outliers=0.5, outlier_law=law, magnitude=20.0)
         values = data.outliers[data.outliers != 0] / 20
@@ -317,9 +315,7 @@ class TestToyVideo:
         ignore = ~video.mask[:, 0] | video.dead[:, None]
         still = np.nanmedian(video.observed, axis=2, keepdims=True)
         distance = np.abs(video.observed - video.background).max(axis=1)
-        from_still, _ = best_f_measure(
-            np.abs(video.observed - still).max(axis=1), video.foreground_mask, ignore=ignore
-        )
+        from_still, _ = best_f_measure(np.abs(video.observed - still).max(axis=1), video.foreground_mask, ignore=ignore)
         # Five standard deviations of the noise of a pixel of the common kind.
         assert f_measure(distance > 15, video.foreground_mask, ignore=ignore) > 0.98
         assert from_still < 0.95

@@ -1,9 +1,9 @@
 """The contractions equal plain loops over the entries, whatever the layout, the order, the rank and the blocks."""
 
 import numpy as np
-import oracle
 import pytest
 
+import oracle
 from brtf import kernels
 from brtf.distributions import unpack_symmetric
 from brtf.updates import scaled_values
@@ -40,9 +40,7 @@ class TestAgainstLoops:
         case = oracle.random_case(1, order, layout, rank=rank)
         means = [rows.mean for rows in case.state.factors]
         pieces = [kernels.low_rank_at(block, means) for block in case.observations.blocks(block_size)]
-        np.testing.assert_allclose(
-            np.concatenate(pieces), oracle.low_rank_at(means, case.problem.entries), **ROUNDING
-        )
+        np.testing.assert_allclose(np.concatenate(pieces), oracle.low_rank_at(means, case.problem.entries), **ROUNDING)
 
     def test_contract_of_means(self, layout, order, rank, block_size):
         case = oracle.random_case(2, order, layout, rank=rank)
@@ -81,17 +79,14 @@ class TestAgainstLoops:
 @pytest.mark.parametrize("order", ORDERS)
 def test_data_of_either_precision_are_contracted_in_float64(layout, order, dtype):
     rng = np.random.default_rng(order)
-    problem = oracle.random_problem(
-        oracle.SHAPES[order], rng, complete=layout == "complete", dtype=dtype
-    )
+    problem = oracle.random_problem(oracle.SHAPES[order], rng, complete=layout == "complete", dtype=dtype)
     observations = problem.observations(layout)
     assert observations.values.dtype == dtype
     means = [rng.standard_normal((length, 3)) for length in problem.shape]
     values = problem.values(observations)
     for mode in range(order):
         found = sum(
-            kernels.contract(block, scaled_values(observations, block), means, mode)
-            for block in observations.blocks(5)
+            kernels.contract(block, scaled_values(observations, block), means, mode) for block in observations.blocks(5)
         )
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, oracle.contract(means, problem.entries, values, mode), **ROUNDING)
@@ -100,7 +95,9 @@ def test_data_of_either_precision_are_contracted_in_float64(layout, order, dtype
 @pytest.mark.parametrize("layout", ["complete", "masked"])
 def test_a_covariance_shared_by_all_rows_equals_its_copies(layout):
     case = oracle.random_case(5, 3, layout)
-    shared = [oracle.random_rows(len(rows.mean), 2, np.random.default_rng(6), shared=True) for rows in case.state.factors]
+    shared = [
+        oracle.random_rows(len(rows.mean), 2, np.random.default_rng(6), shared=True) for rows in case.state.factors
+    ]
     copied = [type(rows)(rows.mean, np.repeat(rows.cov, rows.n_rows, axis=0)) for rows in shared]
     np.testing.assert_array_equal(
         variances(case.observations, shared, 1000), variances(case.observations, copied, 1000)
@@ -110,9 +107,7 @@ def test_a_covariance_shared_by_all_rows_equals_its_copies(layout):
 def test_variance_is_that_of_draws():
     case = oracle.random_case(7, 3, "complete")
     n_draws = 100_000
-    draws = oracle.low_rank_draws(
-        oracle.draw(case.state, n_draws, np.random.default_rng(8)), case.problem.entries
-    )
+    draws = oracle.low_rank_draws(oracle.draw(case.state, n_draws, np.random.default_rng(8)), case.problem.entries)
     squares = (draws - np.mean(draws, axis=0)) ** 2
     error = squares.std(axis=0) / np.sqrt(n_draws)
     found = variances(case.observations, case.state.factors, 1000)
@@ -123,9 +118,7 @@ def test_variance_is_that_of_draws():
 def test_tiny_variance_of_a_large_value_keeps_its_digits():
     """Var x is 2·10⁻²⁰ next to x̄² = 1; a difference of squares would leave nothing of it."""
     case = oracle.random_case(9, 2, "complete", rank=1)
-    factors = [
-        type(rows)(np.ones_like(rows.mean), np.full((1, 1, 1), 1e-20)) for rows in case.state.factors
-    ]
+    factors = [type(rows)(np.ones_like(rows.mean), np.full((1, 1, 1), 1e-20)) for rows in case.state.factors]
     np.testing.assert_allclose(variances(case.observations, factors, 1000), 2e-20, rtol=1e-12)
 
 

@@ -102,9 +102,7 @@ FORMS = {
     "coo_array": lambda Y, _: observe(as_coo(Y)),
     "coordinates of another library": lambda Y, _: observe(CoordinateList(Y)),
     "from_coords, shuffled": lambda Y, _: shuffled_coords(Y),
-    "from_coords, tuple": lambda Y, _: Observations.from_coords(
-        np.nonzero(~np.isnan(Y)), Y[~np.isnan(Y)], Y.shape
-    ),
+    "from_coords, tuple": lambda Y, _: Observations.from_coords(np.nonzero(~np.isnan(Y)), Y[~np.isnan(Y)], Y.shape),
     "from_coords, NaN stored": lambda Y, _: Observations.from_coords(
         np.indices(Y.shape).reshape(3, -1), Y.ravel(), list(Y.shape)
     ),
@@ -386,9 +384,7 @@ def test_scaled_values_and_their_squares_are_finite(values):
     assert observe(array[None, :]).scale == scale
 
 
-@pytest.mark.parametrize(
-    "values", [[3e38, 3e38], [1e-45, 1e-45], [1e-45, 1e-45, 3e38], [1e-44, 1e-45, 1e-45]]
-)
+@pytest.mark.parametrize("values", [[3e38, 3e38], [1e-45, 1e-45], [1e-45, 1e-45, 3e38], [1e-44, 1e-45, 1e-45]])
 def test_scaled_float32_values_and_their_squares_are_finite(values):
     array = np.array(values, dtype=np.float32)
     scaled = array / robust_scale(array)
@@ -674,9 +670,7 @@ def test_empty_slices_are_named():
         with pytest.warns(UserWarning) as caught:
             warn_empty_slices(observations)
         first, second = (str(warning.message) for warning in caught)
-        assert first.startswith(
-            "Mode 0 has 6 empty slices (index 0, 2, 3, 4, 5, ...): nothing is observed there"
-        )
+        assert first.startswith("Mode 0 has 6 empty slices (index 0, 2, 3, 4, 5, ...): nothing is observed there")
         assert second.startswith("Mode 1 has 1 empty slice (index 1): nothing")
         assert second.endswith("fall back to their prior with a wide standard deviation.")
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-import oracle
 import pytest
 from scipy.special import digamma
 
+import oracle
 from brtf.bound import lower_bound
 from brtf.distributions import Gamma, RowGaussians
 from brtf.model import component_amplitudes
@@ -102,16 +102,12 @@ class TestOutliersAgainstLoops:
 
     def test_outlier_precisions(self, layout, order):
         outliers = oracle.random_case(5, order, layout).state.outliers
-        assert_same_gamma(
-            update_outlier_precisions(outliers).gamma, oracle.outlier_precisions_update(outliers)
-        )
+        assert_same_gamma(update_outlier_precisions(outliers).gamma, oracle.outlier_precisions_update(outliers))
 
     def test_outlier_prior(self, layout, order):
         outliers = oracle.random_case(6, order, layout).state.outliers
         found = learn_outlier_prior(outliers)
-        np.testing.assert_allclose(
-            (found.concentration, found.rate), oracle.outlier_prior_update(outliers), **ROUNDING
-        )
+        np.testing.assert_allclose((found.concentration, found.rate), oracle.outlier_prior_update(outliers), **ROUNDING)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -143,9 +139,7 @@ class TestAccidentsOfTheInput:
     def test_layout(self, order, name):
         masked, listed = (oracle.random_case(9, order, layout) for layout in ("masked", "coordinates"))
         update = oracle.UPDATES[name]
-        assert_same_state(
-            update(masked.observations, masked.state), update(listed.observations, listed.state)
-        )
+        assert_same_state(update(masked.observations, masked.state), update(listed.observations, listed.state))
 
     @pytest.mark.parametrize("name", PARTS)
     @pytest.mark.parametrize("order", ORDERS)

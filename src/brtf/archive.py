@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.checks import check_labels, check_shape
 from brtf.distributions import Gamma, RowGaussians
-from brtf.inference import Record, StopReason
+from brtf.local import LOCAL_MODELS, SlabModel
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
-from brtf.storage import CorruptFile, read_archive
+from brtf.storage import CorruptFile, read_archive, write_archive
+from brtf.trace import Record, StopReason
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -39,17 +41,23 @@ def pack(result: Result) -> tuple[Header, Arrays]:
     return header, arrays
 
 
+def save_result(result: Result, path: str | os.PathLike[str]) -> None:
+    """Write everything about a result to one ``.brtf`` file, atomically."""
+    write_archive(path, *pack(result))
+
+
 def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a ``.brtf`` file; anything that does not add up is refused in one sentence."""
     header, arrays = read_archive(path)
     try:
         return unpack(header, arrays)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise CorruptFile(f"{os.fspath(path)} is not a result of brtf: its content does not fit ({error}).") from error
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+        raise CorruptFile(f"{os.fspath(path)} is not a result of brtf: its content does not fit ({reason}).") from error
 
 
 def unpack(header: Header, arrays: Arrays) -> Result:
-    """The result that :func:`pack` described."""
+    """The result that :func:`pack` described; an exception says what does not add up."""
     events = header["events"]
     columns = (arrays[f"trace.{field}"] for field in ("sweep", "bound", "rank", "noise_variance"))
     trace = tuple(
@@ -57,10 +65,11 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
     )
     observations = _unpack_observations(header, arrays)
-    state = _unpack_state(header, arrays)
-    lengths = tuple(rows.n_rows for rows in state.factors)
-    if lengths != observations.shape or not trace:
-        raise ValueError(f"factors of {lengths} rows for data of shape {observations.shape}")
+    state = _unpack_state(header, arrays, observations)
+    if not trace:
+        raise ValueError("the trace is empty")
+    if header["stop_reason"] not in StopReason.__members__:
+        raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
     return Result(
         observations=observations,
         state=state,
@@ -97,19 +106,22 @@ def _pack_observations(observations: Observations, header: Header, arrays: Array
 
 
 def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
-    shape = tuple(int(length) for length in header["shape"])
+    shape = check_shape(header["shape"], "shape")
+    scale = float(header["scale"])
+    if not 0 < scale < np.inf:
+        raise ValueError(f"the scale is {scale}")
     labels = None
     if "labels" in header:
-        coords = tuple(arrays.get(f"labels.{mode}") for mode in range(len(shape)))
-        labels = Labels(tuple(header["labels"]["dims"]), coords, header["labels"]["name"])
-    return Observations(
-        shape=shape,
-        values=arrays["values"],
-        mask=arrays.get("mask"),
-        coords=arrays.get("coords"),
-        scale=float(header["scale"]),
-        labels=labels,
-    )
+        names = tuple(arrays.get(f"labels.{mode}") for mode in range(len(shape)))
+        labels = Labels(tuple(header["labels"]["dims"]), names, header["labels"]["name"])
+    if "coords" in arrays:
+        coords = _array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
+        values = _array(arrays, "values", coords.shape[1:])
+        return replace(Observations.from_coords(coords, values, shape, labels=labels), scale=scale)
+    check_labels(labels, shape)
+    mask = _array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
+    values = _array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
+    return Observations(shape, values, mask, None, scale, labels)
 
 
 def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
@@ -118,32 +130,51 @@ def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
         arrays[f"factor.{mode}.cov"] = rows.cov
     _pack_gamma("lam", state.lam, arrays)
     _pack_gamma("tau", state.tau, arrays)
-    if state.outliers is not None:
+    if isinstance(state.outliers, MeanFieldOutliers):
         header["outliers"] = {"concentration": state.outliers.concentration, "rate": state.outliers.rate}
         arrays["outliers.mean"] = state.outliers.mean
         arrays["outliers.var"] = state.outliers.var
         _pack_gamma("outliers.gamma", state.outliers.gamma, arrays)
+    elif state.outliers is not None:
+        header["local_model"] = {"kind": type(state.outliers).__name__, **asdict(state.outliers)}
 
 
-def _unpack_state(header: Header, arrays: Arrays) -> State:
-    outliers = None
-    if "outliers" in header:
+def _unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
+    entries = (observations.n_observed,)
+    outliers: MeanFieldOutliers | SlabModel | None = None
+    if "local_model" in header:
+        outliers = _unpack_local_model(**header["local_model"])
+    elif "outliers" in header:
         outliers = MeanFieldOutliers(
-            mean=arrays["outliers.mean"],
-            var=arrays["outliers.var"],
-            gamma=_unpack_gamma("outliers.gamma", arrays),
+            mean=_array(arrays, "outliers.mean", entries),
+            var=_array(arrays, "outliers.var", entries),
+            gamma=_unpack_gamma("outliers.gamma", arrays, (), entries),
             concentration=float(header["outliers"]["concentration"]),
             rate=float(header["outliers"]["rate"]),
         )
+    rank = arrays["lam.rate"].size
     return State(
         prior=Prior(**header["prior"]),
-        factors=tuple(
-            RowGaussians(arrays[f"factor.{mode}.mean"], arrays[f"factor.{mode}.cov"])
-            for mode in range(len(header["shape"]))
-        ),
-        lam=_unpack_gamma("lam", arrays),
-        tau=_unpack_gamma("tau", arrays),
+        factors=tuple(_unpack_rows(f"factor.{mode}", arrays, n, rank) for mode, n in enumerate(observations.shape)),
+        lam=_unpack_gamma("lam", arrays, (rank,), (rank,)),
+        tau=_unpack_gamma("tau", arrays, (), ()),
         outliers=outliers,
+    )
+
+
+def _unpack_local_model(kind: str, probability: float, shape: float, width: float) -> SlabModel:
+    if kind not in LOCAL_MODELS:
+        raise ValueError(f"the local model {kind!r} is unknown")
+    if not (0 < probability < 1 and 0 < shape < np.inf and 0 < width < np.inf):
+        raise ValueError("the numbers of the local model are out of range")
+    return LOCAL_MODELS[kind](float(probability), float(shape), float(width))
+
+
+def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:
+    shared = arrays[f"{name}.cov"].shape[0] == 1
+    return RowGaussians(
+        _array(arrays, f"{name}.mean", (n_rows, rank)),
+        _array(arrays, f"{name}.cov", (1 if shared else n_rows, rank, rank)),
     )
 
 
@@ -152,5 +183,19 @@ def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:
     arrays[f"{name}.rate"] = np.asarray(gamma.rate)
 
 
-def _unpack_gamma(name: str, arrays: Arrays) -> Gamma:
-    return Gamma(arrays[f"{name}.concentration"], arrays[f"{name}.rate"])
+def _unpack_gamma(
+    name: str, arrays: Arrays, concentration_shape: tuple[int, ...], rate_shape: tuple[int, ...]
+) -> Gamma:
+    concentration = _array(arrays, f"{name}.concentration", concentration_shape)
+    rate = _array(arrays, f"{name}.rate", rate_shape)
+    if not ((concentration > 0).all() and (rate > 0).all()):
+        raise ValueError(f"{name} is not positive")
+    return Gamma(concentration, rate)
+
+
+def _array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
+    """An array of the file, which must have the shape and the kind of numbers that its use needs."""
+    array = arrays[name]
+    if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():
+        raise ValueError(f"{name} is not what it should be, finite numbers of shape {shape}")
+    return array

@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from brtf.local import LocalPosterior, SlabModel
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import Observations
 from brtf.updates import Fit, expected_square_sum, fit_at_entries
@@ -36,7 +37,9 @@ def lower_bound(observations: Observations, state: State) -> BoundTerms:
 
 def bound_terms(state: State, fit: Fit) -> BoundTerms:
     """The bound from the low-rank part at the entries, which must belong to the same state."""
-    outliers, outlier_precisions = (0.0, 0.0) if state.outliers is None else _outlier_terms(state.outliers)
+    outliers, outlier_precisions = (
+        _outlier_terms(state.outliers) if isinstance(state.outliers, MeanFieldOutliers) else (0.0, 0.0)
+    )
     log_precision = float(state.tau.mean_log)
     return BoundTerms(
         likelihood=0.5 * fit.residual.size * (log_precision - LOG_TWO_PI)
@@ -46,6 +49,26 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
         noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),
         outliers=outliers,
         outlier_precisions=outlier_precisions,
+    )
+
+
+def calibrated_terms(state: State, fit: Fit, local: LocalPosterior | None, *, collapsed: bool) -> BoundTerms:
+    """The bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
+
+    Form 1 (``collapsed`` false) has D = (y−x̄)² and the extra term −½ τ̄ w_max Σ Var x; form 2 has D = E[(y−x)²].
+    """
+    if local is None or not isinstance(state.outliers, SlabModel):
+        return bound_terms(state, fit)
+    likelihood = 0.5 * fit.residual.size * (float(state.tau.mean_log) - LOG_TWO_PI) + float(local.log_evidence.sum())
+    if not collapsed:
+        likelihood -= 0.5 * float(state.tau.mean) * state.outliers.largest_weight * fit.variance_sum
+    return BoundTerms(
+        likelihood=likelihood,
+        factors=-sum(rows.kl(state.lam) for rows in state.factors),
+        component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
+        noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),
+        outliers=0.0,
+        outlier_precisions=0.0,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class Gamma:
         return float(np.sum(terms))
 
 
+@lru_cache(maxsize=256)
 def packed_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows and columns of the upper half of a symmetric (rank, rank) matrix, the order used when packing."""
     return np.triu_indices(rank)
@@ -91,7 +92,7 @@ class RowGaussians:
         """ln |cov_i|, one per stored covariance."""
         return np.linalg.slogdet(self.cov)[1]
 
-    @property
+    @cached_property
     def second_moment_packed(self) -> Array:
         """E[a_i a_iᵀ] = mean_i mean_iᵀ + cov_i as packed upper halves, (I, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
@@ -145,10 +146,8 @@ class RowGaussians:
         lower = np.linalg.cholesky(precision * spread[:, :, None] * spread[:, None, :])
         half = np.linalg.inv(lower) * spread[:, None, :]
         cov = half.transpose(0, 2, 1) @ half
-        if precision.shape[0] == linear.shape[0]:
-            mean = np.einsum("irs,is->ir", cov, linear)
-        else:
-            mean = linear @ cov[0]
+        shared = precision.shape[0] != linear.shape[0]
+        mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
         rows = cls(mean, cov)
         log_det = 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
         rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -13,16 +14,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils import Tags
+from sklearn.utils import Tags, TransformerTags
 from tqdm import tqdm
 
 from brtf import __version__
-from brtf.archive import load_result
-from brtf.inference import Record, fold_in, run
+from brtf.archive import load_result, save_result
+from brtf.inference import fold_in, run
 from brtf.memory import check_memory
 from brtf.observations import Labels, Observations, observe, warn_empty_slices
 from brtf.result import Quantity, Result, as_structured
 from brtf.settings import Settings
+from brtf.trace import Record
 
 Array = NDArray[np.float64]
 
@@ -58,8 +60,9 @@ class BRTF(BaseEstimator):
     ----------
     max_rank : int or None
         The largest rank considered. None: min(max_n I_n, min_n Π_{k≠n} I_k, 100).
-    inference : {"paper"}
-        ``"paper"`` is the algorithm of Zhao et al.
+    inference : {"calibrated", "paper"}
+        ``"calibrated"`` learns noise, outliers and rank together and judges every choice by the bound; ``"paper"`` is
+        the algorithm of Zhao et al. as printed.
     outliers : bool
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
@@ -87,6 +90,7 @@ class BRTF(BaseEstimator):
     trace_ : structured array, one row a sweep: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
     shape_in_, n_observed_, n_features_in_ : what it was given
+    feature_names_in_ : the column names, where a matrix was given whose columns have names
     result_ : everything above in one object, as saved
 
     Examples
@@ -102,7 +106,7 @@ class BRTF(BaseEstimator):
         self,
         max_rank: int | None = None,
         *,
-        inference: str = "paper",
+        inference: str = "calibrated",
         outliers: bool = True,
         init: Any = "spectral",
         max_sweeps: int = 500,
@@ -153,11 +157,13 @@ class BRTF(BaseEstimator):
 
             def show(record: Record) -> None:
                 bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
-                bar.update()
+                bar.update(record.sweep - bar.n)
 
-            state, trace, reason = run(observations, settings, _generator(self.random_state), show)
+            fitted = run(observations, settings, _generator(self.random_state), show)
         seconds = time.perf_counter() - started
-        self._adopt(Result(observations, state, tuple(trace), reason, settings, seconds, __version__))
+        self._adopt(
+            Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+        )
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
@@ -173,13 +179,17 @@ class BRTF(BaseEstimator):
         self.outlier_rate_ = result.outlier_rate
         self.bound_ = result.bound
         self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
-        self.n_sweeps_ = len(result.trace)
+        self.n_sweeps_ = result.trace[-1].sweep
         self.converged_ = result.stop_reason.converged
         self.stop_reason_ = result.stop_reason.value
         self.shape_in_ = result.observations.shape
         self.n_observed_ = result.observations.n_observed
-        self.n_features_in_ = int(np.prod(self.shape_in_[1:]))
+        self.n_features_in_ = math.prod(self.shape_in_[1:])
         self.n_iter_ = self.n_sweeps_
+        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
+        names = _feature_names(result.observations)
+        if names is not None:
+            self.feature_names_in_ = names
 
     def _fitted(self) -> Result:
         if not hasattr(self, "result_"):
@@ -236,7 +246,7 @@ class BRTF(BaseEstimator):
     def predict_interval(
         self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank"
     ) -> tuple[Array, Array]:
-        """Central interval (low, high) that holds the low-rank part, or a new observation, with probability ``level``."""
+        """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability."""
         return self._fitted().interval(coords, level=level, of=of)
 
     def sample(
@@ -263,7 +273,7 @@ class BRTF(BaseEstimator):
         Y has any number of rows; its other modes are those of the data that were fitted.
         """
         result = self._fitted()
-        observations = observe(Y, dtype=self.dtype)
+        observations = observe(Y, dtype=result.observations.values.dtype)
         _check_shape(self, observations, same_rows=False)
         rows = fold_in(replace(observations, scale=result.scale), result.state, result.settings)
         share = result.scale ** (1.0 / observations.order)
@@ -279,10 +289,11 @@ class BRTF(BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
-        self._fitted().save(path)
+        save_result(self._fitted(), path)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
+        tags.transformer_tags = TransformerTags()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags
@@ -309,7 +320,12 @@ def _generator(random_state: Any) -> np.random.Generator:
     """One Generator from whatever scikit-learn users pass as a seed."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator)
-    return np.random.default_rng(random_state)
+    try:
+        return np.random.default_rng(random_state)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"random_state must be None, an integer of at least 0 or a NumPy generator, got {random_state!r}."
+        ) from error
 
 
 def _mask_argument(positional: Any, mask: Any) -> Any:
@@ -333,6 +349,20 @@ def _check_shape(model: BRTF, observations: Observations, *, same_rows: bool) ->
         raise ValueError(f"Y has shape {got}, but the modes after the first must be {wanted[1:]} as fitted.")
     if same_rows and got != wanted:
         raise ValueError(f"Y has shape {got}, but the model was fitted to {wanted}: mark what is not observed as NaN.")
+    names, wanted_names = _feature_names(observations), getattr(model, "feature_names_in_", None)
+    if names is not None and wanted_names is not None and not np.array_equal(names, wanted_names):
+        raise ValueError(
+            f"The feature names should match those that were passed during fit: {list(wanted_names)}, "
+            f"got {list(names)}. Select and order the columns accordingly."
+        )
+
+
+def _feature_names(observations: Observations) -> NDArray[Any] | None:
+    """The column labels of a matrix if they are strings, as scikit-learn defines feature names."""
+    columns = None if observations.labels is None else observations.labels.coords[1]
+    if columns is None or observations.order != 2 or not all(isinstance(name, str) for name in columns):
+        return None
+    return columns.astype(object)
 
 
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:

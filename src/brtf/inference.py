@@ -1,97 +1,35 @@
-"""The loop: sweeps over the posterior factors, one record each, and when to stop."""
+"""Running an inference: a stream of states and records, when to stop, and rows for new data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 import numpy as np
 
-from brtf.bound import BoundTerms, bound_terms
-from brtf.distributions import RowGaussians
+from brtf import kernels, paper
+from brtf.calibrated import Problem, evaluate, retemper, update_factors
+from brtf.calibration import LARGEST_PRECISION
+from brtf.distributions import Array, RowGaussians
+from brtf.local import SlabModel
 from brtf.model import State
 from brtf.observations import Observations
+from brtf.proposals import add_components, empty_state, random_start, robust_rows
+from brtf.search import START_COMPONENTS, START_MODEL, Search, portfolio
 from brtf.settings import Settings
-from brtf.starts import entry_values, paper_start
-from brtf.updates import (
-    fit_at_entries,
-    learn_outlier_prior,
-    negligible_components,
-    update_component_precisions,
-    update_factor,
-    update_noise,
-    update_outlier_precisions,
-    update_outliers,
-)
+from brtf.starts import entry_values, initial_factors, paper_start
+from brtf.trace import Record, StopReason
 
-OUTLIER_STEPS = 5
-"""Alternations of q(s) and q(γ) per step of folding in; they settle slowly, and the rows wait for them."""
+Steps = Iterator[tuple[State, Record]]
 
 
-class StopReason(Enum):
-    """Why a fit ended; the value is the sentence shown to the user."""
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Where a run ended: the last state with a finite bound, the trace, and the reason."""
 
-    CONVERGED = "Converged: the bound changed by less than tol per observed entry."
-    RANK_ZERO = "Converged to rank 0: the data support no low-rank component."
-    MAX_SWEEPS = "Stopped after max_sweeps sweeps before the bound settled; raise max_sweeps or tol."
-    NOT_FINITE = "Stopped because the bound was no longer finite; the last finite state was kept."
-
-    @property
-    def converged(self) -> bool:
-        return self in (StopReason.CONVERGED, StopReason.RANK_ZERO)
-
-
-@dataclass(frozen=True)
-class Record:
-    """One line of the trace: what a sweep left behind. The bound is in nats, for the data in units of their scale."""
-
-    sweep: int
-    bound: float
-    rank: int
-    noise_variance: float
-    event: str = ""
-
-
-def sweep(observations: Observations, state: State, values: np.ndarray) -> tuple[State, BoundTerms]:
-    """Algorithm 1 of the paper, one pass: A⁽¹⁾ … A⁽ᴺ⁾, λ, τ, S, γ, and the bound of the state they leave."""
-    targets = values if state.outliers is None else values - state.outliers.mean
-    for mode in range(observations.order):
-        state = update_factor(observations, state, mode, targets)
-    state = update_component_precisions(state)
-    fit = fit_at_entries(observations, state.factors)
-    state = update_noise(state, fit)
-    if state.outliers is not None:
-        outliers = update_outliers(state.outliers, fit.residual, float(state.tau.mean))
-        state = replace(state, outliers=update_outlier_precisions(outliers))
-    return state, bound_terms(state, fit)
-
-
-def sweeps(observations: Observations, state: State) -> Iterator[tuple[State, Record]]:
-    """Sweep for ever, learning (a₀, b₀) and pruning after each bound; yields every state with its record."""
-    values = entry_values(observations)
-    n_sweeps = 0
-    while True:
-        n_sweeps += 1
-        state, terms = sweep(observations, state, values)
-        if state.outliers is not None:
-            state = replace(state, outliers=learn_outlier_prior(state.outliers))
-        negligible = negligible_components(state, observations.n_observed)
-        event = f"pruned {np.count_nonzero(negligible)}" if negligible.any() else ""
-        if event:
-            state = state.select_components(~negligible)
-        yield state, Record(n_sweeps, terms.total, state.rank, 1.0 / float(state.tau.mean), event)
-
-
-def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
-    """Whether the trace says to stop: a function of nothing else. The bound may cross zero, so never of a ratio."""
-    last = trace[-1]
-    if not np.isfinite(last.bound):
-        return StopReason.NOT_FINITE
-    if len(trace) > 1 and not last.event and not trace[-2].event:
-        if abs(last.bound - trace[-2].bound) < settings.tol * n_observed:
-            return StopReason.CONVERGED if last.rank else StopReason.RANK_ZERO
-    return StopReason.MAX_SWEEPS if last.sweep >= settings.max_sweeps else None
+    state: State
+    trace: tuple[Record, ...]
+    stop_reason: StopReason
 
 
 def run(
@@ -99,45 +37,106 @@ def run(
     settings: Settings,
     rng: np.random.Generator,
     watch: Callable[[Record], object] | None = None,
-) -> tuple[State, list[Record], StopReason]:
-    """Start, sweep until the trace says to stop, and return the last finite state, the trace and the reason."""
-    state = paper_start(observations, settings, rng)
+) -> Fitted:
+    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record."""
     trace: list[Record] = []
-    for new_state, record in sweeps(observations, state):
+    state: State | None = None
+    reason = None
+    for new_state, record in INFERENCES[settings.inference](observations, settings, rng):
         trace.append(record)
         if watch is not None:
             watch(record)
         reason = stop_reason(trace, settings, observations.n_observed)
-        if reason is not StopReason.NOT_FINITE:
+        if state is None or reason is not StopReason.NOT_FINITE:
             state = new_state
         if reason is not None:
-            return state, trace, reason
-    raise AssertionError("sweeps() never ends")  # pragma: no cover
+            break
+    if state is None:
+        raise AssertionError("an inference yields at least one state")
+    return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason)
+
+
+def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
+    """Whether the trace says to stop: a function of nothing else. The bound may cross zero, so never of a ratio.
+
+    The paper's inference stops when the bound has settled, or nothing is left; calibrated inference ends by itself.
+    """
+    last = trace[-1]
+    if not np.isfinite(last.bound):
+        return StopReason.NOT_FINITE
+    if settings.inference == "paper":
+        undisturbed = len(trace) > 1 and not last.event and not trace[-2].event
+        # at rank 0 only S and γ are left, which creep on for ever
+        tol = settings.tol if last.rank else max(settings.tol, 1e-4)
+        if undisturbed and abs(last.bound - trace[-2].bound) < tol * n_observed:
+            return StopReason.CONVERGED if last.rank else StopReason.RANK_ZERO
+    return StopReason.MAX_SWEEPS if last.sweep >= settings.max_sweeps else None
+
+
+def _end_of_search(state: State) -> StopReason:
+    if float(state.tau.mean) > 0.99 * LARGEST_PRECISION:
+        return StopReason.BELOW_RESOLUTION
+    return StopReason.CONVERGED if state.rank else StopReason.RANK_ZERO
+
+
+def paper_inference(observations: Observations, settings: Settings, rng: np.random.Generator) -> Steps:
+    """Algorithm 1 of the paper from its start."""
+    return paper.sweeps(observations, paper_start(observations, settings, rng))
+
+
+def calibrated_inference(observations: Observations, settings: Settings, rng: np.random.Generator) -> Steps:
+    """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
+    values = entry_values(observations)
+    problem = Problem(observations, values, sweep_order(observations, values), collapsed=True)
+    max_rank = settings.rank_limit(observations.shape)
+    search = Search(problem, max_rank, settings.max_sweeps, settings.tol, rng)
+    for step in search.run(calibrated_starts(problem, settings, max_rank, rng)):
+        state = step.point.state
+        yield state, Record(step.n_sweeps, step.point.bound, state.rank, state.noise_variance, step.event)
+
+
+def calibrated_starts(problem: Problem, settings: Settings, max_rank: int, rng: np.random.Generator) -> list[State]:
+    """The portfolio of spectral starts, a random start, or the given factors."""
+    model = START_MODEL if settings.outliers else None
+    if not isinstance(settings.init, str):
+        _, means = initial_factors(problem.observations, settings, rng)
+        return [retemper(problem, add_components(problem, empty_state(problem, model), means))]
+    if settings.init == "random":
+        return [random_start(problem, min(max_rank, START_COMPONENTS), model, rng)]
+    return portfolio(problem, max_rank, model)
+
+
+INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator], Steps]] = {
+    "calibrated": calibrated_inference,
+    "paper": paper_inference,
+}
+
+
+def sweep_order(observations: Observations, values: Array) -> tuple[int, ...]:
+    """The modes in an order that does not depend on how the tensor was stored: by length, then by their energies."""
+    keys = []
+    ones = [np.ones((length, 1)) for length in observations.shape]
+    for mode, length in enumerate(observations.shape):
+        energies = sum(kernels.contract(b, values[b.entries] ** 2, ones, mode) for b in observations.blocks())
+        keys.append((length, float(np.sum(energies**2)), mode))
+    return tuple(mode for _, _, mode in sorted(keys))
 
 
 def fold_in(observations: Observations, state: State, settings: Settings) -> RowGaussians:
-    """Rows of the first mode for new data, with the other modes, λ and τ held: U1, U3 and U4 until they settle.
+    """Rows of the first mode for new data, in the units of the state, with everything else held.
 
-    ``observations`` must be in the units of the state. Entries of new rows carry their own outliers.
+    Entries of the new rows may be outliers like any others.
     """
-    values = entry_values(observations)
-    outliers = None
-    if state.outliers is not None:
-        outliers = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
+    if not isinstance(state.outliers, SlabModel):
+        return paper.fold_in(observations, state, settings.max_sweeps)
+    problem = Problem(observations, entry_values(observations), (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
-    state = replace(state, outliers=outliers).with_factor(0, start)
-    previous = start.mean
+    state = state.with_factor(0, start)
+    state = state.with_factor(0, robust_rows(problem, state, 0))
     for _ in range(settings.max_sweeps):
-        targets = values if state.outliers is None else values - state.outliers.mean
-        state = update_factor(observations, state, 0, targets)
+        previous = state.factors[0].mean
+        state = update_factors(problem, evaluate(problem, state))
         mean = state.factors[0].mean
-        if state.outliers is None or np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
+        if np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
             break
-        previous = mean
-        fit = fit_at_entries(observations, state.factors)
-        updated = state.outliers
-        for _ in range(OUTLIER_STEPS):
-            updated = update_outlier_precisions(updated)
-            updated = update_outliers(updated, fit.residual, float(state.tau.mean))
-        state = replace(state, outliers=updated)
     return state.factors[0]

@@ -12,7 +12,8 @@ def available_bytes() -> int:
 
 def check_memory(n_bytes: int, what: str, advice: str) -> None:
     """Refuse what cannot fit, in one sentence that says what to do instead."""
-    if n_bytes > available_bytes():
+    available = available_bytes()
+    if n_bytes > available:
         raise MemoryError(
-            f"{what} would take {n_bytes / 1e9:,.1f} GB, and this machine has {available_bytes() / 1e9:,.1f} GB; {advice}."
+            f"{what} would take {n_bytes / 1e9:,.1f} GB, and this machine has {available / 1e9:,.1f} GB; {advice}."
         )

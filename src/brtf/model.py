@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.distributions import Array, Gamma, RowGaussians
+from brtf.local import SlabModel
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,17 @@ class State:
     factors: tuple[RowGaussians, ...]
     lam: Gamma
     tau: Gamma
-    outliers: MeanFieldOutliers | None
+    outliers: MeanFieldOutliers | SlabModel | None
 
     @property
     def rank(self) -> int:
         return self.factors[0].rank
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise, in units of the data's squared scale."""
+        inflation = self.outliers.noise_inflation if isinstance(self.outliers, SlabModel) else 1.0
+        return inflation / float(self.tau.mean)
 
     def with_factor(self, mode: int, rows: RowGaussians) -> State:
         """The same state with another posterior of one mode's rows."""

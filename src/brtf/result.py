@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,13 +15,14 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.checks import check_coords
 from brtf.distributions import Array
-from brtf.inference import Record, StopReason
+from brtf.local import LocalPosterior, SlabModel
 from brtf.memory import check_memory
-from brtf.model import State
+from brtf.model import MeanFieldOutliers, State
 from brtf.observations import BLOCK_ENTRIES, Block, Observations
 from brtf.predictive import ErrorLaw, error_law
 from brtf.settings import Settings
-from brtf.updates import fit_at_entries
+from brtf.trace import Record, StopReason
+from brtf.updates import Fit, fit_at_entries
 
 Quantity = Literal["low_rank", "observation"]
 
@@ -59,8 +60,8 @@ class Result:
 
     @property
     def noise_variance(self) -> float:
-        """1/τ̄ in the squared units of the data."""
-        return float((np.sqrt(1.0 / self.state.tau.mean) * self.scale) ** 2)
+        """Variance of the noise in the squared units of the data; 1/τ̄ where the noise is Gaussian."""
+        return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
 
     @property
     def outlier_rate(self) -> float:
@@ -74,8 +75,9 @@ class Result:
 
     @property
     def bound(self) -> float:
-        """The final lower bound of ln p(Y), for the data in the user's units."""
-        return self.trace[-1].bound + self.bound_shift
+        """The lower bound of ln p(Y) of the state, the last finite one, for the data in the user's units."""
+        finite = [record.bound for record in self.trace if np.isfinite(record.bound)]
+        return (finite[-1] if finite else np.nan) + self.bound_shift
 
     # ---- the low-rank part ---------------------------------------------------------------------------------
 
@@ -123,24 +125,35 @@ class Result:
 
     def outliers_at_entries(self) -> Array:
         """Posterior mean of s at the observed entries, (M,)."""
-        if self.state.outliers is None:
+        outliers = self.state.outliers
+        if outliers is None:
             return np.zeros(self.observations.n_observed)
-        return self.state.outliers.mean * self.scale
+        if isinstance(outliers, MeanFieldOutliers):
+            return outliers.mean * self.scale
+        fit, local = self._local_posterior(outliers)
+        return local.outlier_probability * (1.0 - local.slab_shrinkage) * fit.residual * self.scale
 
     def outlier_probability_at_entries(self) -> Array:
         """Posterior probability that each observed entry carries an outlier, (M,).
 
-        The paper's model has no indicator of outliers, and its S takes up much of the noise too. An entry is called
-        an outlier when |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations;
-        the probability of that is taken under q(s_m) = N(s̄_m, σ²_m).
+        The paper's model has no indicator of outliers, and its S takes up much of the noise too. There an entry is
+        called an outlier when |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations
+        (or three of the noise, where most entries are met exactly); the probability of that is taken under
+        q(s_m) = N(s̄_m, σ²_m).
         """
         outliers = self.state.outliers
         if outliers is None:
             return np.zeros(self.observations.n_observed)
+        if isinstance(outliers, SlabModel):
+            return self._local_posterior(outliers)[1].outlier_probability
         deviation = np.abs(fit_at_entries(self.observations, self.state.factors).residual)
-        limit = 3.0 * 1.4826 * float(np.median(deviation))
+        limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
         std = np.sqrt(outliers.var)
         return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
+
+    def _local_posterior(self, model: SlabModel) -> tuple[Fit, LocalPosterior]:
+        fit = fit_at_entries(self.observations, self.state.factors, per_entry=True)
+        return fit, model.posterior(float(self.state.tau.mean) * fit.deviation)
 
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
@@ -188,9 +201,7 @@ class Result:
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
         fit = fit_at_entries(replace(observations, scale=self.scale), self.state.factors, per_entry=True)
-        if fit.variance is None:
-            raise AssertionError("per_entry=True gives variances")
-        return self.error_law.log_density(fit.residual, fit.variance) - np.log(self.scale)
+        return self.error_law.log_density(fit.residual, np.asarray(fit.variance)) - np.log(self.scale)
 
     def sample(
         self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
@@ -198,6 +209,8 @@ class Result:
         """Draws from the posterior: of the low-rank part, or of new observations; (n_samples, …)."""
         blocks = list(self._blocks(coords))
         shape = self._assembled_shape(coords)
+        n_bytes = 8 * n_samples * math.prod(shape)
+        check_memory(n_bytes, f"{n_samples} draws of shape {shape}", "draw fewer, or pass coords=")
         draws = np.empty((n_samples, *shape))
         roots = [np.linalg.cholesky(rows.cov) for rows in self.state.factors]
         for draw in draws:
@@ -225,7 +238,11 @@ class Result:
                 rows = slice(start, min(start + step, shape[0]))
                 yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None)
             return
-        positions = np.stack(check_coords(coords, len(coords[0]), shape)).astype(np.intp)
+        columns = list(coords if isinstance(coords, (list, tuple)) else np.atleast_1d(coords))
+        n_asked = np.size(columns[0]) if len(columns) == len(shape) else len(columns)
+        if n_asked == 0:
+            raise ValueError("coords holds no entry. Give at least one, or None for the whole tensor.")
+        positions = np.stack(check_coords(columns, n_asked, shape)).astype(np.intp)
         for start in range(0, positions.shape[1], BLOCK_ENTRIES):
             entries = slice(start, min(start + BLOCK_ENTRIES, positions.shape[1]))
             yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries])
@@ -236,15 +253,6 @@ class Result:
     def _assemble(self, pieces: list[Array], coords: Any) -> Array:
         return np.concatenate(pieces).reshape(self._assembled_shape(coords))
 
-    # ---- save ----------------------------------------------------------------------------------------------
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one ``.brtf`` file, atomically."""
-        from brtf.archive import pack
-        from brtf.storage import write_archive
-
-        write_archive(path, *pack(self))
-
 
 def _is_low_rank(of: str) -> bool:
     if of not in ("low_rank", "observation"):
@@ -252,10 +260,17 @@ def _is_low_rank(of: str) -> bool:
     return of == "low_rank"
 
 
+def _in_squared_units(variance: Array, scale: float) -> Array:
+    """Variances in the squared units of the data; infinite where no float is that large."""
+    with np.errstate(over="ignore"):
+        return np.square(np.sqrt(variance) * scale)
+
+
 def as_structured(trace: tuple[Record, ...], bound_shift: float, scale: float) -> NDArray[Any]:
     """The trace as a structured array, in the user's units."""
     longest = max([1, *(len(record.event) for record in trace)])
-    rows = [(r.sweep, r.bound + bound_shift, r.rank, (np.sqrt(r.noise_variance) * scale) ** 2, r.event) for r in trace]
+    noise = _in_squared_units(np.array([record.noise_variance for record in trace]), scale)
+    rows = [(r.sweep, r.bound + bound_shift, r.rank, var, r.event) for r, var in zip(trace, noise, strict=True)]
     dtype = [
         ("sweep", "i8"),
         ("bound", "f8"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-INFERENCES = ("paper",)
+INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 LARGEST_DEFAULT_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
@@ -40,7 +40,7 @@ class Settings:
     """How to fit. ``init`` may also be a list of factor matrices, one per mode (warm start)."""
 
     max_rank: int | None = None
-    inference: str = "paper"
+    inference: str = "calibrated"
     outliers: bool = True
     init: Any = "spectral"
     max_sweeps: int = 500

@@ -76,23 +76,24 @@ def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]
 
 def spectral_factors(observations: Observations, rank: int, rng: np.random.Generator) -> list[Array]:
     """U Σ^{1/2} of every unfolding, missing entries zero; columns beyond a mode's size are drawn from N(0, 1)."""
+    values = entry_values(observations)
     factors = []
     for mode, length in enumerate(observations.shape):
-        vectors, strengths = leading_left_singular(observations, mode, rank)
+        vectors, strengths = leading_left_singular(observations, mode, rank, values)
         columns = vectors * np.sqrt(strengths)
         extra = rng.standard_normal((length, rank - columns.shape[1]))
         factors.append(np.hstack([columns, extra]))
     return factors
 
 
-def leading_left_singular(observations: Observations, mode: int, rank: int) -> tuple[Array, Array]:
-    """Leading left singular vectors and values of an unfolding with missing entries zero.
+def leading_left_singular(observations: Observations, mode: int, rank: int, values: Array) -> tuple[Array, Array]:
+    """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
 
     Found through the smaller Gram matrix, or by a randomised range finder where both sides are long. A sparse
     input stays sparse. The sign of each vector is fixed by making its largest entry positive.
     Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
     """
-    matrix = _unfold(observations, mode)
+    matrix = _unfold(observations, mode, values)
     n_rows, n_cols = matrix.shape
     n_vectors = min(rank, n_rows, n_cols)
     if min(n_rows, n_cols) > LARGEST_GRAM:
@@ -110,9 +111,8 @@ def leading_left_singular(observations: Observations, mode: int, rank: int) -> t
     return vectors * np.where(signs == 0, 1.0, signs), strengths
 
 
-def _unfold(observations: Observations, mode: int) -> Any:
+def _unfold(observations: Observations, mode: int, values: Array) -> Any:
     """The mode's unfolding with zeros for missing entries: an array, or CSR with only the columns that occur."""
-    values = entry_values(observations)
     shape = observations.shape
     if observations.coords is None:
         dense = values.reshape(shape) if observations.mask is None else np.zeros(shape)

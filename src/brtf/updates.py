@@ -15,11 +15,14 @@ from scipy.special import digamma
 
 from brtf import kernels
 from brtf.distributions import Array, Gamma, RowGaussians, unpack_symmetric
+from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, State, component_amplitudes
 from brtf.observations import Block, Observations
 
 PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
+SMALLEST_GAP = 1e-14
+"""Rounding of ln(mean γ̄) − mean E[ln γ]: where all γ̄ agree to the last digit, a₀ ends at 5e13."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,12 @@ class Fit:
     residual: Array
     variance: Array | None
     variance_sum: float
+
+    @property
+    def deviation(self) -> Array:
+        """D (M,): E[(y−x)²] where the variances are known per entry (form 2), (y−x̄)² otherwise (form 1)."""
+        square = self.residual**2
+        return square if self.variance is None else square + self.variance
 
 
 def scaled_values(observations: Observations, block: Block) -> Array:
@@ -137,9 +146,9 @@ def update_component_precisions(state: State) -> State:
     )
 
 
-def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | None) -> float:
+def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | SlabModel | None) -> float:
     """Σ_m E[(y_m − x_m − s_m)²] (24): squares of means, Var x and Var s, in positive terms."""
-    if outliers is None:
+    if not isinstance(outliers, MeanFieldOutliers):
         return float(fit.residual @ fit.residual) + fit.variance_sum
     remainder = fit.residual - outliers.mean
     return float(remainder @ remainder) + fit.variance_sum + float(outliers.var.sum())
@@ -177,7 +186,7 @@ def update_outlier_precisions(outliers: MeanFieldOutliers) -> MeanFieldOutliers:
 def learn_outlier_prior(outliers: MeanFieldOutliers) -> MeanFieldOutliers:
     """U6 (26): (a₀, b₀) that maximise the bound: ln a₀ − ψ(a₀) = ln(mean γ̄) − mean E[ln γ], b₀ = a₀ / mean γ̄."""
     mean_gamma = float(np.mean(outliers.gamma.mean))
-    gap = float(np.log(mean_gamma) - np.mean(outliers.gamma.mean_log))
+    gap = max(float(np.log(mean_gamma) - np.mean(outliers.gamma.mean_log)), SMALLEST_GAP)
     concentration = solve_concentration(gap)
     return replace(outliers, concentration=concentration, rate=concentration / mean_gamma)
 

@@ -1,0 +1,160 @@
+"""Calibrated inference: sweeps in which an entry has no state of its own, judged by the bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from brtf.bound import BoundTerms, calibrated_terms
+from brtf.calibration import LARGEST_PRECISION, Histogram, NoisePrior, global_step, joint_step
+from brtf.distributions import Array, Gamma, RowGaussians
+from brtf.local import LocalPosterior, SlabModel
+from brtf.model import State
+from brtf.observations import Observations
+from brtf.updates import Fit, fit_at_entries, update_component_precisions, update_factor, update_noise
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What does not change during a fit: the data, their scaled values, the order of modes, and the form of the bound.
+
+    ``collapsed`` is form 2, in which the outliers depend on the factors: entries are weighted and the covariances
+    know what was an outlier. Form 1 completes the data instead; it is cheaper on complete data and looser.
+    """
+
+    observations: Observations
+    values: Array
+    modes: tuple[int, ...]
+    collapsed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A state with everything that follows from it: the low-rank part at the entries, local posteriors, the bound."""
+
+    state: State
+    fit: Fit
+    local: LocalPosterior | None
+    terms: BoundTerms
+
+    @property
+    def bound(self) -> float:
+        return self.terms.total
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+
+def evaluate(problem: Problem, state: State) -> Point:
+    """The point of a state."""
+    fit = fit_at_entries(problem.observations, state.factors, per_entry=problem.collapsed)
+    return evaluate_at(problem, state, fit)
+
+
+def evaluate_at(problem: Problem, state: State, fit: Fit) -> Point:
+    """The point of a state whose low-rank part is known already."""
+    local = None
+    if isinstance(state.outliers, SlabModel):
+        local = state.outliers.posterior(float(state.tau.mean) * fit.deviation)
+    return Point(state, fit, local, calibrated_terms(state, fit, local, collapsed=problem.collapsed))
+
+
+def sweep(problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False) -> Point:
+    """One pass: q(A⁽ⁿ⁾) for every mode, λ, then noise and outlier numbers together."""
+    state = update_factors(problem, point)
+    if not hold_precisions:
+        state = update_component_precisions(balance(state))
+    fit = fit_at_entries(problem.observations, state.factors, per_entry=problem.collapsed)
+    if hold_noise:
+        return evaluate_at(problem, state, fit)
+    learnt = evaluate_at(problem, learn_noise(problem, state, fit), fit)
+    # the histogram is right to second order in its bins: the exact bound has the last word
+    return learnt if learnt.bound >= point.bound else evaluate_at(problem, state, fit)
+
+
+def update_factors(problem: Problem, point: Point) -> State:
+    """U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
+    state, local = point.state, point.local
+    targets, weights, precision = problem.values, None, float(state.tau.mean)
+    if local is not None and isinstance(state.outliers, SlabModel):
+        if problem.collapsed:
+            weights = local.weight
+            targets = weights * problem.values
+        else:
+            largest = state.outliers.largest_weight
+            targets = problem.values - (1.0 - local.weight / largest) * point.fit.residual
+            precision *= largest
+    for mode in problem.modes:
+        state = update_factor(problem.observations, state, mode, targets, weights=weights, precision=precision)
+    return state
+
+
+def balance(state: State) -> State:
+    """Rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
+    if state.rank == 0:
+        return state
+    mean_squares = np.array([rows.component_power / rows.n_rows for rows in state.factors])
+    geometric = np.exp(np.mean(np.log(mean_squares), axis=0))
+    ratios = np.sqrt(geometric / mean_squares)
+    factors = []
+    for rows, ratio in zip(state.factors, ratios, strict=True):
+        scaled = RowGaussians(rows.mean * ratio, rows.cov * (ratio[:, None] * ratio[None, :]))
+        scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
+        factors.append(scaled)
+    return replace(state, factors=tuple(factors))
+
+
+def noise_prior(state: State) -> NoisePrior:
+    return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate)
+
+
+def histogram_of(problem: Problem, fit: Fit) -> Histogram:
+    return Histogram.of(fit.deviation, 0.0 if problem.collapsed else fit.variance_sum)
+
+
+def learn_noise(problem: Problem, state: State, fit: Fit, *, max_steps: int = 6) -> State:
+    """The joint step for (τ, π, shape, ζ); the closed form for τ where the model has no outliers."""
+    if not isinstance(state.outliers, SlabModel):
+        return cap_precision(update_noise(state, fit))
+    tau, model, _ = joint_step(
+        float(state.tau.mean), state.outliers, histogram_of(problem, fit), noise_prior(state), max_steps=max_steps
+    )
+    return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def learn_noise_globally(problem: Problem, state: State, fit: Fit, kind: type[SlabModel] | None = None) -> State:
+    """The global step: the best of many starts, the present numbers among them."""
+    if not isinstance(state.outliers, SlabModel):
+        return cap_precision(update_noise(state, fit))
+    kind = type(state.outliers) if kind is None else kind
+    here = [(float(state.tau.mean), state.outliers)] if type(state.outliers) is kind else []
+    tau, model, _ = global_step(kind, histogram_of(problem, fit), noise_prior(state), here)
+    return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def with_noise(state: State, tau: float, model: SlabModel | None, n_observed: int) -> State:
+    """The state with q(τ) of mean ``tau`` and the given outlier model."""
+    concentration = state.prior.tau_concentration + 0.5 * n_observed
+    return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
+
+
+def cap_precision(state: State) -> State:
+    """Hold τ̄ at the resolution of the data."""
+    if float(state.tau.mean) <= LARGEST_PRECISION:
+        return state
+    return replace(state, tau=Gamma(state.tau.concentration, state.tau.concentration / LARGEST_PRECISION))
+
+
+def retemper(problem: Problem, state: State) -> State:
+    """Lower τ̄ to what the residuals show after a structural change, the outliers' scale kept.
+
+    Otherwise every entry of an accurate fit becomes an outlier the moment a component is added or removed.
+    """
+    residual = fit_at_entries(problem.observations, state.factors).residual
+    typical = 1.4826 * float(np.median(np.abs(residual)))
+    tau = float(state.tau.mean)
+    lower = min(tau, 1.0 / typical**2) if typical > 0 else tau
+    model = state.outliers.rescaled(lower / tau) if isinstance(state.outliers, SlabModel) else None
+    return with_noise(state, lower, model, problem.observations.n_observed)

@@ -1,0 +1,135 @@
+"""Noise and outlier numbers learnt together: one optimum over (ln τ, logit π, ln shape, ln ζ) at fixed factors.
+
+Everything an entry contributes depends on its D alone, so the data enter as a histogram of ln D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import logit
+
+from brtf.distributions import Array
+from brtf.local import WIDEST_SLAB, FlatSlab, SlabModel, StudentSlab
+
+LARGEST_PRECISION = 1e16
+"""Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
+HISTOGRAM_STEP = 0.08
+"""Bin width in ln D; bins stand for their mean D, so the error is of second order in it."""
+PROBABILITY_RANGE = (1e-8, 0.98)
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Deviations of the entries, binned over ln D.
+
+    Attributes
+    ----------
+    deviation : (B,) mean D of each bin
+    count : (B,) number of entries in it
+    penalty : form 1 only: Σ Var x, which then enters as −½ τ w_max Σ Var x; zero in form 2
+    """
+
+    deviation: Array
+    count: Array
+    penalty: float
+
+    @classmethod
+    def of(cls, deviation: Array, penalty: float) -> Histogram:
+        """Bin the deviations D (M,)."""
+        floor = max(float(deviation.max()) * 1e-32, 1e-300)
+        position = np.log(np.maximum(deviation, floor)) / HISTOGRAM_STEP
+        first = np.floor(position.min())
+        index = (position - first).astype(np.intp)
+        count = np.bincount(index).astype(np.float64)
+        total = np.bincount(index, weights=deviation)
+        used = count > 0
+        return cls(np.maximum(total[used] / count[used], floor), count[used], penalty)
+
+    def coarsened(self, n_joined: int) -> Histogram:
+        """The same histogram with neighbouring bins joined."""
+        first = np.arange(0, self.count.size, n_joined)
+        count = np.add.reduceat(self.count, first)
+        return Histogram(np.add.reduceat(self.count * self.deviation, first) / count, count, self.penalty)
+
+
+@dataclass(frozen=True)
+class NoisePrior:
+    """Ga(a₀^τ, b₀^τ) of the noise precision."""
+
+    concentration: float
+    rate: float
+
+
+def _objective(
+    parameters: Array, kind: type[SlabModel], histogram: Histogram, prior: NoisePrior
+) -> tuple[float, Array]:
+    """Minus the part of the bound that depends on (ln τ, logit π, ln shape, ln ζ), and its gradient."""
+    tau = float(np.exp(parameters[0]))
+    model = kind.from_parameters(parameters[1:])
+    rho = tau * histogram.deviation
+    log_evidence, by_rho, *by_model = model.gradient(rho)
+    half = 0.5 * histogram.count.sum() + prior.concentration
+    penalty = tau * (prior.rate + 0.5 * model.largest_weight * histogram.penalty)
+    value = half * parameters[0] - penalty + histogram.count @ log_evidence
+    gradient = np.array([half - penalty + histogram.count @ by_rho, *(histogram.count @ part for part in by_model)])
+    if kind is not StudentSlab:  # w_max = (ν+1)/ν depends on ν
+        gradient[2] += 0.5 * tau * histogram.penalty / model.shape
+    return -float(value), -gradient
+
+
+def _limits(kind: type[SlabModel]) -> list[tuple[float, float]]:
+    shape = kind.shape_range
+    return [
+        (-700.0, float(np.log(LARGEST_PRECISION))),
+        (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
+        (float(np.log(shape[0])), float(np.log(shape[1]))),
+        (float(np.log(kind.narrowest)), float(np.log(WIDEST_SLAB))),
+    ]
+
+
+def joint_step(
+    tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior, *, max_steps: int = 40
+) -> tuple[float, SlabModel, float]:
+    """The nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there."""
+    kind = type(model)
+    limits = _limits(kind)
+    start = np.concatenate([[np.log(tau)], model.parameters])
+    start = np.clip(start, [low for low, _ in limits], [high for _, high in limits])
+    found = minimize(
+        _objective,
+        start,
+        args=(kind, histogram, prior),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=limits,
+        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": 1e-6 * histogram.count.sum()},
+    )
+    return float(np.exp(found.x[0])), kind.from_parameters(found.x[1:]), -float(found.fun)
+
+
+def global_step(
+    kind: type[SlabModel], histogram: Histogram, prior: NoisePrior, starts: Iterable[tuple[float, SlabModel]] = ()
+) -> tuple[float, SlabModel, float]:
+    """The best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram."""
+    order = np.cumsum(histogram.count) / histogram.count.sum()
+    coarse = histogram.coarsened(6)
+    widest = float(histogram.deviation[-1])
+    shape = 1.0 if kind is StudentSlab else 30.0
+    candidates = list(starts)
+    for quantile in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9):
+        tau = min(1.0 / histogram.deviation[np.searchsorted(order, quantile)], LARGEST_PRECISION)
+        width = float(np.clip((1.0 if kind is FlatSlab else 0.3) * widest * tau, 2 * kind.narrowest, WIDEST_SLAB))
+        candidates += [(tau, kind(probability, shape, width)) for probability in (0.02, 0.2, 0.5, 0.75)]
+
+    def cost(candidate: tuple[float, SlabModel]) -> float:
+        tau, model = candidate
+        return _objective(np.concatenate([[np.log(tau)], model.parameters]), kind, coarse, prior)[0]
+
+    best = sorted(candidates, key=cost)[:3]
+    polished = [joint_step(tau, model, coarse, prior) for tau, model in best]
+    tau, model, _ = max(polished, key=lambda found: found[2])
+    return joint_step(tau, model, histogram, prior)

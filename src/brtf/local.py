@@ -1,0 +1,324 @@
+"""The posterior of one entry: is it an outlier, how much does it count, what does it add to the bound.
+
+An entry's deviation y − x is noise, or noise plus an outlier (probability π). With everything local integrated out, its
+share in the bound is ½(E ln τ − ln 2π) + ln f(ρ), ρ = τ̄ D: a function of one number. D = E[(y−x)²] when the outlier
+may depend on the factors (collapsed, form 2); D = (y−x̄)² when it may not (form 1). Two models of f share one
+interface; π, their shape and their width are learnt.
+
+``f`` is a mixture of exponentials in ρ, so ln f is convex and its slope −w/2 gives the entry's weight w in the
+factors' regression: weighting by w is an ascent of the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.interpolate import PPoly
+from scipy.special import digamma, erfcx, expit, gammaln, log_ndtr, logit
+
+from brtf.distributions import Array
+
+WIDEST_SLAB = 1e30
+LOG_RHO_STEP = 0.15
+"""Step of the table of ln J; cubics through values and slopes are then right to 2e-7."""
+SMALLEST_LOG_RHO = -14.0
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPosterior:
+    """What the entries' local posteriors say; all (M,).
+
+    Attributes
+    ----------
+    log_evidence : ln f(ρ)
+    weight : w, the entry's weight in the regression of the factors
+    outlier_probability : p
+    slab_shrinkage : E[κ | outlier], the share of the deviation that noise keeps when the entry is an outlier
+    """
+
+    log_evidence: Array
+    weight: Array
+    outlier_probability: Array
+    slab_shrinkage: Array
+
+
+@dataclass(frozen=True, eq=False)
+class SlabModel:
+    """The learnt numbers of a local model, in units of the noise: shared by both implementations.
+
+    Attributes
+    ----------
+    probability : π, the share of outliers
+    shape : a₀ of the outliers' Student-t, or ν of the noise's
+    width : ζ, the outliers' squared scale in units of the noise variance
+    """
+
+    probability: float
+    shape: float
+    width: float
+    shape_range: ClassVar[tuple[float, float]]
+    narrowest: ClassVar[float] = 4.0  # a narrower slab cannot be told from noise
+
+    @property
+    def parameters(self) -> Array:
+        """(logit π, ln shape, ln ζ): where the numbers are free."""
+        return np.array([logit(self.probability), np.log(self.shape), np.log(self.width)])
+
+    @classmethod
+    def from_parameters(cls, parameters: Array) -> SlabModel:
+        """The model with the given (logit π, ln shape, ln ζ)."""
+        return cls(float(expit(parameters[0])), float(np.exp(parameters[1])), float(np.exp(parameters[2])))
+
+    def rescaled(self, ratio: float) -> SlabModel:
+        """The same outliers when the noise precision is multiplied by ``ratio``."""
+        width = float(np.clip(self.width * ratio, self.narrowest, WIDEST_SLAB))
+        return type(self)(self.probability, self.shape, width)
+
+    def posterior(self, rho: Array) -> LocalPosterior:
+        """The local posterior of entries with ρ = τ̄ D."""
+        log_spike, spike_weight, log_slab, slab_shrinkage = self._branches(rho)
+        log_spike = log_spike + np.log1p(-self.probability)
+        log_slab = log_slab + np.log(self.probability)
+        log_evidence = np.logaddexp(log_spike, log_slab)
+        outlier = np.exp(log_slab - log_evidence)
+        weight = (1.0 - outlier) * spike_weight + outlier * slab_shrinkage
+        return LocalPosterior(log_evidence, weight, outlier, slab_shrinkage)
+
+    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+        """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
+        raise TypeError("SlabModel is abstract")  # both implementations define it
+
+    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """ln f, and its derivatives by ln ρ, logit π, ln shape and ln ζ; each of the shape of ρ."""
+        raise TypeError("SlabModel is abstract")
+
+    @property
+    def largest_weight(self) -> float:
+        """The largest weight an entry can have."""
+        raise TypeError("SlabModel is abstract")
+
+    @property
+    def noise_inflation(self) -> float:
+        """Variance of the noise in units of 1/τ̄."""
+        raise TypeError("SlabModel is abstract")
+
+    def mixture(self) -> tuple[Array, Array, Array, Array]:
+        """The law of y − x as a mixture: weights, degrees of freedom, squared scales, reach of a uniform part.
+
+        In units of the noise: squared scales of 1/τ̄, reach of τ̄^{−1/2}.
+        """
+        raise TypeError("SlabModel is abstract")
+
+
+class StudentSlab(SlabModel):
+    """Gaussian noise; outliers from a Student-t: s | γ ~ N(0, 1/γ), γ ~ Ga(a₀, b₀), ζ = b₀ τ̄ / a₀.
+
+    With u = γ/τ̄ and κ = u/(1+u): f(ρ) = (1−π) e^{−ρ/2} + π J(ρ), J(ρ) = E_u[κ^{1/2} e^{−ρκ/2}], u ~ Ga(a₀, a₀ζ).
+    J is a smooth function of ln ρ: it is tabulated by a trapezoidal rule in ln u and interpolated by cubics through
+    its values and slopes.
+    """
+
+    shape_range = (0.1, 50.0)
+
+    @property
+    def largest_weight(self) -> float:
+        return 1.0
+
+    def _nodes(self, largest_rho: float) -> tuple[Array, Array, Array]:
+        """ln x, κ and log weights of the rule for x = a₀ζu ~ Ga(a₀, 1); exponentially accurate in its step."""
+        rate = self.shape * self.width
+        half = self.shape + 0.5
+        step = min(0.3, 0.5 / np.sqrt(half))
+        upper = np.log(self.shape + 12.0 * np.sqrt(half) + 40.0)
+        reach = min(0.0, np.log(rate) - np.log(max(largest_rho, 1e-300)))  # where large ρ moves the mass
+        lower = np.log(half) + reach - 34.0 / half - 10.0 / np.sqrt(half)
+        log_x = np.arange(upper, lower, -step)
+        x = np.exp(log_x)
+        kappa = x / (x + rate)
+        log_weight = np.log(step) + self.shape * log_x - x - gammaln(self.shape)
+        return log_x, kappa, log_weight + 0.5 * np.log(kappa)
+
+    def _table(self, largest_log_rho: float) -> PPoly:
+        """Cubics of (ln J, ln E[κ]) over ln ρ, up to the largest asked for."""
+        log_rho = np.arange(SMALLEST_LOG_RHO, largest_log_rho + 2 * LOG_RHO_STEP, LOG_RHO_STEP)
+        rho = np.exp(log_rho)
+        _, kappa, log_weight = self._nodes(float(rho[-1]))
+        exponent = log_weight - 0.5 * rho[:, None] * kappa
+        peak = exponent.max(axis=1, keepdims=True)
+        mass = np.exp(exponent - peak)
+        total = mass.sum(axis=1)
+        first, second = (mass @ kappa) / total, (mass @ kappa**2) / total
+        values = np.stack([np.log(total) + peak[:, 0], np.log(first)], axis=1)
+        slopes = np.stack([-0.5 * rho * first, -0.5 * rho * (second - first**2) / first], axis=1)
+        return _hermite(log_rho, values, slopes)
+
+    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+        log_rho = np.log(np.maximum(rho, np.exp(SMALLEST_LOG_RHO)))
+        interpolated = self._table(float(log_rho.max()))(log_rho)
+        return -0.5 * rho, 1.0, interpolated[..., 0], np.exp(interpolated[..., 1])
+
+    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
+        log_x, kappa, log_weight = self._nodes(float(rho.max()))
+        exponent = log_weight - 0.5 * rho[:, None] * kappa
+        peak = exponent.max(axis=1, keepdims=True)
+        mass = np.exp(exponent - peak)
+        total = mass.sum(axis=1)
+        log_slab = np.log(total) + peak[:, 0]
+        mean_kappa, mean_log_x = (mass @ kappa) / total, (mass @ log_x) / total
+        mean_square = (mass @ kappa**2) / total
+        by_width = -0.5 * (1.0 - mean_kappa - rho * (mean_kappa - mean_square))
+        by_shape = self.shape * (mean_log_x - digamma(self.shape)) + by_width
+        return _mix(self.probability, rho, -0.5 * rho, -0.5 * rho, 0.0, log_slab, mean_kappa, by_shape, by_width)
+
+    @property
+    def noise_inflation(self) -> float:
+        return 1.0
+
+    def mixture(self) -> tuple[Array, Array, Array, Array]:
+        _, kappa, log_weight = (part[::2] for part in self._nodes(1.0))  # still far finer than the law's features
+        weight = np.exp(log_weight - 0.5 * np.log(kappa))
+        keep = weight > 1e-9 * weight.max()
+        slab = self.probability * weight[keep] / weight[keep].sum()
+        return (
+            np.concatenate([[1.0 - self.probability], slab]),
+            np.full(1 + slab.size, np.inf),
+            np.concatenate([[1.0], 1.0 / kappa[keep]]),
+            np.zeros(1 + slab.size),
+        )
+
+
+class GaussianSlab(SlabModel):
+    """Student-t noise of ν degrees of freedom; outliers from one Gaussian of variance ζ/τ̄. All in closed form."""
+
+    shape_range = (2.1, 1e4)
+
+    @property
+    def largest_weight(self) -> float:
+        return (self.shape + 1.0) / self.shape
+
+    @property
+    def _kappa(self) -> float:
+        return 1.0 / (1.0 + self.width)
+
+    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+        nu = self.shape
+        log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
+        log_slab = 0.5 * np.log(self._kappa) - 0.5 * self._kappa * rho
+        return log_spike, (nu + 1.0) / (nu + rho), log_slab, np.full_like(rho, self._kappa)
+
+    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
+        nu, kappa = self.shape, self._kappa
+        log_spike, spike_weight, log_slab, _ = self._branches(rho)
+        spike_by_shape = _student_by_shape(nu, rho)
+        by_width = -0.5 * (1.0 - kappa) * (1.0 - rho * kappa)
+        return _mix(
+            self.probability, rho, log_spike, -0.5 * rho * spike_weight, spike_by_shape, log_slab, kappa, 0.0, by_width
+        )
+
+    @property
+    def noise_inflation(self) -> float:
+        return self.shape / (self.shape - 2.0)
+
+    def mixture(self) -> tuple[Array, Array, Array, Array]:
+        return (
+            np.array([1.0 - self.probability, self.probability]),
+            np.array([self.shape, np.inf]),
+            np.array([1.0, 1.0 + self.width]),
+            np.zeros(2),
+        )
+
+
+class FlatSlab(SlabModel):
+    """Student-t noise; outliers of any size up to a largest, all equally likely: s ~ U(−h, h), h = (ζ/τ̄)^{1/2}.
+
+    The deviation of an outlier has density Φ(h√τ̄ − ρ^{1/2})/(2h): constant but for the edge, which the noise blurs. An
+    outlier inside tells nothing about x. At the edge ln f is not convex in ρ, and the bound is right to first order in
+    τ̄ Var x of the few entries there.
+    """
+
+    shape_range = (2.1, 1e4)
+    narrowest = 36.0
+
+    @property
+    def largest_weight(self) -> float:
+        return (self.shape + 1.0) / self.shape
+
+    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+        nu, root = self.shape, np.sqrt(rho)
+        log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
+        inside = np.sqrt(self.width) - root
+        edge = log_ndtr(inside)
+        hazard = np.sqrt(2.0 / np.pi) / erfcx(-inside / np.sqrt(2.0))  # φ/Φ, right in both tails
+        shrinkage = hazard / np.maximum(root, 1e-150)
+        return log_spike, (nu + 1.0) / (nu + rho), 0.5 * np.log(0.5 * np.pi / self.width) + edge, shrinkage
+
+    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
+        log_spike, spike_weight, log_slab, shrinkage = self._branches(rho)
+        by_shape = _student_by_shape(self.shape, rho)
+        by_width = -0.5 + 0.5 * np.sqrt(self.width * rho) * shrinkage
+        return _mix(
+            self.probability, rho, log_spike, -0.5 * rho * spike_weight, by_shape, log_slab, shrinkage, 0.0, by_width
+        )
+
+    @property
+    def noise_inflation(self) -> float:
+        return self.shape / (self.shape - 2.0)
+
+    def mixture(self) -> tuple[Array, Array, Array, Array]:
+        return (
+            np.array([1.0 - self.probability, self.probability]),
+            np.array([self.shape, np.inf]),
+            np.ones(2),
+            np.array([0.0, np.sqrt(self.width)]),
+        )
+
+
+LOCAL_MODELS: dict[str, type[SlabModel]] = {kind.__name__: kind for kind in (GaussianSlab, StudentSlab, FlatSlab)}
+"""The local models among which the bound chooses, by name."""
+
+
+def _mix(
+    probability: float,
+    rho: Array,
+    log_spike: Array,
+    spike_by_rho: Array,
+    spike_by_shape: Array | float,
+    log_slab: Array,
+    slab_shrinkage: Array | float,
+    slab_by_shape: Array | float,
+    slab_by_width: Array,
+) -> tuple[Array, Array, Array, Array, Array]:
+    """ln f of a spike and a slab with the derivatives of both branches, weighted by the outlier probability p."""
+    log_spike = log_spike + np.log1p(-probability)
+    log_slab = log_slab + np.log(probability)
+    log_evidence = np.logaddexp(log_spike, log_slab)
+    outlier = np.exp(log_slab - log_evidence)
+    return (
+        log_evidence,
+        (1.0 - outlier) * spike_by_rho - 0.5 * outlier * rho * slab_shrinkage,
+        outlier - probability,
+        (1.0 - outlier) * spike_by_shape + outlier * slab_by_shape,
+        outlier * slab_by_width,
+    )
+
+
+def _student_constant(nu: float) -> float:
+    """ln of Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}: zero for ν → ∞."""
+    return float(gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) + 0.5 * np.log(2.0 / nu))
+
+
+def _student_by_shape(nu: float, rho: Array) -> Array:
+    """Derivative by ln ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
+    constant = nu * (digamma(0.5 * (nu + 1.0)) - digamma(0.5 * nu)) - 1.0
+    return 0.5 * (constant - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
+
+
+def _hermite(knots: Array, values: Array, slopes: Array) -> PPoly:
+    """Cubics through values and slopes at equally spaced knots; constant ends are the caller's business."""
+    step = knots[1] - knots[0]
+    rise = (values[1:] - values[:-1]) / step
+    cubic = (slopes[:-1] + slopes[1:] - 2 * rise) / step**2
+    square = (3 * rise - 2 * slopes[:-1] - slopes[1:]) / step
+    return PPoly(np.stack([cubic, square, slopes[:-1], values[:-1]]), knots, extrapolate=True)

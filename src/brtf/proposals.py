@@ -1,0 +1,280 @@
+"""Moves of the search: each makes another state from a point; none of them decides.
+
+A move may be wrong: :mod:`brtf.search` settles it for a few sweeps and keeps it only if the bound rose.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf import kernels
+from brtf.calibrated import Point, Problem, retemper, with_noise
+from brtf.distributions import Array, Gamma, RowGaussians
+from brtf.local import SlabModel
+from brtf.model import Prior, State, component_amplitudes
+from brtf.observations import Observations
+from brtf.starts import leading_left_singular
+from brtf.updates import row_grams, row_products, update_component_precisions
+
+SMALL_VARIANCE = 1e-3
+"""Posterior variance of a new component relative to its mean square: known well enough not to die at once."""
+BEYOND_CHANCE = 1.2
+"""A birth is proposed only if its rank-one fit explains this many times what the same residual with random signs gives:
+without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
+RANDOM_FITS, RANK_ONE_ROUNDS = 4, 10
+"""Random starts of a rank-one fit, beside the spectral ones, and rounds of alternating least squares."""
+L1_STEPS, MODEL_STEPS = 12, 6
+"""Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
+CLIP = 3.0
+"""Robust standard deviations beyond which residuals are clipped where weights cannot be trusted yet."""
+
+
+def empty_state(problem: Problem, model: SlabModel | None) -> State:
+    """Rank 0: everything is noise and outliers."""
+    observations = problem.observations
+    state = State(
+        prior=Prior(tau_rate=1e-18),
+        factors=tuple(
+            RowGaussians(np.zeros((length, 0)), np.zeros((_n_covariances(problem, length), 0, 0)))
+            for length in observations.shape
+        ),
+        lam=Gamma(np.zeros(0), np.zeros(0)),
+        tau=Gamma(np.asarray(1.0), np.asarray(1.0)),
+        outliers=model,
+    )
+    return with_noise(state, 1.0, model, observations.n_observed)
+
+
+def spectral_start(problem: Problem, n_components: int, model: SlabModel | None) -> State:
+    """Components along the leading directions of the unfoldings of the clipped data, missing entries made up for."""
+    observations = problem.observations
+    clipped = np.clip(problem.values, -CLIP, CLIP)
+    density = observations.n_observed / observations.n_entries
+    columns = []
+    for mode in range(observations.order):
+        vectors, strengths = leading_left_singular(observations, mode, n_components, clipped)
+        columns.append(vectors * (strengths / density) ** (1.0 / observations.order))
+    n_columns = min(column.shape[1] for column in columns)
+    return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
+
+
+def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:
+    """Random components that together have the power of the clipped data."""
+    observations = problem.observations
+    power = float(np.mean(np.clip(problem.values, -CLIP, CLIP) ** 2))
+    amplitude = (power / n_components) ** (0.5 / observations.order)
+    drawn = {mode: rng.standard_normal((observations.shape[mode], n_components)) for mode in problem.modes}
+    columns = [amplitude * drawn[mode] for mode in range(observations.order)]
+    return add_components(problem, empty_state(problem, model), columns)
+
+
+def add_components(problem: Problem, state: State, columns: list[Array]) -> State:
+    """The state with further components of the given factor columns (I_n, K), balanced and with small variance."""
+    power = np.array([np.mean(column**2, axis=0) for column in columns])
+    used = np.flatnonzero(np.all(power > 0, axis=0))
+    columns = [column[:, used] for column in columns]
+    power = power[:, used]
+    share = np.exp(np.mean(np.log(power), axis=0))
+    factors = []
+    for rows, column, own in zip(state.factors, columns, power, strict=True):
+        old, new = rows.rank, used.size
+        cov = np.zeros((rows.cov.shape[0], old + new, old + new))
+        cov[:, :old, :old] = rows.cov
+        cov[:, np.arange(old, old + new), np.arange(old, old + new)] = SMALL_VARIANCE * share
+        factors.append(RowGaussians(np.hstack([rows.mean, column * np.sqrt(share / own)]), cov))
+    return update_component_precisions(replace(state, factors=tuple(factors)))
+
+
+def remove_components(state: State, components: NDArray[np.intp]) -> State:
+    """The state without the given components."""
+    return state.select_components(np.setdiff1d(np.arange(state.rank), components))
+
+
+def birth(
+    problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
+) -> State | None:
+    """Add components that fit what is left over: rank-one fits of the residual, one after another.
+
+    The residual is weighted as the model weighs it, or clipped where the weights cannot be trusted. None where the
+    residual has no more structure than the same residual with random signs.
+    """
+    residual = point.fit.residual
+    weights = np.ones_like(residual)
+    if clipped:
+        limit = CLIP * 1.4826 * float(np.median(np.abs(residual)))
+        residual = np.clip(residual, -limit, limit)
+    elif point.local is not None:
+        weights = np.minimum(point.local.weight, 1.0)
+    columns: list[list[Array]] = []
+    left = residual.copy()
+    for k in range(n_components):
+        fitted, gain = best_rank_one(problem, left * weights, weights, rng)
+        if k == 0:
+            flipped = left * weights * rng.choice((-1.0, 1.0), size=left.size)
+            _, chance = best_rank_one(problem, flipped, weights, rng)
+            if gain < BEYOND_CHANCE * chance:
+                return None
+        columns.append(fitted)
+        for block in problem.observations.blocks():
+            left[block.entries] -= kernels.low_rank_at(block, fitted)
+    stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
+    return retemper(problem, add_components(problem, point.state, stacked))
+
+
+def best_rank_one(
+    problem: Problem, targets: Array, weights: Array, rng: np.random.Generator
+) -> tuple[list[Array], float]:
+    """The best of several alternating least-squares fits of one component, and Σ t x, twice its gain at unit noise.
+
+    Starts are the leading directions of the unfoldings and random ones; all are fitted side by side, as columns.
+    Minimises Σ (t²/w − 2 t x + w x²) over x = a⁽¹⁾∘…∘a⁽ᴺ⁾.
+    """
+    observations = problem.observations
+    columns: list[Array] = [np.empty(0)] * observations.order
+    for mode in problem.modes:
+        leading, _ = leading_left_singular(observations, mode, 2, targets)
+        drawn = rng.standard_normal((observations.shape[mode], RANDOM_FITS))
+        columns[mode] = np.hstack([leading, drawn / np.linalg.norm(drawn, axis=0)])
+    n_starts = min(column.shape[1] for column in columns)
+    columns = [column[:, -n_starts:] for column in columns]
+    explained = np.zeros(n_starts)
+    for _ in range(RANK_ONE_ROUNDS):
+        for mode in problem.modes:
+            columns = [column / np.maximum(np.linalg.norm(column, axis=0), 1e-150) for column in columns]
+            squares = [column**2 for column in columns]
+            products, norms = np.zeros_like(columns[mode]), np.zeros_like(columns[mode])
+            for block in observations.blocks():
+                products += kernels.contract(block, targets[block.entries], columns, mode)
+                norms += kernels.contract(block, weights[block.entries], squares, mode)
+            columns[mode] = products / np.maximum(norms, 1e-6 * np.max(norms, axis=0) + 1e-150)
+            explained = np.sum(products * columns[mode], axis=0)
+    best = int(np.argmax(explained))
+    return [column[:, [best]] for column in columns], float(explained[best])
+
+
+def collinear_pairs(state: State) -> list[tuple[int, int]]:
+    """Pairs of components that one might replace, most likely first.
+
+    Those whose rank-one terms have a cosine beyond ½, and those that agree in all modes but one: their sum has
+    rank one.
+    """
+    cosines = np.array([np.abs(_cosines(rows.mean)) for rows in state.factors])
+    together = np.prod(cosines, axis=0)
+    but_one = together / np.maximum(np.min(cosines, axis=0), 1e-300)
+    likeness = np.maximum(together, np.where(but_one > 0.8, but_one, 0.0))
+    pairs = [(r, s) for r in range(state.rank) for s in range(r + 1, state.rank) if likeness[r, s] > 0.5]
+    return sorted(pairs, key=lambda pair: -likeness[pair])
+
+
+def component_cosines(state: State) -> Array:
+    """Cosines between the rank-one terms, (R, R)."""
+    return np.prod([_cosines(rows.mean) for rows in state.factors], axis=0)
+
+
+def _cosines(columns: Array) -> Array:
+    unit = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    return unit.T @ unit
+
+
+def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.Generator) -> State:
+    """One component in place of two: the rank-one fit of their sum and of what is left over."""
+    rest = remove_components(point.state, np.array(pair))
+    residual = np.empty_like(point.fit.residual)
+    means = [rows.mean for rows in rest.factors]
+    for block in problem.observations.blocks():
+        residual[block.entries] = problem.values[block.entries] - kernels.low_rank_at(block, means)
+    weights = np.ones_like(residual) if point.local is None else np.minimum(point.local.weight, 1.0)
+    fitted, _ = best_rank_one(problem, residual * weights, weights, rng)
+    return retemper(problem, add_components(problem, rest, fitted))
+
+
+def death(problem: Problem, point: Point, component: int) -> State:
+    """The state without one component."""
+    return retemper(problem, remove_components(point.state, np.array([component])))
+
+
+def expendable_components(problem: Problem, point: Point) -> list[int]:
+    """Components whose death could raise the bound, weakest first; the weakest in any case.
+
+    What a component explains beyond the others, in nats, is ½ τ̄ M · amp² / (C⁻¹)_rr with C the cosines between
+    rank-one terms. Refitting the others recovers part of the loss, but not one far beyond the price of its parameters.
+    """
+    state = point.state
+    inverse = np.linalg.pinv(component_cosines(state))
+    alone = component_amplitudes(state) ** 2 / np.maximum(np.diag(inverse), 1.0)
+    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
+    nats = 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * alone
+    price = sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3))
+    order = np.argsort(nats)
+    return [int(r) for k, r in enumerate(order) if k == 0 or nats[r] < 5.0 * price]
+
+
+def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
+    """Robust refit of the rows of one mode, given the other modes; None if no row changed.
+
+    A row whose entries were once called outliers stays lost, for its regression has local optima. A row is replaced if
+    its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.
+    """
+    state = point.state
+    if state.rank == 0 or not isinstance(state.outliers, SlabModel):
+        return None
+    old, rows = state.factors[mode], robust_rows(problem, state, mode)
+    index = _row_of_entry(problem.observations, mode)
+
+    def evidence(candidate: RowGaussians, residual: Array, model: SlabModel) -> Array:
+        log_evidence = model.posterior(float(state.tau.mean) * residual**2).log_evidence
+        return np.bincount(index, log_evidence, old.n_rows) - 0.5 * (candidate.mean**2) @ state.lam.mean
+
+    before = evidence(old, point.fit.residual, state.outliers)
+    after = evidence(rows, _residual(problem, state.with_factor(mode, rows)), state.outliers)
+    better = after > before + 2.0
+    if not better.any():
+        return None
+    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov))
+
+
+def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
+    """Rows of one mode refitted from nothing: by L1 regression, then with the model's own weights.
+
+    The L1 fit is convex, so it does not depend on where the rows stood.
+    """
+    if not isinstance(state.outliers, SlabModel):
+        raise TypeError("robust_rows needs a local model with outliers")
+    tau = float(state.tau.mean)
+    ridge = np.diag(state.lam.mean) / tau
+    rows, residual = state.factors[mode], problem.values
+    for step in range(L1_STEPS + MODEL_STEPS):
+        if step < L1_STEPS:
+            size = np.abs(residual)
+            weights = 1.0 / np.maximum(size, 0.1 * float(np.median(size)) + 1e-300)
+            weights = weights / float(np.max(weights))
+        else:
+            weights = state.outliers.posterior(tau * residual**2).weight
+        grams = row_grams(problem.observations, state.factors, mode, weights)
+        products = row_products(problem.observations, weights * problem.values, state.factors, mode)
+        rows = RowGaussians.from_natural(grams + ridge, products)
+        residual = _residual(problem, state.with_factor(mode, rows))
+    return rows
+
+
+def _residual(problem: Problem, state: State) -> Array:
+    means = [rows.mean for rows in state.factors]
+    low_rank = [kernels.low_rank_at(block, means) for block in problem.observations.blocks()]
+    return problem.values - np.concatenate(low_rank)
+
+
+def _row_of_entry(observations: Observations, mode: int) -> NDArray[np.intp]:
+    """The mode's index of every entry, (M,)."""
+    if observations.coords is not None:
+        return observations.coords[mode]
+    lengths = [1] * observations.order
+    lengths[mode] = observations.shape[mode]
+    index = np.broadcast_to(np.arange(observations.shape[mode]).reshape(lengths), observations.shape)
+    return index.ravel() if observations.mask is None else index[observations.mask]
+
+
+def _n_covariances(problem: Problem, length: int) -> int:
+    return 1 if problem.observations.layout == "complete" and not problem.collapsed else length

@@ -1,0 +1,228 @@
+"""The search: try a move, settle it, judge it by the bound, keep it or drop it. The only place that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from brtf import proposals
+from brtf.calibrated import Point, Problem, evaluate, learn_noise_globally, sweep, with_noise
+from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel
+from brtf.model import State
+from brtf.updates import negligible_components
+
+WORTH = 1.0
+"""Nats by which a structural change must raise the bound."""
+START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
+START_PRECISIONS = (8.0, 30.0)
+"""Noise precisions of the starts, for data of unit scale."""
+START_COMPONENTS = 10
+LARGEST_COLLAPSED_RANK = 16
+"""Complete data with more components are searched in form 1."""
+MANY_AFTER = 3
+"""Successful births in a row after which many components are proposed at once."""
+BIRTHS = ((1, False), (1, True), (2, False), (3, True))
+"""Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Where the search stands after a sweep or a proposal: the best point, all sweeps so far, and what happened."""
+
+    point: Point
+    n_sweeps: int
+    event: str = ""
+
+
+class Search:
+    """One search: the best point so far, and the sweeps spent, on it and on proposals that were dropped."""
+
+    def __init__(self, problem: Problem, max_rank: int, max_sweeps: int, tol: float, rng: np.random.Generator) -> None:
+        self.problem = problem
+        self.max_rank = max_rank
+        self.max_sweeps = max_sweeps
+        self.tol = tol
+        self.rng = rng
+        self.n_sweeps = 0
+        self.point: Point
+
+    def run(self, starts: list[State]) -> Iterator[Step]:
+        """From the starts to the best point found: converge, grow, merge, shrink until a round gains less than a nat.
+
+        Complete data with many components are searched in form 1, which is much cheaper there, and finished in form 2.
+        """
+        yield from self.start(starts)
+        if self.problem.observations.layout == "complete" and self.point.rank > LARGEST_COLLAPSED_RANK:
+            self._change_form(collapsed=False)
+            yield from self.explore()
+            self._change_form(collapsed=True)
+        yield from self.explore()
+        yield from self.converge(self.tol * self.problem.observations.n_observed, n_sweeps=self.max_sweeps)
+
+    def _change_form(self, *, collapsed: bool) -> None:
+        self.problem = replace(self.problem, collapsed=collapsed)
+        self.point = evaluate(self.problem, self.point.state)
+
+    def explore(self) -> Iterator[Step]:
+        """Rounds of all moves, until one gains less than a nat."""
+        before = -np.inf
+        while self.point.bound > before + WORTH:
+            yield from self.converge(WORTH, n_sweeps=60)
+            yield from self.choose_model()
+            before = self.point.bound
+            yield from self.refresh()
+            yield from self.grow()
+            yield from self.shrink()
+
+    def start(self, starts: list[State]) -> Iterator[Step]:
+        """Settle every start for a few sweeps and go on from the best."""
+        points = [self._settle(state, np.inf, n_held=20, n_free=15) for state in starts]
+        self.point = max(points, key=lambda point: point.bound)
+        yield Step(self.point, self.n_sweeps, f"started with {self.point.rank}")
+
+    def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
+        """Sweep until a sweep raises the bound by less than ``gain`` nats."""
+        for _ in self._budget(n_sweeps):
+            before = self.point
+            swept = prune(self.problem, sweep(self.problem, before))
+            if swept.bound < before.bound:  # at the limit of rounding, or of a local model's validity
+                break
+            self.point = swept
+            n_pruned = before.rank - self.point.rank
+            yield Step(self.point, self.n_sweeps, f"pruned {n_pruned}" if n_pruned else "")
+            if not n_pruned and self.point.bound - before.bound < gain:
+                break
+
+    def judge(self, state: State, event: str, *, n_held: int = 8, n_free: int = 60) -> Iterator[Step]:
+        """Settle a proposed state; keep it if it raises the bound by more than a nat."""
+        point = self._settle(state, self.point.bound, n_held=n_held, n_free=n_free)
+        gain = point.bound - self.point.bound
+        if gain > WORTH:
+            self.point = point
+            event = f"{event} (+{gain:.1f})"
+        else:
+            event = f"{event} dropped"
+        yield Step(self.point, self.n_sweeps, event)
+
+    def grow(self) -> Iterator[Step]:
+        """Births, until the proposals fail in a row. Where one birth follows another, many components at once."""
+        failures, successes = 0, 0
+        while failures < len(BIRTHS) and self.point.rank < self.max_rank:
+            before = self.point
+            if successes == MANY_AFTER:
+                state = anneal(self.problem, self.max_rank, before.state.outliers, self.rng)
+                yield from self.judge(state, f"born {state.rank} anew", n_held=0)
+            n_components, clipped = BIRTHS[failures]
+            n_components = min(n_components, self.max_rank - before.rank)
+            birth = proposals.birth(self.problem, before, n_components, self.rng, clipped=clipped)
+            if birth is not None and self.point is before:
+                yield from self.judge(birth, f"born {n_components}")
+            if self.point.rank > before.rank:
+                failures, successes = 0, successes + 1
+                yield from self.converge(WORTH, n_sweeps=30)
+            else:
+                failures += 1
+
+    def shrink(self) -> Iterator[Step]:
+        """Merges of collinear pairs and deaths of weak components, until none is accepted."""
+        before = None
+        while before is not self.point and self.point.rank > 0:
+            before = self.point
+            for pair in proposals.collinear_pairs(before.state)[:3]:
+                if self.point is before:
+                    yield from self.judge(proposals.merge(self.problem, before, pair, self.rng), "merged 2")
+            for component in proposals.expendable_components(self.problem, before)[:4]:
+                if self.point is before:
+                    state = proposals.death(self.problem, before, component)
+                    yield from self.judge(state, "died 1", n_held=2, n_free=24)
+            if self.point is not before:
+                yield from self.converge(WORTH, n_sweeps=30)
+
+    def refresh(self) -> Iterator[Step]:
+        """Robust refits of rows that may be lost."""
+        for mode in self.problem.modes:
+            state = proposals.refresh_rows(self.problem, self.point, mode)
+            if state is not None:
+                yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2)
+
+    def choose_model(self) -> Iterator[Step]:
+        """The other local model, if at the same factors it comes close to the present one."""
+        present = self.point.state.outliers
+        if not isinstance(present, SlabModel):
+            return
+        others = [kind for kind in LOCAL_MODELS.values() if not isinstance(present, kind)]
+        states = [learn_noise_globally(self.problem, self.point.state, self.point.fit, kind) for kind in others]
+        best = max((evaluate(self.problem, state) for state in states), key=lambda point: point.bound)
+        if best.bound > self.point.bound - WORTH:
+            name = type(best.state.outliers).__name__
+            yield from self.judge(best.state, f"{name} chosen", n_held=0, n_free=20)
+
+    def _budget(self, n_sweeps: int) -> Iterator[int]:
+        """Count sweeps, as long as there are any left."""
+        for k in range(min(n_sweeps, self.max_sweeps - self.n_sweeps)):
+            self.n_sweeps += 1
+            yield k
+
+    def _settle(self, state: State, beat: float, *, n_held: int, n_free: int) -> Point:
+        """Sweep a proposed state until it beats the bound to be beaten, or it is plain that it will not."""
+        point = evaluate(self.problem, state)
+        for _ in self._budget(n_held):
+            point = sweep(self.problem, point, hold_precisions=True, hold_noise=True)
+        if n_held:
+            point = evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit))
+        bounds = [point.bound]
+        for k in self._budget(n_free):
+            point = prune(self.problem, sweep(self.problem, point))
+            bounds.append(point.bound)
+            if point.bound > beat + WORTH or (np.isfinite(beat) and k >= 6 and _hopeless(bounds, beat, n_free - k)):
+                break
+        return point
+
+
+def _hopeless(bounds: list[float], beat: float, n_left: int) -> bool:
+    """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the bound to beat."""
+    gains = np.diff(bounds[-5:])
+    last = max(float(gains[-1]), 0.0)
+    ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5
+    ahead = last * (1.0 - ratio**n_left) / (1.0 - ratio)
+    return bounds[-1] + 2.0 * ahead < beat + WORTH
+
+
+def prune(problem: Problem, point: Point) -> Point:
+    """Drop components that explain nothing, if the bound agrees."""
+    negligible = negligible_components(point.state, problem.observations.n_observed)
+    if not negligible.any():
+        return point
+    pruned = evaluate(problem, point.state.select_components(~negligible))
+    return pruned if pruned.bound >= point.bound else point
+
+
+def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[State]:
+    """Starts to choose from: spectral ones at two noise levels.
+
+    At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
+    to be merged or removed. Neither is right everywhere.
+    """
+    spectral = proposals.spectral_start(problem, min(max_rank, START_COMPONENTS), model)
+    return [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
+
+
+def anneal(problem: Problem, n_components: int, model: object, rng: np.random.Generator) -> State:
+    """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
+    n_observed = problem.observations.n_observed
+    clipped = replace(problem, collapsed=False, values=np.clip(problem.values, -5.0, 5.0))
+    state = proposals.random_start(problem, n_components, None, rng)
+    point = evaluate(clipped, with_noise(state, 300.0, None, n_observed))
+    for _ in range(30):
+        point = sweep(clipped, point, hold_precisions=True, hold_noise=True)
+    completed = replace(problem, collapsed=False)
+    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(model, SlabModel) else None
+    point = evaluate(completed, with_noise(point.state, 30.0, slab, n_observed))
+    for _ in range(100):
+        before = point
+        point = prune(completed, sweep(completed, point, hold_noise=True))
+        if point.bound - before.bound < WORTH and point.rank == before.rank:
+            break
+    return point.state

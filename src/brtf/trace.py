@@ -1,0 +1,37 @@
+"""What a fit leaves behind: one record a sweep or proposal, and the reason for its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class StopReason(Enum):
+    """Why a fit ended; the value is the sentence shown to the user."""
+
+    CONVERGED = "Converged: the bound changed by less than tol per observed entry."
+    RANK_ZERO = "Converged to rank 0: the data support no low-rank component."
+    BELOW_RESOLUTION = (
+        "Converged: the data are met to 1e-8 of their scale, so their noise is below resolution and the bound is no "
+        "judge of the rank."
+    )
+    MAX_SWEEPS = "Stopped after max_sweeps sweeps before the bound settled; raise max_sweeps or tol."
+    NOT_FINITE = "Stopped because the bound was no longer finite; the last finite state was kept."
+
+    @property
+    def converged(self) -> bool:
+        return self not in (StopReason.MAX_SWEEPS, StopReason.NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the trace. The bound and the noise are those of the data in units of their scale.
+
+    ``sweep`` counts all sweeps so far, those of dropped proposals included; ``event`` says what happened, if anything.
+    """
+
+    sweep: int
+    bound: float
+    rank: int
+    noise_variance: float
+    event: str = ""

@@ -1,0 +1,120 @@
+"""Imports follow the flow of the data, one way, and the package comes up without its heavy companions."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import brtf
+
+ROOT = Path(brtf.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+# A module imports only from modules to its left. The package itself gathers the public names.
+ORDER = (
+    "settings",
+    "checks",
+    "memory",
+    "observations",
+    "readers",
+    "distributions",
+    "local",
+    "model",
+    "predictive",
+    "calibration",
+    "kernels",
+    "updates",
+    "bound",
+    "starts",
+    "calibrated",
+    "proposals",
+    "search",
+    "accelerate",
+    "trace",
+    "paper",
+    "inference",
+    "storage",
+    "result",
+    "archive",
+    "estimator",
+    "datasets",
+    "metrics",
+    "__init__",
+    "cli",
+)
+# These know nothing of the model.
+STANDALONE = {"datasets", "metrics", "storage"}
+HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click")
+
+
+def place(module):
+    """The file or folder of the package that a module belongs to."""
+    return module.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def tree_of(module):
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
+def imported_places(tree):
+    """Every place of the package that a syntax tree imports from, wherever the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError(f"relative import in line {node.lineno}: write it from brtf.")
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            head = rest.split(".")[0]
+            if package == "brtf" and head != "__version__":
+                yield head if head in ORDER else "__init__"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: str(module.relative_to(ROOT)))
+class TestEveryModule:
+    def test_has_a_place_in_the_order(self, module):
+        assert place(module) in ORDER, f"{place(module)} is new: say in ORDER where it stands"
+
+    def test_imports_only_from_its_left(self, module):
+        if place(module) != "__init__":
+            left = ORDER[: ORDER.index(place(module)) + 1]
+            assert set(imported_places(tree_of(module))) <= set(left)
+
+    def test_standalone_modules_stand_alone(self, module):
+        if place(module) in STANDALONE:
+            assert set(imported_places(tree_of(module))) <= STANDALONE
+
+    def test_checks_by_exceptions_not_assert(self, module):
+        assert not [node.lineno for node in ast.walk(tree_of(module)) if isinstance(node, ast.Assert)]
+
+    def test_prints_only_from_the_command_line(self, module):
+        if place(module) == "cli":
+            return
+        printed = [
+            node.lineno
+            for node in ast.walk(tree_of(module))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+        ]
+        assert not printed
+
+
+def test_the_reader_of_imports_sees_every_form():
+    tree = ast.parse(
+        "import numpy\nimport brtf.model\nfrom brtf import kernels, __version__\n"
+        "def later():\n    from brtf.kernels.reference import contract\n    from brtf import BRTF\n"
+    )
+    assert sorted(imported_places(tree)) == ["__init__", "kernels", "kernels", "model"]
+
+
+def test_import_is_light():
+    listed = "import brtf, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", listed], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "brtf" in loaded
+    assert not loaded & set(HEAVY)

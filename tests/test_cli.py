@@ -1,0 +1,366 @@
+"""The command line: what it prints, what it writes, and how it ends."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import math
+import os
+import pty
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+import brtf
+from brtf import cli
+from brtf.settings import INFERENCES
+
+DATA = brtf.datasets.synthetic((8, 7, 6), 1, outliers=0.05, missing=0.2, noise=0.01, seed=3)
+# A loose tolerance: the fit converges within a few dozen sweeps, and what is tested here does not depend on it.
+SETTINGS = ["--inference", "paper", "--tol", "1e-2", "--max-rank", "4"]
+COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.main, [str(argument) for argument in arguments])
+
+
+def run_json(*arguments: object) -> dict[str, Any]:
+    outcome = run(*arguments, "--json")
+    assert outcome.exit_code == 0, outcome.output
+    return json.loads(outcome.stdout)
+
+
+def read_rows(path: Path) -> tuple[list[str], list[list[str]]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    return header, rows
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    np.save(tmp_path / "y.npy", DATA.observed)
+    return tmp_path / "y.npy"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The same entries as a long table in no order, with labels that sort as the positions do."""
+    row, column, tube = np.nonzero(DATA.mask)
+    frame = pd.DataFrame(
+        {
+            "site, name": [f"é{position}" for position in row],
+            "year": 2000 + column,
+            "kind": [chr(ord("a") + position) for position in tube],
+            "level": DATA.observed[DATA.mask],
+        }
+    )
+    frame.sample(frac=1, random_state=0).to_csv(tmp_path / "y.csv", index=False)
+    return tmp_path / "y.csv"
+
+
+@pytest.fixture
+def coordinates(tmp_path: Path) -> Path:
+    """The same entries as FROSTT coordinates."""
+    positions = np.argwhere(DATA.mask) + 1
+    np.savetxt(tmp_path / "y.tns", np.column_stack([positions, DATA.observed[DATA.mask]]), fmt="%d %d %d %.17g")
+    return tmp_path / "y.tns"
+
+
+def test_fit_prints_and_writes_what_the_estimator_finds(source: Path, tmp_path: Path) -> None:
+    numbers = run_json("fit", source, "--out", tmp_path / "new" / "out", *SETTINGS)
+    out = tmp_path / "new" / "out"
+    model = brtf.BRTF(4, inference="paper", tol=1e-2, random_state=0).fit(DATA.observed)
+    assert numbers["bound"] == model.bound_
+    assert numbers["rank"] == model.rank_
+    assert numbers["sweeps"] == model.n_sweeps_
+    assert numbers["noise_sd"] ** 2 == pytest.approx(numbers["noise_variance"])  # a square root, rounded
+    assert numbers["shape"] == [8, 7, 6]
+    assert numbers["n_observed"] == DATA.mask.sum()
+    assert sorted(os.listdir(out)) == ["imputed.npy", "outliers.csv", "result.brtf"]
+    assert sorted(numbers["written"]) == sorted(str(path) for path in out.iterdir())
+    assert brtf.load(out / "result.brtf").bound_ == model.bound_
+    np.testing.assert_array_equal(np.load(out / "imputed.npy"), model.impute())
+
+    header, rows = read_rows(out / "outliers.csv")
+    assert header == ["mode_0", "mode_1", "mode_2", "observed", "low_rank", "outlier", "probability"]
+    listed = np.array(rows, dtype=float)
+    at = tuple(listed[:, :3].astype(int).T)
+    assert len(set(zip(*at, strict=True))) == len(rows) == np.count_nonzero(model.outlier_probability() > 0.5) > 0
+    np.testing.assert_array_equal(listed[:, 3], DATA.observed[at])
+    np.testing.assert_allclose(listed[:, 4], model.low_rank()[at], rtol=1e-12)  # another order of summation
+    np.testing.assert_array_equal(listed[:, 5], model.outliers()[at])
+    np.testing.assert_array_equal(listed[:, 6], model.outlier_probability()[at])
+    assert np.all(np.diff(np.abs(listed[:, 5])) <= 0)
+
+
+def test_the_format_of_the_input_does_not_matter(source: Path, table: Path, coordinates: Path) -> None:
+    bounds = [run_json("fit", path, *SETTINGS)["bound"] for path in (source, table, coordinates)]
+    assert bounds == pytest.approx([bounds[0]] * 3, rel=1e-6)  # other kernels, and hence another rounding
+
+
+def test_a_table_comes_back_as_a_table_with_its_own_labels(table: Path, tmp_path: Path) -> None:
+    run_json("fit", table, "--out", tmp_path / "out", *SETTINGS)
+    assert sorted(os.listdir(tmp_path / "out")) == ["imputed.csv", "outliers.csv", "result.brtf"]
+    index = ["site, name", "year", "kind"]
+    given = pd.read_csv(table).set_index(index)["level"]
+    imputed = pd.read_csv(tmp_path / "out" / "imputed.csv").set_index(index)["level"]
+    assert imputed.index.is_unique
+    assert len(imputed) == DATA.observed.size
+    assert imputed.notna().all()
+    np.testing.assert_array_equal(imputed[given.index], given)
+    outliers = pd.read_csv(tmp_path / "out" / "outliers.csv").set_index(index)
+    np.testing.assert_array_equal(outliers["observed"], given[outliers.index])
+
+
+def test_columns_of_a_table_are_options(table: Path) -> None:
+    frame = pd.read_csv(table).rename(columns={"site, name": "site"})
+    frame[["level", "kind", "year", "site"]].to_csv(table, index=False)
+    numbers = run_json("fit", table, "--index", "site, kind,year", "--value", "level", *SETTINGS)
+    assert numbers["shape"] == [8, 6, 7]
+
+
+def test_coordinates_count_from_one_as_in_the_file(coordinates: Path, source: Path, tmp_path: Path) -> None:
+    for path in (source, coordinates):
+        run_json("fit", path, "--out", tmp_path / path.suffix, *SETTINGS)
+    assert sorted(os.listdir(tmp_path / ".tns")) == ["imputed.npy", "outliers.csv", "result.brtf"]
+    from_zero, from_one = (
+        np.array(read_rows(tmp_path / suffix / "outliers.csv")[1], dtype=float)[:, :3] for suffix in (".npy", ".tns")
+    )
+    np.testing.assert_array_equal(from_one, from_zero + 1)
+
+
+def test_a_large_sparse_tensor_is_not_made_dense(
+    coordinates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "DENSE_LIMIT", DATA.observed.size)
+    outcome = run("fit", coordinates, "--out", tmp_path / "out", *SETTINGS)
+    assert outcome.exit_code == 0
+    assert "No imputed tensor" in outcome.stdout
+    assert sorted(os.listdir(tmp_path / "out")) == ["outliers.csv", "result.brtf"]
+
+
+def test_without_out_nothing_is_written(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run("fit", source, *SETTINGS)
+    assert outcome.exit_code == 0
+    assert "8 x 7 x 6" in outcome.stdout
+    assert "Nothing was written" in outcome.stdout
+    assert outcome.stderr == ""
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+def test_a_mask_says_what_is_observed(source: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "filled.npy", np.nan_to_num(DATA.observed, nan=7.0))
+    np.save(tmp_path / "mask.npy", DATA.mask.astype(np.uint8))
+    masked = run_json("fit", tmp_path / "filled.npy", "--mask", tmp_path / "mask.npy", *SETTINGS)
+    assert masked["bound"] == run_json("fit", source, *SETTINGS)["bound"]
+
+
+def test_key_and_model_options_reach_the_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "y.npz", y=DATA.observed, other=np.zeros(3))
+    options = ["--key", "y", "--no-outliers", "--init", "random", "--seed", "5", "--out", tmp_path / "out", *SETTINGS]
+    numbers = run_json("fit", tmp_path / "y.npz", *options)
+    assert numbers["rank_limit"] == 4
+    assert read_rows(tmp_path / "out" / "outliers.csv")[1] == []
+    model = brtf.BRTF(4, inference="paper", outliers=False, init="random", tol=1e-2, random_state=5).fit(DATA.observed)
+    assert numbers["bound"] == model.bound_
+
+
+def test_not_converged_is_said_and_the_results_are_kept(source: Path, tmp_path: Path) -> None:
+    outcome = run("fit", source, "--out", tmp_path / "out", "--max-sweeps", 2, "--json", "--inference", "paper")
+    assert outcome.exit_code == 1
+    assert json.loads(outcome.stdout)["converged"] is False
+    assert outcome.stderr.startswith("brtf: warning: Stopped after max_sweeps")
+    assert outcome.stderr.count("\n") == 1
+    assert len(os.listdir(tmp_path / "out")) == 3
+
+
+def test_a_warning_is_one_line(tmp_path: Path) -> None:
+    tensor = DATA.observed.copy()
+    tensor[3] = np.nan
+    np.save(tmp_path / "y.npy", tensor)
+    outcome = run("fit", tmp_path / "y.npy", *SETTINGS)
+    assert outcome.exit_code == 0
+    assert outcome.stderr.startswith("brtf: warning: Mode 0 has 1 empty slice (index 3)")
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["fit", "absent.npy"], "absent.npy does not exist"),
+        (["fit", "garbage.mat"], "garbage.mat"),
+        (["fit", "vector.npy"], "order >= 2"),
+        (["fit", "infinite.npy"], "infinite"),
+        (["fit", "y.npy", "--mask", "vector.npy"], "vector.npy is not a mask"),
+        (["fit", "y.npy", "--mask", "ones.npy"], "mask has shape"),
+        (["fit", "y.npy", "--key", "y"], "key does not apply"),
+        (["fit", "y.npy", "--max-rank", "0"], "max_rank"),
+        (["fit", "y.npy", "--max-rank", "many"], "--max-rank"),
+        (["fit", "y.npy", "--tol", "nan"], "tol"),
+        (["fit", "y.npy", "--seed", "-1"], "--seed"),
+        (["fit", "y.npy", "--inference", "guess"], INFERENCES[0]),
+        (["fit", "huge.tns"], "GB"),
+        (["fit"], "INPUT"),
+        (["show", "y.npy"], "y.npy"),
+        (["show", "absent.brtf"], "absent.brtf"),
+        (["show"], "RESULT.brtf"),
+        (["--colour"], "--colour"),
+        (["unknown"], "unknown"),
+    ],
+    ids=lambda arguments: " ".join(arguments) if isinstance(arguments, list) else "",
+)
+def test_bad_input_is_one_sentence(
+    source: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], word: str
+) -> None:
+    monkeypatch.chdir(source.parent)
+    Path("garbage.mat").write_bytes(b"garbage")
+    Path("huge.tns").write_text("1 1 1 1.0\n4000000000000 2 2 1.0\n")
+    np.save("vector.npy", np.arange(5.0))
+    np.save("ones.npy", np.ones((2, 2)))
+    np.save("infinite.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
+    before = sorted(os.listdir())
+    outcome = run(*arguments, *(["--out", "out"] if arguments[0] == "fit" else []))
+    assert outcome.exit_code == 2
+    assert outcome.stdout == ""
+    *warned, sentence = outcome.stderr.splitlines()
+    assert all(line.startswith("brtf: warning: ") for line in warned)
+    assert sentence.startswith("brtf: error: ")
+    assert word in sentence
+    assert sorted(os.listdir()) == before
+
+
+def test_out_must_be_a_directory(source: Path) -> None:
+    outcome = run("fit", source, "--out", source, *SETTINGS)
+    assert outcome.exit_code == 2
+    assert outcome.stderr == f"brtf: error: {source}: File exists.\n"
+    np.testing.assert_array_equal(np.load(source), DATA.observed)
+
+
+def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    run_json("fit", source, "--out", out, *SETTINGS)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(cli, "_write_csv", refuse)
+    outcome = run("fit", source, "--out", out, "--max-sweeps", 1, "--inference", "paper")
+    assert outcome.exit_code == 2
+    assert "No space left on device" in outcome.stderr
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(brtf.BRTF, "save", interrupt)
+    outcome = run("fit", source, "--out", tmp_path / "out", *SETTINGS)
+    assert outcome.exit_code == 130
+    assert "interrupted" in outcome.stderr
+    assert os.listdir(tmp_path) == ["y.npy"]
+
+
+def test_show_repeats_the_summary_and_adds_strengths_and_trace(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    fitted = run_json("fit", source, "--out", out, *SETTINGS)
+    shown = run_json("show", out / "result.brtf")
+    assert {name: shown[name] for name in fitted if name != "written"} == {
+        name: number for name, number in fitted.items() if name != "written"
+    }
+    model = brtf.load(out / "result.brtf")
+    terms = np.einsum("ir,jr,kr->rijk", *model.factors_)
+    strengths = np.sqrt(np.mean(terms**2, axis=(1, 2, 3)))
+    np.testing.assert_allclose(shown["component_strengths"], strengths, rtol=1e-12)  # another order of the products
+    assert shown["trace"][-1] == {
+        "sweep": model.n_sweeps_,
+        "bound": model.bound_,
+        "rank": model.rank_,
+        "noise_variance": model.trace_["noise_variance"][-1],
+        "event": model.trace_["event"][-1],
+    }
+    text = run("show", out / "result.brtf").stdout
+    assert model.stop_reason_ in text
+    assert f"{strengths[0]:.4g}" in text
+    assert f"Last sweeps of {model.n_sweeps_}" in text
+
+
+def test_show_a_result_of_rank_zero(tmp_path: Path) -> None:
+    np.save(tmp_path / "y.npy", np.zeros((8, 7, 6)))
+    fitted = run_json("fit", tmp_path / "y.npy", "--no-outliers", "--out", tmp_path, "--inference", "paper")
+    assert fitted["rank"] == 0
+    assert run_json("show", tmp_path / "result.brtf")["component_strengths"] == []
+    assert run("show", tmp_path / "result.brtf").exit_code == 0
+
+
+def test_the_demo_recovers_the_truth(tmp_path: Path) -> None:
+    comparison = run_json("demo", "--out", tmp_path)["comparison"]
+    assert comparison["rank"]["found"] == comparison["rank"]["true"] == 3
+    # The noise alone, 0.1 of a tensor of unit spread averaged over 270 parameters, would leave about 0.02.
+    assert comparison["rrse"]["found"] < 0.05
+    assert comparison["outlier_f_measure"]["found"] > 0.9  # outliers below three noise levels cannot be told
+    assert os.listdir(tmp_path) == ["result.brtf"]
+    assert brtf.load(tmp_path / "result.brtf").rank_ == 3
+
+
+def test_the_demo_explains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("brtf.datasets.paper_synthetic", lambda **_: DATA)
+    outcome = run("demo")
+    assert outcome.exit_code in (0, 1)  # the data are stand-ins that make the run short
+    for words in ("8 x 7 x 6", "rank", "noise variance", "F-measure", "intervals", "Nothing was written"):
+        assert words in outcome.stdout
+
+
+def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    cli._print_json({"a": math.inf, "b": [math.nan, 1.0, {"c": -math.inf}], "d": "nan"})
+    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0, {"c": None}], "d": "nan"}
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"brtf, version {brtf.__version__}\n"
+    assert run().stdout == run("--help").stdout
+    assert run().exit_code == 0
+    help_text = run("fit", "--help").stdout
+    for inference in INFERENCES:
+        assert inference in help_text
+
+
+def test_help_does_not_wait_for_heavy_libraries() -> None:
+    code = "import sys, brtf.cli; print({'sklearn', 'scipy', 'pandas', 'xarray', 'tqdm'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_an_error_of_the_program_itself() -> None:
+    done = subprocess.run([*COMMAND, "fit", "absent.npy"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "brtf: error: absent.npy does not exist.\n"
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_stdout_is_json_while_the_terminal_shows_the_rest(source: Path, quiet: bool) -> None:
+    arguments = ["fit", str(source), "--json", "--max-sweeps", "2", "--inference", "paper"]
+    terminal, stderr = pty.openpty()
+    termios.tcsetwinsize(stderr, (24, 200))
+    try:
+        command = [*COMMAND, *arguments, *(["--quiet"] if quiet else [])]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+        shown = os.read(terminal, 65536).decode()
+    finally:
+        os.close(stderr)
+        os.close(terminal)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["sweeps"] == 2
+    assert "brtf: warning: Stopped" in shown
+    assert ("2/2 [" in shown) == (not quiet)  # the progress bar
