@@ -12,10 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy import stats
+from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.special import digamma, gammaln
+from scipy.special import digamma, expit, gammaln, log_expit, logit
 
+from brtf import calibrated
+from brtf.calibrated import with_noise
+from brtf.calibration import LARGEST_PRECISION, PROBABILITY_RANGE, Histogram, NoisePrior
 from brtf.distributions import Gamma, RowGaussians
+from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Observations, observe, robust_scale
 from brtf.starts import entry_values
@@ -428,14 +433,21 @@ def low_rank_draws(draws: Draws, entries: Sequence[Index]) -> Array:
     return np.stack(columns, axis=1)
 
 
-def log_joint(case: Case, draws: Draws) -> Array:
-    """ln p(Y, A, λ, τ, S, γ), one number per draw."""
-    prior, outliers = case.state.prior, case.state.outliers
-    location = low_rank_draws(draws, case.problem.entries)
+def log_prior(case: Case, draws: Draws) -> Array:
+    """ln p(A, λ, τ), one number per draw."""
+    prior = case.state.prior
     total = log_gamma_density(draws.lam, prior.lam_concentration, prior.lam_rate).sum(axis=1)
     total = total + log_gamma_density(draws.tau, prior.tau_concentration, prior.tau_rate)
     for factor in draws.factors:
         total = total + stats.norm.logpdf(factor, scale=draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
+    return np.asarray(total)
+
+
+def log_joint(case: Case, draws: Draws) -> Array:
+    """ln p(Y, A, λ, τ, S, γ), one number per draw."""
+    outliers = case.state.outliers
+    location = low_rank_draws(draws, case.problem.entries)
+    total = log_prior(case, draws)
     if outliers is not None and draws.outliers is not None and draws.gamma is not None:
         location = location + draws.outliers
         total = total + stats.norm.logpdf(draws.outliers, scale=draws.gamma**-0.5).sum(axis=1)
@@ -461,3 +473,183 @@ def log_posterior(state: State, draws: Draws) -> Array:
 
 def log_gamma_density(x: Array, concentration: Array | float, rate: Array | float) -> Array:
     return np.asarray(stats.gamma.logpdf(x, concentration, scale=1.0 / np.asarray(rate)))
+
+
+# Calibrated inference
+
+
+SLABS: tuple[type[SlabModel], ...] = (StudentSlab, GaussianSlab, FlatSlab)
+
+
+def random_slab(kind: type[SlabModel], rng: np.random.Generator) -> SlabModel:
+    """A local model with numbers as they occur."""
+    shape = rng.uniform(0.3, 4.0) if kind is StudentSlab else rng.uniform(2.5, 40.0)
+    width = kind.narrowest * 10.0 ** rng.uniform(0.0, 3.0)
+    return kind(float(rng.uniform(0.02, 0.7)), float(shape), float(width))
+
+
+def student_slab(shape: float, width: float, rho: Array) -> tuple[Array, Array]:
+    """ln J and E[κ] of the outliers' Student-t by adaptive quadrature over t = ln u, u ~ Ga(a₀, a₀ζ), κ = u/(1+u)."""
+
+    def log_integrand(t: Array, one_rho: float) -> Array:
+        u = np.exp(t)
+        kappa = u / (1.0 + u)
+        density = shape * np.log(shape * width) - gammaln(shape) + shape * t - shape * width * u
+        return np.asarray(density + 0.5 * np.log(kappa) - 0.5 * one_rho * kappa)
+
+    grid = np.arange(-600.0, 12.0, 0.01)
+    log_total, kept = [], []
+    for one_rho in rho:
+        height = log_integrand(grid, one_rho)
+        peak = float(height.max())
+        used = grid[height > peak - 60.0]
+        pieces = np.linspace(used[0], used[-1], 9)
+
+        def integral(power: float, one_rho: float = one_rho, peak: float = peak, pieces: Array = pieces) -> float:
+            def integrand(t: float) -> float:
+                return float(np.exp(log_integrand(t, one_rho) - peak) * (1.0 + np.exp(-t)) ** -power)
+
+            return float(
+                quad(integrand, pieces[0], pieces[-1], points=pieces[1:-1], epsabs=0, epsrel=1e-11, limit=400)[0]
+            )
+
+        log_total.append(np.log(integral(0.0)) + peak)
+        kept.append(integral(1.0) / integral(0.0))
+    return np.array(log_total), np.array(kept)
+
+
+def mixture_density(weight: Array, dof: Array, squared_scale: Array, reach: Array, size: Array) -> Array:
+    """Density at ±size of a mixture of Student-t laws and of uniform laws blurred by a Gaussian."""
+    total = np.zeros_like(size)
+    for share, degrees, square, limit in zip(weight, dof, squared_scale, reach, strict=True):
+        scale = np.sqrt(square)
+        if limit > 0:
+            law = (stats.norm.cdf((limit - size) / scale) - stats.norm.cdf((-limit - size) / scale)) / (2 * limit)
+        else:
+            law = stats.t.pdf(size, degrees, scale=scale)
+        total = total + share * law
+    return total
+
+
+def noise_objective(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
+    """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D), a bin standing for its entries."""
+    log_evidence = model.posterior(tau * histogram.deviation).log_evidence
+    total = (0.5 * histogram.count.sum() + prior.concentration) * np.log(tau) - prior.rate * tau
+    return float(total - 0.5 * tau * model.largest_weight * histogram.penalty + histogram.count @ log_evidence)
+
+
+def noise_limits(kind: type[SlabModel]) -> tuple[Array, Array]:
+    """Least and largest (ln τ, logit π, ln shape, ln ζ)."""
+    limits = [(1e-304, LARGEST_PRECISION), PROBABILITY_RANGE, kind.shape_range, (kind.narrowest, WIDEST_SLAB)]
+    low, high = np.log(limits).T
+    low[1], high[1] = logit(PROBABILITY_RANGE)
+    return low, high
+
+
+def slab_case(
+    seed: int,
+    order: int,
+    layout: str,
+    kind: type[SlabModel] | None,
+    *,
+    rank: int = 2,
+    complete: bool | None = None,
+) -> Case:
+    """A random case with a random local model (or none), the prior of calibrated inference and q(τ) of its family."""
+    case = random_case(seed, order, layout, rank=rank, outliers=False, complete=complete)
+    rng = np.random.default_rng([seed, order, 1])
+    model = None if kind is None else random_slab(kind, rng)
+    state = replace(case.state, prior=Prior(tau_rate=1e-18))
+    tau = float(10.0 ** rng.uniform(-1.0, 1.5))
+    return replace(case, state=with_noise(state, tau, model, case.observations.n_observed))
+
+
+def calibrated_problem(case: Case, *, collapsed: bool) -> calibrated.Problem:
+    """What a calibrated fit of the case would hold fixed."""
+    observations = case.observations
+    return calibrated.Problem(observations, entry_values(observations), tuple(range(observations.order)), collapsed)
+
+
+def tilted_draws(shape: float, width: float, rho: float, n_draws: int, rng: np.random.Generator) -> Array:
+    """Draws of u from q(u) ∝ Ga(u | a₀, a₀ζ) κ^{1/2} exp(−½ρκ), κ = u/(1+u), by rejection from the prior."""
+    best = min(1.0, 1.0 / rho)
+    kept: list[Array] = []
+    while sum(map(len, kept)) < n_draws:
+        u = rng.gamma(shape, 1.0 / (shape * width), 4 * n_draws)
+        kappa = u / (1.0 + u)
+        log_acceptance = 0.5 * np.log(kappa / best) - 0.5 * rho * (kappa - best)
+        kept.append(u[np.log(rng.random(u.size)) < log_acceptance])
+    return np.concatenate(kept)[:n_draws]
+
+
+def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.random.Generator) -> Array:
+    """ln p(y, z, …| x, τ) − ln q(z, …), summed over the entries, one number per draw of everything else.
+
+    Student slab: z = 1 has γ and s. Gaussian slab: z = 0 has ω, the noise N(0, 1/(τω)); z = 1 has Gaussian noise and s.
+    q(s | z = 1) = N(v (y−x), v/τ̄), v = 1 − κ, in form 2; x̄ in place of x in form 1.
+    """
+    model, tau_mean = case.state.outliers, float(mean_of(case.state.tau))
+    if not isinstance(model, SlabModel):
+        raise TypeError("The case has no local model.")
+    entries, factors = case.problem.entries, case.state.factors
+    x, n_draws = low_rank_draws(draws, entries), draws.tau.size
+    centre = np.array(case.values) - low_rank_at([rows.mean for rows in factors], entries)
+    deviation = centre**2 + (np.array(variance_at(factors, entries)) if collapsed else 0.0)
+    total = np.zeros(n_draws)
+    for m, (y, rho) in enumerate(zip(case.values, tau_mean * deviation, strict=True)):
+        noise_scale = draws.tau**-0.5
+        spike_p = stats.norm.logpdf(y, x[:, m], noise_scale)
+        spike_q = np.zeros(n_draws)
+        if isinstance(model, StudentSlab):
+            u = tilted_draws(model.shape, model.width, rho, n_draws, rng)
+            kappa = u / (1.0 + u)
+            log_slab = float(student_slab(model.shape, model.width, np.array([rho]))[0][0])
+            log_spike = -0.5 * rho
+            # The prior density of u is in both.
+            slab_q = 0.5 * np.log(kappa) - 0.5 * rho * kappa - log_slab
+        else:
+            nu = model.shape
+            u, kappa = np.full(n_draws, 1.0 / model.width), np.full(n_draws, 1.0 / (1.0 + model.width))
+            log_slab = float(stats.norm.logpdf(np.sqrt(rho), scale=kappa[0] ** -0.5)) + 0.5 * np.log(2 * np.pi)
+            log_spike = float(stats.t.logpdf(np.sqrt(rho), nu)) + 0.5 * np.log(2 * np.pi)
+            omega = rng.gamma(0.5 * (nu + 1.0), 2.0 / (nu + rho), n_draws)
+            spike_p = stats.norm.logpdf(y, x[:, m], noise_scale * omega**-0.5)
+            spike_p = spike_p + log_gamma_density(omega, 0.5 * nu, 0.5 * nu)
+            spike_q = log_gamma_density(omega, 0.5 * (nu + 1.0), 0.5 * (nu + rho))
+            slab_q = np.zeros(n_draws)
+        odds = np.log(model.probability) + log_slab - np.log1p(-model.probability) - log_spike
+        mean = (1.0 - kappa) * (y - x[:, m] if collapsed else centre[m])
+        scale = np.sqrt((1.0 - kappa) / tau_mean)
+        s = mean + scale * rng.standard_normal(n_draws)
+        slab_p = stats.norm.logpdf(s, scale=(u * tau_mean) ** -0.5) + stats.norm.logpdf(y, x[:, m] + s, noise_scale)
+        slab_q = slab_q + stats.norm.logpdf(s, mean, scale)
+        z = rng.random(n_draws) < expit(odds)
+        slab = np.log(model.probability) + slab_p - log_expit(odds) - slab_q
+        spike = np.log1p(-model.probability) + spike_p - log_expit(-odds) - spike_q
+        total = total + np.where(z, slab, spike)
+    return total
+
+
+def log_evidence(case: Case, n_draws: int, rng: np.random.Generator) -> tuple[float, float]:
+    """ln p(Y) by plain Monte Carlo over the prior of λ, τ, A and γ, with z, s and ω integrated out; and its error."""
+    model, prior = case.state.outliers, case.state.prior
+    if not isinstance(model, SlabModel):
+        raise TypeError("The case has no local model.")
+    lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, (n_draws, case.state.rank))
+    tau = rng.gamma(prior.tau_concentration, 1.0 / prior.tau_rate, (n_draws, 1))
+    factors = [
+        rng.standard_normal((n_draws, length, case.state.rank)) * lam[:, None, :] ** -0.5
+        for length in case.problem.shape
+    ]
+    x = low_rank_draws(Draws(factors, lam, tau[:, 0], None, None), case.problem.entries)
+    deviation, slab_var = np.array(case.values) - x, model.width / float(mean_of(case.state.tau))
+    if isinstance(model, StudentSlab):
+        spike = stats.norm.logpdf(deviation, scale=tau**-0.5)
+        slab_var = slab_var * model.shape / rng.gamma(model.shape, 1.0, x.shape)
+    else:
+        spike = stats.t.logpdf(deviation, model.shape, scale=tau**-0.5)
+    slab = stats.norm.logpdf(deviation, scale=np.sqrt(1.0 / tau + slab_var))
+    likelihood = np.logaddexp(np.log1p(-model.probability) + spike, np.log(model.probability) + slab).sum(axis=1)
+    peak = likelihood.max()
+    shares = np.exp(likelihood - peak)
+    return float(np.log(shares.mean()) + peak), float(shares.std() / shares.mean() / np.sqrt(n_draws))

@@ -53,7 +53,7 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
 
 
 def calibrated_terms(state: State, fit: Fit, local: LocalPosterior | None, *, collapsed: bool) -> BoundTerms:
-    """The bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
+    """C3, C4: the bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
 
     Form 1 (``collapsed`` false) has D = (y−x̄)² and the extra term −½ τ̄ w_max Σ Var x; form 2 has D = E[(y−x)²].
     """

@@ -75,7 +75,7 @@ def sweep(problem: Problem, point: Point, *, hold_precisions: bool = False, hold
 
 
 def update_factors(problem: Problem, point: Point) -> State:
-    """U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
+    """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
     state, local = point.state, point.local
     targets, weights, precision = problem.values, None, float(state.tau.mean)
     if local is not None and isinstance(state.outliers, SlabModel):
@@ -92,7 +92,7 @@ def update_factors(problem: Problem, point: Point) -> State:
 
 
 def balance(state: State) -> State:
-    """Rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
+    """C6: rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
     if state.rank == 0:
         return state
     mean_squares = np.array([rows.component_power / rows.n_rows for rows in state.factors])
@@ -148,7 +148,7 @@ def cap_precision(state: State) -> State:
 
 
 def retemper(problem: Problem, state: State) -> State:
-    """Lower τ̄ to what the residuals show after a structural change, the outliers' scale kept.
+    """C13: lower τ̄ to what the residuals show after a structural change, the outliers' scale kept.
 
     Otherwise every entry of an accurate fit becomes an outlier the moment a component is added or removed.
     """

@@ -94,7 +94,7 @@ def _limits(kind: type[SlabModel]) -> list[tuple[float, float]]:
 def joint_step(
     tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior, *, max_steps: int = 40
 ) -> tuple[float, SlabModel, float]:
-    """The nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there."""
+    """C5: the nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there."""
     kind = type(model)
     limits = _limits(kind)
     start = np.concatenate([[np.log(tau)], model.parameters])
@@ -114,7 +114,7 @@ def joint_step(
 def global_step(
     kind: type[SlabModel], histogram: Histogram, prior: NoisePrior, starts: Iterable[tuple[float, SlabModel]] = ()
 ) -> tuple[float, SlabModel, float]:
-    """The best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram."""
+    """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram."""
     order = np.cumsum(histogram.count) / histogram.count.sum()
     coarse = histogram.coarsened(6)
     widest = float(histogram.deviation[-1])

@@ -77,7 +77,7 @@ class SlabModel:
         return type(self)(self.probability, self.shape, width)
 
     def posterior(self, rho: Array) -> LocalPosterior:
-        """The local posterior of entries with ρ = τ̄ D."""
+        """C1: the local posterior of entries with ρ = τ̄ D."""
         log_spike, spike_weight, log_slab, slab_shrinkage = self._branches(rho)
         log_spike = log_spike + np.log1p(-self.probability)
         log_slab = log_slab + np.log(self.probability)
@@ -251,7 +251,7 @@ class FlatSlab(SlabModel):
         inside = np.sqrt(self.width) - root
         edge = log_ndtr(inside)
         hazard = np.sqrt(2.0 / np.pi) / erfcx(-inside / np.sqrt(2.0))  # φ/Φ, right in both tails
-        shrinkage = hazard / np.maximum(root, 1e-150)
+        shrinkage = hazard / np.maximum(root, self.width**-0.5)  # further inside the two edges cancel
         return log_spike, (nu + 1.0) / (nu + rho), 0.5 * np.log(0.5 * np.pi / self.width) + edge, shrinkage
 
     def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:

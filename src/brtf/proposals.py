@@ -49,7 +49,7 @@ def empty_state(problem: Problem, model: SlabModel | None) -> State:
 
 
 def spectral_start(problem: Problem, n_components: int, model: SlabModel | None) -> State:
-    """Components along the leading directions of the unfoldings of the clipped data, missing entries made up for."""
+    """C7: components along leading directions of the unfoldings of the clipped data, missing entries made up for."""
     observations = problem.observations
     clipped = np.clip(problem.values, -CLIP, CLIP)
     density = observations.n_observed / observations.n_entries
@@ -96,7 +96,7 @@ def remove_components(state: State, components: NDArray[np.intp]) -> State:
 def birth(
     problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
 ) -> State | None:
-    """Add components that fit what is left over: rank-one fits of the residual, one after another.
+    """C9: add components that fit what is left over: rank-one fits of the residual, one after another.
 
     The residual is weighted as the model weighs it, or clipped where the weights cannot be trusted. None where the
     residual has no more structure than the same residual with random signs.
@@ -180,7 +180,7 @@ def _cosines(columns: Array) -> Array:
 
 
 def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.Generator) -> State:
-    """One component in place of two: the rank-one fit of their sum and of what is left over."""
+    """C11: one component in place of two: the rank-one fit of their sum and of what is left over."""
     rest = remove_components(point.state, np.array(pair))
     residual = np.empty_like(point.fit.residual)
     means = [rows.mean for rows in rest.factors]
@@ -192,7 +192,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
 
 
 def death(problem: Problem, point: Point, component: int) -> State:
-    """The state without one component."""
+    """C10: the state without one component."""
     return retemper(problem, remove_components(point.state, np.array([component])))
 
 
@@ -213,7 +213,7 @@ def expendable_components(problem: Problem, point: Point) -> list[int]:
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
-    """Robust refit of the rows of one mode, given the other modes; None if no row changed.
+    """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
 
     A row whose entries were once called outliers stays lost, for its regression has local optima. A row is replaced if
     its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.

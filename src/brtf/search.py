@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from brtf import proposals
+from brtf.accelerate import Anderson
 from brtf.calibrated import Point, Problem, evaluate, learn_noise_globally, sweep, with_noise
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel
 from brtf.model import State
-from brtf.updates import negligible_components
+from brtf.updates import negligible_components, update_component_precisions
 
 WORTH = 1.0
 """Nats by which a structural change must raise the bound."""
@@ -21,6 +22,8 @@ START_PRECISIONS = (8.0, 30.0)
 START_COMPONENTS = 10
 LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
+ACCELERATE_AFTER = 5
+"""Sweeps after which slow convergence is accelerated; most points settle sooner."""
 MANY_AFTER = 3
 """Successful births in a row after which many components are proposed at once."""
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
@@ -84,9 +87,12 @@ class Search:
 
     def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
         """Sweep until a sweep raises the bound by less than ``gain`` nats."""
-        for _ in self._budget(n_sweeps):
+        anderson = Anderson()
+        for k in self._budget(n_sweeps):
             before = self.point
             swept = prune(self.problem, sweep(self.problem, before))
+            if k >= ACCELERATE_AFTER:
+                swept = self._accelerated(anderson, before, swept)
             if swept.bound < before.bound:  # at the limit of rounding, or of a local model's validity
                 break
             self.point = swept
@@ -94,6 +100,18 @@ class Search:
             yield Step(self.point, self.n_sweeps, f"pruned {n_pruned}" if n_pruned else "")
             if not n_pruned and self.point.bound - before.bound < gain:
                 break
+
+    def _accelerated(self, anderson: Anderson, before: Point, swept: Point) -> Point:
+        """The extrapolated point where the bound prefers it."""
+        further = anderson.extrapolate(before.state, swept.state)
+        if further is None:
+            return swept
+        jump = evaluate(self.problem, update_component_precisions(further))
+        if jump.bound > swept.bound:
+            anderson.kept()
+            return jump
+        anderson.refused()
+        return swept
 
     def judge(self, state: State, event: str, *, n_held: int = 8, n_free: int = 60) -> Iterator[Step]:
         """Settle a proposed state; keep it if it raises the bound by more than a nat."""

@@ -1,0 +1,151 @@
+"""Noise and outlier numbers: nothing is lost in the histogram, steps climb to an optimum, truth is found."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import oracle
+from brtf.calibration import HISTOGRAM_STEP, LARGEST_PRECISION, Histogram, NoisePrior, global_step, joint_step
+from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
+
+PRIOR = NoisePrior(1e-6, 1e-18)
+N_ENTRIES = 20_000
+kinds = pytest.mark.parametrize("kind", [StudentSlab, GaussianSlab, FlatSlab])
+
+
+def deviations(kind, probability, *, variance=0.04, seed=0, n_entries=N_ENTRIES):
+    """Squares of Gaussian noise, a share of it with outliers of the kind's law and some twenty times as large."""
+    rng = np.random.default_rng(seed)
+    noise, size = rng.standard_normal(n_entries), 20.0
+    slab = {
+        StudentSlab: lambda: rng.standard_t(2.0, n_entries),  # a₀ = 1
+        GaussianSlab: lambda: rng.standard_normal(n_entries),
+        FlatSlab: lambda: rng.uniform(-np.sqrt(3.0), np.sqrt(3.0), n_entries),
+    }[kind]()
+    outlier = np.arange(n_entries) < round(probability * n_entries)
+    return variance * (noise + np.where(outlier, size * slab, 0.0)) ** 2
+
+
+def start_of(kind):
+    return 5.0, kind(0.3, 3.0 if kind is StudentSlab else 20.0, 100.0)
+
+
+class TestHistogram:
+    @given(logs=st.lists(st.floats(-80.0, 80.0), min_size=1, max_size=200), n_zeros=st.integers(0, 3))
+    @settings(derandomize=True, max_examples=100, deadline=None)
+    def test_counts_and_total_deviation_are_kept(self, logs, n_zeros):
+        """To the rounding of sums; an exact fit, D = 0, counts as 1e-32 of the largest deviation."""
+        deviation = np.concatenate([np.exp(logs), np.zeros(n_zeros)])
+        fine = Histogram.of(deviation, 0.5)
+        for found in (fine, fine.coarsened(1), fine.coarsened(6)):
+            assert found.count.sum() == deviation.size
+            assert found.count @ found.deviation == pytest.approx(deviation.sum(), rel=1e-12)
+            assert np.all(found.count > 0)
+            assert np.all(np.diff(found.deviation) > 0)
+            assert found.penalty == 0.5
+
+    def test_a_bin_is_no_wider_than_its_step(self):
+        deviation = np.sort(deviations(GaussianSlab, 0.1))
+        found = Histogram.of(deviation, 0.0)
+        upper = np.cumsum(found.count).astype(int)
+        for low, high, mean in zip(np.r_[0, upper[:-1]], upper, found.deviation, strict=True):
+            assert np.log(deviation[high - 1] / deviation[low]) <= HISTOGRAM_STEP * (1 + 1e-9)
+            assert deviation[low] * (1 - 1e-12) <= mean <= deviation[high - 1] * (1 + 1e-12)
+
+    def test_it_stands_for_the_entries(self):
+        """The sum of ln f over bins is that over entries to second order: here to 2e-4 nats an entry."""
+        deviation = deviations(StudentSlab, 0.2)
+        found = Histogram.of(deviation, 0.0)
+        for kind in (StudentSlab, GaussianSlab, FlatSlab):
+            model = kind(0.2, 3.0, 400.0)
+            binned = found.count @ model.posterior(25.0 * found.deviation).log_evidence
+            exact = model.posterior(25.0 * deviation).log_evidence.sum()
+            assert binned == pytest.approx(exact, abs=2e-4 * N_ENTRIES)
+
+
+def gradient_at(kind, tau, model, histogram, step=1e-5):
+    """Central differences of the objective over (ln τ, logit π, ln shape, ln ζ)."""
+    here = np.concatenate([[np.log(tau)], model.parameters])
+    slopes = []
+    for direction in np.eye(4):
+        ahead, behind = (
+            oracle.noise_objective(np.exp(at[0]), kind.from_parameters(at[1:]), histogram, PRIOR)
+            for at in (here + step * direction, here - step * direction)
+        )
+        slopes.append((ahead - behind) / (2 * step))
+    return np.array(slopes)
+
+
+@kinds
+class TestJointStep:
+    @pytest.mark.parametrize("penalty", [0.0, 30.0])
+    @pytest.mark.parametrize("max_steps", [1, 6, 40])
+    def test_objective_never_falls(self, kind, max_steps, penalty):
+        rng = np.random.default_rng(3)
+        for seed in range(6):
+            histogram = Histogram.of(deviations(kind, 0.2, seed=seed, n_entries=500), penalty)
+            tau, model = float(10.0 ** rng.uniform(-2, 4)), oracle.random_slab(kind, rng)
+            before = oracle.noise_objective(tau, model, histogram, PRIOR)
+            tau, model, value = joint_step(tau, model, histogram, PRIOR, max_steps=max_steps)
+            after = oracle.noise_objective(tau, model, histogram, PRIOR)
+            assert after >= before
+            # The step's own value is of the direct sums, the other of the table: 1e-6 of ln f each.
+            assert value == pytest.approx(after, rel=1e-6, abs=1e-3)
+
+    @pytest.mark.parametrize("probability", [0.0, 0.2])
+    @pytest.mark.parametrize("penalty", [0.0, 30.0])
+    def test_gradient_vanishes_or_points_outward(self, kind, probability, penalty):
+        """To 1e-4 per entry, of slopes of up to one per entry away from the optimum."""
+        histogram = Histogram.of(deviations(kind, probability), penalty)
+        tau, model, _ = joint_step(*start_of(kind), histogram, PRIOR, max_steps=1000)
+        here = np.concatenate([[np.log(tau)], model.parameters])
+        slopes = gradient_at(kind, tau, model, histogram) / N_ENTRIES
+        low, high = oracle.noise_limits(kind)
+        inside = (here > low + 1e-6) & (here < high - 1e-6)
+        assert np.all(np.abs(slopes[inside]) < 1e-4)
+        assert np.all(slopes[here <= low + 1e-6] < 1e-4)
+        assert np.all(slopes[here >= high - 1e-6] > -1e-4)
+
+    def test_numbers_stay_within_their_limits(self, kind):
+        """Exact fits ask for an infinite precision; one outlier of 1e200 for a slab without limits."""
+        for deviation in (np.full(50, 1e-300), np.r_[np.full(50, 1e-4), 1e200]):
+            tau, model, _ = joint_step(*start_of(kind), Histogram.of(deviation, 0.0), PRIOR)
+            assert 0 < tau <= LARGEST_PRECISION * (1 + 1e-9)
+            assert kind.shape_range[0] * (1 - 1e-9) <= model.shape <= kind.shape_range[1] * (1 + 1e-9)
+            assert kind.narrowest * (1 - 1e-9) <= model.width <= WIDEST_SLAB * (1 + 1e-9)
+
+
+@kinds
+class TestGlobalStep:
+    @pytest.mark.parametrize("probability", [0.0, 0.1, 0.4, 0.6])
+    def test_noise_and_share_of_outliers_are_recovered(self, kind, probability):
+        """Within four standard errors, which are half as large again as with known outliers: some hide in the noise."""
+        histogram = Histogram.of(deviations(kind, probability), 0.0)
+        tau, model, _ = global_step(kind, histogram, PRIOR)
+        noise_error = 1.5 * np.sqrt(2.0 / (N_ENTRIES * (1 - probability)))
+        share_error = 1.5 * np.sqrt((probability + 0.001) / N_ENTRIES)
+        assert model.noise_inflation / tau == pytest.approx(0.04, rel=4 * noise_error)
+        assert model.probability == pytest.approx(probability, abs=4 * share_error)
+
+    def test_it_is_at_least_as_good_as_any_start_given(self, kind):
+        histogram = Histogram.of(deviations(kind, 0.3, seed=1), 0.0)
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            start = (float(10.0 ** rng.uniform(0, 2)), oracle.random_slab(kind, rng))
+            _, _, value = global_step(kind, histogram, PRIOR, [start])
+            assert value >= oracle.noise_objective(*start, histogram, PRIOR)
+
+    @pytest.mark.parametrize("n_bins", [-60, 400])
+    def test_scale(self, kind, n_bins):
+        """Whole bins further, everything but τ stays; other factors shift the bins, which costs second order."""
+        deviation = deviations(kind, 0.2, n_entries=3000)
+        tau, model, _ = global_step(kind, Histogram.of(deviation, 0.0), PRIOR)
+        for shift, tolerance in ((float(n_bins), 1e-4), (n_bins + 0.4, 2e-2)):
+            factor = float(np.exp(HISTOGRAM_STEP * shift))
+            scaled_tau, scaled, _ = global_step(kind, Histogram.of(factor * deviation, 0.0), PRIOR)
+            assert scaled_tau * factor == pytest.approx(tau, rel=tolerance)
+            assert scaled.probability == pytest.approx(model.probability, rel=tolerance)
+            # Shape and width are the less well determined: their errors are some ten times as large.
+            assert scaled.width == pytest.approx(model.width, rel=10 * tolerance)
+            assert np.log(scaled.shape) == pytest.approx(np.log(model.shape), abs=10 * tolerance)

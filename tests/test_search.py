@@ -1,0 +1,284 @@
+"""Whole calibrated fits: truth is found with nothing to tune, the trace only rises, and accidents do not matter.
+
+Thresholds of accuracy are relative to the expected error of least squares that knows the rank and the outliers.
+"""
+
+import numpy as np
+import pytest
+
+import brtf
+from brtf.datasets import paper_synthetic, synthetic
+from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.metrics import rrse
+from brtf.trace import StopReason
+
+CUBE = (20, 20, 20)
+
+
+def fit(data, **options):
+    return brtf.BRTF(**{"random_state": 0, **options}).fit(data.observed)
+
+
+def expected_rrse(data):
+    """sqrt(σ² · dof · entries / good entries) / ‖X‖, dof = R (Σ I_n − N + 1)."""
+    shape, rank = data.low_rank.shape, data.factors[0].shape[1]
+    dof = rank * (sum(shape) - len(shape) + 1)
+    n_good = np.count_nonzero(data.mask & (data.outliers == 0))
+    return np.sqrt(data.noise_variance * dof * data.low_rank.size / n_good) / np.linalg.norm(data.low_rank)
+
+
+def true_rate(data):
+    return np.mean(data.outliers[data.mask] != 0)
+
+
+def coverage(model, data):
+    low, high = model.predict_interval(level=0.95)
+    return np.mean((low <= data.low_rank) & (data.low_rank <= high))
+
+
+def assert_found(model, data, *, largest_error=1.25, noise=0.1, rate=0.03, covered=(0.88, 0.99)):
+    """Rank, error relative to the expected one, noise variance, rate of outliers and coverage.
+
+    Of some hundred degrees of freedom the error scatters by 5–10 %; an error a quarter above costs a coverage of 0.88.
+    """
+    assert model.converged_
+    assert model.rank_ == data.factors[0].shape[1]
+    assert rrse(model.low_rank(), data.low_rank) <= largest_error * expected_rrse(data)
+    assert model.noise_variance_ == pytest.approx(data.noise_variance, rel=noise)
+    assert model.outlier_rate_ == pytest.approx(true_rate(data), abs=rate)
+    assert covered[0] <= coverage(model, data) <= covered[1]
+
+
+class TestThePapersTensor:
+    @pytest.mark.parametrize("seed", [0, 1])
+    @pytest.mark.parametrize("magnitude", ["10std", "max"])
+    @pytest.mark.parametrize(
+        ("missing", "outliers"), [(0.0, 0.1), (0.0, 0.4), (0.5, 0.1), (0.8, 0.1), (0.9, 0.1), (0.7, 0.3)]
+    )
+    def test_with_outliers(self, missing, outliers, magnitude, seed):
+        data = paper_synthetic(missing=missing, outliers=outliers, magnitude=magnitude, seed=seed)
+        assert_found(fit(data), data)
+
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_without_outliers(self, seed):
+        data = paper_synthetic(outliers=0.0, seed=seed)
+        assert_found(fit(data), data, rate=0.01)
+
+
+HARDER = {
+    "collinear": {"collinearity": 0.9},
+    "strengths 1000:30:1": {"strengths": [1000, 30, 1], "noise": 1e-8},
+    "matrix": {"shape": (60, 50)},
+    "order 4": {"shape": (12, 11, 10, 9)},
+    "one long mode": {"shape": (1000, 5, 7)},
+    "positive factors": {"factor_law": "uniform"},
+    "no outliers": {"outliers": 0.0},
+    "60 % outliers": {"outliers": 0.6},
+    "one-sided outliers": {"outlier_law": "one-sided"},
+    "whole fibres outlying": {"outlier_pattern": "fibres"},
+    "whole fibres missing": {"missing": 0.5, "missing_pattern": "fibres"},
+    "rank 12": {"rank": 12},
+}
+
+
+class TestHarderOnes:
+    @pytest.mark.parametrize("name", HARDER)
+    def test_found(self, name):
+        data = synthetic(**{"shape": CUBE, "rank": 3, "outliers": 0.1, "seed": 0, **HARDER[name]})
+        assert_found(fit(data), data, rate=0.01 if name == "no outliers" else 0.03)
+
+    def test_student_noise(self):
+        """Least squares is not the best for it: the error is below. The variance of t₃ noise is itself uncertain."""
+        data = synthetic(CUBE, 3, outliers=0.1, noise_law="student-t", seed=0)
+        assert_found(fit(data), data, largest_error=0.8, noise=0.3)
+
+    def test_tiny(self):
+        """Ten degrees of freedom and sixty entries: everything scatters."""
+        data = synthetic((5, 4, 3), 1, outliers=0.1, seed=0)
+        assert_found(fit(data), data, largest_error=1.6, noise=0.5, rate=0.05, covered=(0.7, 1.0))
+
+    def test_no_noise(self):
+        data = synthetic(CUBE, 3, outliers=0.1, noise=0.0, seed=0)
+        model = fit(data)
+        assert model.rank_ == 3
+        assert rrse(model.low_rank(), data.low_rank) < 1e-7
+        assert model.result_.stop_reason is StopReason.BELOW_RESOLUTION
+        assert model.outlier_rate_ == pytest.approx(0.1, abs=0.01)
+
+    def test_nothing_but_noise_and_outliers(self):
+        data = synthetic(CUBE, 0, outliers=0.1, seed=0)
+        model = fit(data)
+        assert model.rank_ == 0
+        assert model.result_.stop_reason is StopReason.RANK_ZERO
+        assert model.noise_variance_ == pytest.approx(data.noise_variance, rel=0.1)
+        assert model.outlier_rate_ == pytest.approx(0.1, abs=0.03)
+        np.testing.assert_array_equal(model.low_rank(), 0.0)
+
+
+class TestChoiceOfTheLocalModel:
+    @pytest.mark.parametrize(
+        ("law", "magnitude", "kind"), [("log-uniform", 300.0, StudentSlab), ("uniform", 10.0, FlatSlab)]
+    )
+    def test_outliers_of_a_law_choose_its_model(self, law, magnitude, kind):
+        data = synthetic(CUBE, 3, outliers=0.2, outlier_law=law, magnitude=magnitude, seed=0)
+        model = fit(data)
+        assert isinstance(model.result_.state.outliers, kind)
+        assert any(kind.__name__ in event for event in model.trace_["event"])
+        assert_found(model, data)
+
+    def test_gaussian_outliers_choose_a_slab_that_is_close_to_gaussian(self):
+        """Another model is chosen only where it is better by a nat, so a Student-t must be one of a single scale."""
+        data = synthetic(
+            CUBE, 3, outliers=0.2, outlier_law=lambda rng, n: rng.standard_normal(n), magnitude=5.0, seed=0
+        )
+        model = fit(data)
+        local = model.result_.state.outliers
+        assert isinstance(local, GaussianSlab) or (isinstance(local, StudentSlab) and local.shape > 5.0)
+        assert_found(model, data)
+
+
+SMALL = synthetic((14, 12, 10), 3, outliers=0.1, missing=0.2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A fit of the easy problem on which properties are tried."""
+    return fit(SMALL)
+
+
+class TestTrace:
+    @pytest.mark.parametrize(
+        "options", [{}, {"init": "random"}, {"max_rank": 2}, {"outliers": False}, {"max_rank": 30, "tol": 0.0}], ids=str
+    )
+    def test_bound_never_falls(self, options):
+        model = fit(SMALL, **options)
+        bounds = model.trace_["bound"]
+        assert np.isfinite(bounds).all()
+        assert np.all(np.diff(bounds) >= 0.0)
+        assert model.bound_ == bounds[-1]
+        assert np.all(np.diff(model.trace_["sweep"]) >= 0)
+        assert model.n_sweeps_ == model.trace_["sweep"][-1] <= 500
+        assert model.rank_ == model.trace_["rank"][-1]
+
+    @pytest.mark.parametrize("max_sweeps", [1, 30, 60])
+    def test_sweeps_are_limited(self, max_sweeps):
+        with pytest.warns(UserWarning, match="max_sweeps"):
+            model = fit(SMALL, max_sweeps=max_sweeps)
+        assert model.n_sweeps_ <= max_sweeps
+        assert model.result_.stop_reason is StopReason.MAX_SWEEPS
+        assert not model.converged_
+        assert np.isfinite(model.low_rank()).all()
+
+    @pytest.mark.parametrize("max_rank", [1, 2])
+    def test_rank_is_limited(self, max_rank):
+        model = fit(SMALL, max_rank=max_rank)
+        assert np.all(model.trace_["rank"] <= max_rank)
+        assert model.rank_ == max_rank
+
+    def test_births_are_told_and_raise_the_rank(self, small):
+        model = fit(SMALL, init=[factor[:, :1] for factor in SMALL.factors])
+        born = [(row["event"], row["rank"]) for row in model.trace_ if row["event"].startswith("born")]
+        assert [rank for event, rank in born if "+" in event][-1] == 3
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+
+    def test_deaths_are_told(self, small):
+        assert any(event.startswith("died") for event in small.trace_["event"])
+
+    def test_surplus_components_go(self, small):
+        """Started with copies of the truth, cut in two, and of noise."""
+        rng = np.random.default_rng(0)
+        share = 2.0 ** (-1 / 3)
+        init = [
+            np.hstack([share * factor, share * factor, 0.3 * rng.standard_normal((len(factor), 2))])
+            for factor in SMALL.factors
+        ]
+        model = fit(SMALL, init=init)
+        assert model.rank_ == 3
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+
+
+class TestAccidentsOfTheInput:
+    def test_same_seed_same_bytes(self):
+        first, second = (fit(SMALL, init="random") for _ in range(2))
+        assert first.trace_.tobytes() == second.trace_.tobytes()
+        for one, other in zip(first.factors_, second.factors_, strict=True):
+            assert one.tobytes() == other.tobytes()
+
+    @pytest.mark.parametrize("seed", [1, 2])
+    def test_another_random_start_ends_at_the_same_place(self, small, seed):
+        model = fit(SMALL, init="random", random_state=seed)
+        assert model.trace_["bound"][0] != small.trace_["bound"][0]
+        assert model.rank_ == small.rank_
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+
+    @pytest.mark.parametrize("factor", [1e-100, 1e-8, 1e100])
+    def test_scale(self, small, factor):
+        """Values scaled and divided by their scale differ by rounding, which a fit amplifies some 1e5 times."""
+        model = brtf.BRTF(random_state=0).fit(factor * SMALL.observed)
+        assert model.rank_ == small.rank_
+        assert type(model.result_.state.outliers) is type(small.result_.state.outliers)
+        wanted = small.low_rank()
+        np.testing.assert_allclose(model.low_rank() / factor, wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
+        assert np.sqrt(model.noise_variance_) / factor == pytest.approx(np.sqrt(small.noise_variance_), rel=1e-8)
+        assert model.outlier_rate_ == pytest.approx(small.outlier_rate_, rel=1e-8)
+        shift = SMALL.mask.sum() * np.log(factor)
+        assert model.bound_ + shift == pytest.approx(small.bound_, abs=1e-9 * abs(shift))
+
+    @pytest.mark.parametrize("shape", [(14, 12, 10), (12, 12, 12), (30, 20)])
+    @pytest.mark.parametrize("missing", [0.0, 0.2])
+    def test_order_of_modes(self, shape, missing):
+        data = synthetic(shape, 3, outliers=0.1, missing=missing, seed=0)
+        model = fit(data)
+        modes = (2, 0, 1) if len(shape) == 3 else (1, 0)
+        turned = brtf.BRTF(random_state=0).fit(data.observed.transpose(modes))
+        assert turned.bound_ == pytest.approx(model.bound_, rel=1e-9)
+        for found, mode in zip(turned.factors_, modes, strict=True):
+            wanted = model.factors_[mode]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-7 * np.abs(wanted).max())
+
+    def test_layout(self, small):
+        coords, values = np.nonzero(SMALL.mask), SMALL.observed[SMALL.mask]
+        listed = brtf.BRTF(random_state=0).fit(brtf.Observations.from_coords(coords, values, SMALL.mask.shape))
+        assert listed.bound_ == pytest.approx(small.bound_, rel=1e-9)
+        assert listed.rank_ == small.rank_
+
+
+class TestOptions:
+    def test_without_outliers(self):
+        data = synthetic((14, 12, 10), 3, seed=0)
+        model = fit(data, outliers=False)
+        assert_found(model, data)
+        assert model.outlier_rate_ == 0.0
+        assert model.result_.state.outliers is None
+        np.testing.assert_array_equal(model.outliers(), 0.0)
+
+    def test_without_outliers_it_is_nearly_the_model_that_finds_none(self):
+        """The same low-rank part to a tenth of its error."""
+        data = synthetic((14, 12, 10), 3, seed=0)
+        plain, robust = fit(data, outliers=False), fit(data)
+        assert rrse(robust.low_rank(), plain.low_rank()) < 0.1 * expected_rrse(data)
+        assert robust.outlier_rate_ < 0.01
+
+    def test_start_from_given_factors(self, small):
+        model = fit(SMALL, init=SMALL.factors)
+        assert model.trace_["event"][0] == "started with 3"
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+        assert model.n_sweeps_ < small.n_sweeps_
+        assert_found(model, SMALL)
+
+
+def test_new_slices_get_their_loadings():
+    """Outliers in the new slices included: within four standard deviations, and on average about one."""
+    data = synthetic((40, 12, 10), 3, outliers=0.1, seed=2)
+    model = brtf.BRTF(random_state=0).fit(data.observed[:30])
+    assert model.rank_ == 3
+    new = data.observed[30:].copy()
+    new[0, :3] = np.nan
+    loadings, std = model.transform(new, return_std=True)
+    products = np.einsum("ir,jr->ijr", *model.factors_[1:]).reshape(-1, 3)
+    truth = np.linalg.lstsq(products, data.low_rank[30:].reshape(10, -1).T, rcond=None)[0].T
+    standardised = (loadings - truth) / std
+    assert np.abs(standardised).max() < 4.0
+    assert 0.6 < np.sqrt(np.mean(standardised**2)) < 1.6
+    # Rows that know nothing of each other: one alone gets the same loadings.
+    np.testing.assert_allclose(model.transform(new[3:4]), loadings[3:4], rtol=1e-5, atol=1e-7)
