@@ -88,8 +88,18 @@ def cases() -> Iterator[Case]:
         ("60 % outliers", cube, 3, {"outliers": 0.6, "noise": 0.01}),
         ("one-sided outliers", cube, 3, usual | {"outlier_law": "one-sided"}),
         ("whole fibres outlying", cube, 3, usual | {"outlier_pattern": "fibres"}),
-        ("outlier sizes .3–300, 20 %", (30, 30, 30), 3, {"outliers": 0.2, "outlier_law": "log-uniform", "magnitude": 300}),
-        ("outlier sizes .3–300, 40 %", (30, 30, 30), 3, {"outliers": 0.4, "outlier_law": "log-uniform", "magnitude": 300}),
+        (
+            "outlier sizes .3–300, 20 %",
+            (30, 30, 30),
+            3,
+            {"outliers": 0.2, "outlier_law": "log-uniform", "magnitude": 300},
+        ),
+        (
+            "outlier sizes .3–300, 40 %",
+            (30, 30, 30),
+            3,
+            {"outliers": 0.4, "outlier_law": "log-uniform", "magnitude": 300},
+        ),
         ("t₃ noise", cube, 3, usual | {"noise_law": "student-t"}),
         ("half of the fibres missing (CRB)", cube, 3, usual | {"missing": 0.5, "missing_pattern": "fibres"}),
         ("large values missing (CRB)", cube, 3, usual | {"missing": 0.5, "missing_pattern": "level"}),
@@ -183,7 +193,9 @@ def table(measured: dict[Case, list[Row]]) -> str:
         cells = [(case, row) for case, rows in measured.items() if case.group == group for row in rows]
         if group != "harder data":
             lines.append(line(f"**{group}**", cells))
-        lines += [line(case.name, [(case, row) for row in rows]) for case, rows in measured.items() if case.group == group]
+        lines += [
+            line(case.name, [(case, row) for row in rows]) for case, rows in measured.items() if case.group == group
+        ]
     hard = [(case, row) for case, rows in measured.items() if case.group == "harder data" for row in rows]
     if hard:
         right = [(case, row) for case, row in hard if row.rank == case.rank]
@@ -223,7 +235,9 @@ def main() -> None:
     print(text)
     for (case, seed), row in zip(jobs, rows, strict=True):
         if row.rank != case.rank:
-            print(f"rank {row.rank} for {case.rank}: {case.group}, {case.name}, seed {seed}, RRSE/oracle {row.ratio:.2f}")
+            print(
+                f"rank {row.rank} for {case.rank}: {case.group}, {case.name}, seed {seed}, RRSE/oracle {row.ratio:.2f}"
+            )
     if options.write:
         method = (__doc__ or "").split("\n\n")[2]
         options.write.write_text(INTRODUCTION.format(seeds=options.seeds, method=method) + text + "\n")

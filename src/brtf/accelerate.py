@@ -14,9 +14,9 @@ DEPTH = 5
 class Anderson:
     """Extrapolation from the last sweeps x → g(x): towards the combination of their results with the least residual.
 
-    With f = g(x) − x, the next x is g − θ ΔG γ, γ minimising ‖f − ΔF γ‖. Only the means are extrapolated; precisions and
-    noise follow from them. The low-rank part is a product, so long steps overshoot: θ grows when an extrapolated state
-    is kept and shrinks, the past forgotten, when it is refused. The caller decides, by the bound.
+    With f = g(x) − x, the next x is g − θ ΔG γ, γ minimising ‖f − ΔF γ‖. Only the means are extrapolated; precisions
+    and noise follow from them. The low-rank part is a product, so long steps overshoot: θ grows when an extrapolated
+    state is kept and shrinks, the past forgotten, when it is refused. The caller decides, by the bound.
     """
 
     def __init__(self) -> None:

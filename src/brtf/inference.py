@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brtf import kernels, paper
-from brtf.calibrated import Problem, evaluate, retemper, update_factors
+from brtf.calibrated import Problem, evaluate, update_factors
 from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import Array, RowGaussians
 from brtf.local import SlabModel
@@ -100,7 +100,7 @@ def calibrated_starts(problem: Problem, settings: Settings, max_rank: int, rng: 
     model = START_MODEL if settings.outliers else None
     if not isinstance(settings.init, str):
         _, means = initial_factors(problem.observations, settings, rng)
-        return [retemper(problem, add_components(problem, empty_state(problem, model), means))]
+        return [add_components(problem, empty_state(problem, model), means)]
     if settings.init == "random":
         return [random_start(problem, min(max_rank, START_COMPONENTS), model, rng)]
     return portfolio(problem, max_rank, model)

@@ -26,6 +26,8 @@ BEYOND_CHANCE = 1.2
 without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
 RANDOM_FITS, RANK_ONE_ROUNDS = 4, 10
 """Random starts of a rank-one fit, beside the spectral ones, and rounds of alternating least squares."""
+LIKE = 0.25
+"""Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
 L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
 CLIP = 3.0
@@ -72,20 +74,30 @@ def random_start(problem: Problem, n_components: int, model: SlabModel | None, r
 
 
 def add_components(problem: Problem, state: State, columns: list[Array]) -> State:
-    """The state with further components of the given factor columns (I_n, K), balanced and with small variance."""
+    """The state with further components of the given factor columns (I_n, K), balanced, the noise level retempered.
+
+    Their variance is a small share of their power, and little enough that Var x stays below the noise: otherwise every
+    entry of an accurate fit would look like an outlier.
+    """
     power = np.array([np.mean(column**2, axis=0) for column in columns])
     used = np.flatnonzero(np.all(power > 0, axis=0))
-    columns = [column[:, used] for column in columns]
-    power = power[:, used]
-    share = np.exp(np.mean(np.log(power), axis=0))
-    factors = []
-    for rows, column, own in zip(state.factors, columns, power, strict=True):
-        old, new = rows.rank, used.size
-        cov = np.zeros((rows.cov.shape[0], old + new, old + new))
-        cov[:, :old, :old] = rows.cov
-        cov[:, np.arange(old, old + new), np.arange(old, old + new)] = SMALL_VARIANCE * share
-        factors.append(RowGaussians(np.hstack([rows.mean, column * np.sqrt(share / own)]), cov))
-    return update_component_precisions(replace(state, factors=tuple(factors)))
+    share = np.exp(np.mean(np.log(power[:, used]), axis=0))
+    scaled = [column[:, used] * np.sqrt(share / own[used]) for column, own in zip(columns, power, strict=True)]
+    old, new = state.rank, np.arange(state.rank, state.rank + used.size)
+
+    def joined(variance: Array) -> State:
+        factors = []
+        for rows, column in zip(state.factors, scaled, strict=True):
+            cov = np.zeros((rows.cov.shape[0], old + used.size, old + used.size))
+            cov[:, :old, :old] = rows.cov
+            cov[:, new, new] = variance
+            factors.append(RowGaussians(np.hstack([rows.mean, column]), cov))
+        return replace(state, factors=tuple(factors))
+
+    tempered = retemper(problem, joined(SMALL_VARIANCE * share))
+    noise_share = 1.0 / (len(columns) * float(tempered.tau.mean) * share ** len(columns))
+    variance = share * np.minimum(SMALL_VARIANCE, noise_share)
+    return update_component_precisions(replace(tempered, factors=joined(variance).factors))
 
 
 def remove_components(state: State, components: NDArray[np.intp]) -> State:
@@ -121,7 +133,7 @@ def birth(
         for block in problem.observations.blocks():
             left[block.entries] -= kernels.low_rank_at(block, fitted)
     stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
-    return retemper(problem, add_components(problem, point.state, stacked))
+    return add_components(problem, point.state, stacked)
 
 
 def best_rank_one(
@@ -169,11 +181,6 @@ def collinear_pairs(state: State) -> list[tuple[int, int]]:
     return sorted(pairs, key=lambda pair: -likeness[pair])
 
 
-def component_cosines(state: State) -> Array:
-    """Cosines between the rank-one terms, (R, R)."""
-    return np.prod([_cosines(rows.mean) for rows in state.factors], axis=0)
-
-
 def _cosines(columns: Array) -> Array:
     unit = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
     return unit.T @ unit
@@ -188,7 +195,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
         residual[block.entries] = problem.values[block.entries] - kernels.low_rank_at(block, means)
     weights = np.ones_like(residual) if point.local is None else np.minimum(point.local.weight, 1.0)
     fitted, _ = best_rank_one(problem, residual * weights, weights, rng)
-    return retemper(problem, add_components(problem, rest, fitted))
+    return add_components(problem, rest, fitted)
 
 
 def death(problem: Problem, point: Point, component: int) -> State:
@@ -197,19 +204,22 @@ def death(problem: Problem, point: Point, component: int) -> State:
 
 
 def expendable_components(problem: Problem, point: Point) -> list[int]:
-    """Components whose death could raise the bound, weakest first; the weakest in any case.
+    """Components whose death could raise the bound, likeliest first.
 
-    What a component explains beyond the others, in nats, is ½ τ̄ M · amp² / (C⁻¹)_rr with C the cosines between
-    rank-one terms. Refitting the others recovers part of the loss, but not one far beyond the price of its parameters.
+    Those that others may take over, having a like component in at least two modes, and those that explain little: less
+    than a few times the price of their parameters, ½ τ̄ M · amp² nats.
     """
     state = point.state
-    inverse = np.linalg.pinv(component_cosines(state))
-    alone = component_amplitudes(state) ** 2 / np.maximum(np.diag(inverse), 1.0)
+    cosines = np.sort([np.abs(_cosines(rows.mean)) for rows in state.factors], axis=0)
+    likeness = np.prod(cosines[-2:], axis=0)
+    np.fill_diagonal(likeness, 0.0)
+    alike = likeness.max(axis=1, initial=0.0)
     weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
-    nats = 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * alone
+    nats = 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * component_amplitudes(state) ** 2
     price = sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3))
-    order = np.argsort(nats)
-    return [int(r) for k, r in enumerate(order) if k == 0 or nats[r] < 5.0 * price]
+    weak = nats < 5.0 * price
+    order = np.lexsort((nats, -alike, ~weak))
+    return [int(r) for r in order if weak[r] or alike[r] > LIKE]
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:

@@ -49,6 +49,7 @@ class Search:
         self.tol = tol
         self.rng = rng
         self.n_sweeps = 0
+        self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
         self.point: Point
 
     def run(self, starts: list[State]) -> Iterator[Step]:
@@ -72,7 +73,7 @@ class Search:
         """Rounds of all moves, until one gains less than a nat."""
         before = -np.inf
         while self.point.bound > before + WORTH:
-            yield from self.converge(WORTH, n_sweeps=60)
+            yield from self.converge(0.1 * WORTH, n_sweeps=60)
             yield from self.choose_model()
             before = self.point.bound
             yield from self.refresh()
@@ -97,6 +98,7 @@ class Search:
                 break
             self.point = swept
             n_pruned = before.rank - self.point.rank
+            self.drift = swept.bound - before.bound
             yield Step(self.point, self.n_sweeps, f"pruned {n_pruned}" if n_pruned else "")
             if not n_pruned and self.point.bound - before.bound < gain:
                 break
@@ -114,10 +116,11 @@ class Search:
         return swept
 
     def judge(self, state: State, event: str, *, n_held: int = 8, n_free: int = 60) -> Iterator[Step]:
-        """Settle a proposed state; keep it if it raises the bound by more than a nat."""
+        """Settle a proposed state; keep it if it raises the bound by a nat more than as many sweeps would anyway."""
+        before = self.n_sweeps
         point = self._settle(state, self.point.bound, n_held=n_held, n_free=n_free)
         gain = point.bound - self.point.bound
-        if gain > WORTH:
+        if gain > WORTH + self.drift * (self.n_sweeps - before):
             self.point = point
             event = f"{event} (+{gain:.1f})"
         else:
@@ -129,7 +132,8 @@ class Search:
         failures, successes = 0, 0
         while failures < len(BIRTHS) and self.point.rank < self.max_rank:
             before = self.point
-            if successes == MANY_AFTER:
+            if successes == MANY_AFTER and self.max_rank >= 2 * before.rank:
+                successes += 1
                 state = anneal(self.problem, self.max_rank, before.state.outliers, self.rng)
                 yield from self.judge(state, f"born {state.rank} anew", n_held=0)
             n_components, clipped = BIRTHS[failures]
@@ -154,7 +158,7 @@ class Search:
             for component in proposals.expendable_components(self.problem, before)[:4]:
                 if self.point is before:
                     state = proposals.death(self.problem, before, component)
-                    yield from self.judge(state, "died 1", n_held=2, n_free=24)
+                    yield from self.judge(state, "died 1", n_held=2)
             if self.point is not before:
                 yield from self.converge(WORTH, n_sweeps=30)
 
@@ -194,18 +198,19 @@ class Search:
         for k in self._budget(n_free):
             point = prune(self.problem, sweep(self.problem, point))
             bounds.append(point.bound)
-            if point.bound > beat + WORTH or (np.isfinite(beat) and k >= 6 and _hopeless(bounds, beat, n_free - k)):
+            target = beat + WORTH + self.drift * (n_held + k + 1)
+            if point.bound > target or (np.isfinite(beat) and k >= 6 and _hopeless(bounds, target, n_free - k)):
                 break
         return point
 
 
-def _hopeless(bounds: list[float], beat: float, n_left: int) -> bool:
-    """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the bound to beat."""
+def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
+    """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the target."""
     gains = np.diff(bounds[-5:])
     last = max(float(gains[-1]), 0.0)
     ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5
     ahead = last * (1.0 - ratio**n_left) / (1.0 - ratio)
-    return bounds[-1] + 2.0 * ahead < beat + WORTH
+    return bounds[-1] + 2.0 * ahead < target
 
 
 def prune(problem: Problem, point: Point) -> Point:
