@@ -179,23 +179,24 @@ def line(name: str, cells: list[tuple[Case, Row]]) -> str:
     level = "–" if np.isnan(noise).any() else f"{np.median(noise):.3f} ({noise.min():.2f}–{noise.max():.2f})"
     rates = [row.rate for row in rows]
     covered = [row.coverage for row in rows]
+    seconds = float(np.median([row.seconds for row in rows]))
     return (
         f"| {name} | {shown} | {error} | {level} | {np.median(rates):.3f} ({min(rates):.3f}–{max(rates):.3f}) "
-        f"| {np.mean(covered):.3f} ({min(covered):.2f}–{max(covered):.2f}) | {np.median([r.seconds for r in rows]):.2f} |"
+        f"| {np.mean(covered):.3f} ({min(covered):.2f}–{max(covered):.2f}) | {seconds:.2f} |"
     )
 
 
 def table(measured: dict[Case, list[Row]]) -> str:
     """The whole table in Markdown, one line a case and one a group."""
-    head = "| case | rank right | RRSE / oracle: median, worst | noise variance / true | outlier rate | 95 % coverage of X | s |"
+    head = "| case | rank right | RRSE / oracle: median, worst | noise / true | outlier rate | 95 % coverage of X | s |"
     lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
     for group in dict.fromkeys(case.group for case in measured):
         cells = [(case, row) for case, rows in measured.items() if case.group == group for row in rows]
         if group != "harder data":
             lines.append(line(f"**{group}**", cells))
-        lines += [
-            line(case.name, [(case, row) for row in rows]) for case, rows in measured.items() if case.group == group
-        ]
+        for case, rows in measured.items():
+            if case.group == group:
+                lines.append(line(case.name, [(case, row) for row in rows]))
     hard = [(case, row) for case, rows in measured.items() if case.group == "harder data" for row in rows]
     if hard:
         right = [(case, row) for case, row in hard if row.rank == case.rank]

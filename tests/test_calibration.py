@@ -14,10 +14,11 @@ N_ENTRIES = 20_000
 kinds = pytest.mark.parametrize("kind", [StudentSlab, GaussianSlab, FlatSlab])
 
 
-def deviations(kind, probability, *, variance=0.04, seed=0, n_entries=N_ENTRIES):
-    """Squares of Gaussian noise, a share of it with outliers of the kind's law and some twenty times as large."""
+def deviations(kind, probability, *, variance=0.04, seed=0, n_entries=N_ENTRIES, dof=np.inf):
+    """Squares of Gaussian or Student-t noise, a share of it with outliers of the kind's law, twenty times as large."""
     rng = np.random.default_rng(seed)
-    noise, size = rng.standard_normal(n_entries), 20.0
+    noise = rng.standard_normal(n_entries) if np.isinf(dof) else rng.standard_t(dof, n_entries)
+    size = 20.0
     slab = {
         StudentSlab: lambda: rng.standard_t(2.0, n_entries),  # a₀ = 1
         GaussianSlab: lambda: rng.standard_normal(n_entries),
@@ -95,9 +96,10 @@ class TestJointStep:
 
     @pytest.mark.parametrize("probability", [0.0, 0.2])
     @pytest.mark.parametrize("penalty", [0.0, 30.0])
-    def test_gradient_vanishes_or_points_outward(self, kind, probability, penalty):
+    @pytest.mark.parametrize("dof", [4.0, np.inf])
+    def test_gradient_vanishes_or_points_outward(self, kind, probability, penalty, dof):
         """To 1e-4 per entry, of slopes of up to one per entry away from the optimum."""
-        histogram = Histogram.of(deviations(kind, probability), penalty)
+        histogram = Histogram.of(deviations(kind, probability, dof=dof), penalty)
         tau, model, _ = joint_step(*start_of(kind), histogram, PRIOR, max_steps=1000)
         here = np.concatenate([[np.log(tau)], model.parameters])
         slopes = gradient_at(kind, tau, model, histogram) / N_ENTRIES
@@ -135,6 +137,20 @@ class TestGlobalStep:
             start = (float(10.0 ** rng.uniform(0, 2)), oracle.random_slab(kind, rng))
             _, _, value = global_step(kind, histogram, PRIOR, [start])
             assert value >= oracle.noise_objective(*start, histogram, PRIOR)
+
+    @pytest.mark.parametrize("probability", [0.1, 0.6])
+    def test_it_is_no_worse_than_the_best_of_many_single_steps(self, kind, probability):
+        """Outliers of all sizes from the noise to a thousand times that, which make several optima."""
+        rng = np.random.default_rng(5)
+        deviation = deviations(kind, 0.0)
+        n_outliers = round(probability * N_ENTRIES)
+        deviation[:n_outliers] *= 10.0 ** rng.uniform(0.0, 6.0, n_outliers)
+        histogram = Histogram.of(deviation, 0.0)
+        starts = [(float(10.0 ** rng.uniform(-3, 3)), oracle.random_slab(kind, rng)) for _ in range(12)]
+        values = [joint_step(*start, histogram, PRIOR, max_steps=200)[2] for start in starts]
+        _, _, found = global_step(kind, histogram, PRIOR)
+        assert max(values) - min(values) > 10.0  # single steps do end in different places
+        assert found > max(values) - 1.0
 
     @pytest.mark.parametrize("n_bins", [-60, 400])
     def test_scale(self, kind, n_bins):

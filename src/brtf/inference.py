@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from brtf import kernels, paper
 from brtf.calibrated import Problem, evaluate, update_factors
@@ -38,7 +39,20 @@ def run(
     rng: np.random.Generator,
     watch: Callable[[Record], object] | None = None,
 ) -> Fitted:
-    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record."""
+    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record.
+
+    BLAS is held to one thread meanwhile: its threads cost more in waiting than they give on matrices of this kind.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _follow(observations, settings, rng, watch)
+
+
+def _follow(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    watch: Callable[[Record], object] | None,
+) -> Fitted:
     trace: list[Record] = []
     state: State | None = None
     reason = None
