@@ -532,17 +532,19 @@ def mixture_density(weight: Array, dof: Array, squared_scale: Array, reach: Arra
 
 
 def noise_objective(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
-    """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D), a bin standing for its entries."""
+    """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D) + 9 ln(1 − π), a bin standing for its entries."""
     log_evidence = model.posterior(tau * histogram.deviation).log_evidence
     total = (0.5 * histogram.count.sum() + prior.concentration) * np.log(tau) - prior.rate * tau
+    total += 9.0 * np.log1p(-model.probability)  # the prior Beta(1, 10) of π
     return float(total - 0.5 * tau * model.largest_weight * histogram.penalty + histogram.count @ log_evidence)
 
 
 def noise_limits(kind: type[SlabModel]) -> tuple[Array, Array]:
-    """Least and largest (ln τ, logit π, ln shape, ln ζ)."""
-    limits = [(1e-304, LARGEST_PRECISION), PROBABILITY_RANGE, kind.shape_range, (kind.narrowest, WIDEST_SLAB)]
+    """Least and largest (ln τ, logit π, shape parameter, ln ζ)."""
+    limits = [(1e-304, LARGEST_PRECISION), PROBABILITY_RANGE, (1.0, 1.0), (kind.narrowest, WIDEST_SLAB)]
     low, high = np.log(limits).T
     low[1], high[1] = logit(PROBABILITY_RANGE)
+    low[2], high[2] = sorted(kind.shape_parameter(shape) for shape in kind.shape_range)
     return low, high
 
 

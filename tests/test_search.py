@@ -181,11 +181,8 @@ class TestTrace:
         assert [rank for event, rank in born if "+" in event][-1] == 3
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
 
-    def test_deaths_are_told(self, small):
-        assert any(event.startswith("died") for event in small.trace_["event"])
-
-    def test_surplus_components_go(self, small):
-        """Started with copies of the truth, cut in two, and of noise."""
+    def test_surplus_components_go_and_the_trace_tells(self, small):
+        """Started with copies of the truth, cut in two, and with noise."""
         rng = np.random.default_rng(0)
         share = 2.0 ** (-1 / 3)
         init = [
@@ -194,6 +191,10 @@ class TestTrace:
         ]
         model = fit(SMALL, init=init)
         assert model.rank_ == 3
+        started, ranks = model.trace_["event"][0], model.trace_["rank"]
+        assert started == f"started with {ranks[0]}"
+        for before, row in zip(ranks, model.trace_[1:], strict=False):
+            assert row["rank"] == before or row["event"].split()[0] in ("died", "merged", "pruned", "born")
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
 
 

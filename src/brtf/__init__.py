@@ -9,9 +9,10 @@ from brtf.observations import Observations
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF, load
+    from brtf.evaluation import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["BRTF", "Observations", "__version__", "datasets", "load", "metrics"]
+__all__ = ["BRTF", "Observations", "__version__", "datasets", "evaluate", "load", "metrics"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from brtf import estimator
 
         return getattr(estimator, name)
+    if name == "evaluate":
+        from brtf.evaluation import evaluate
+
+        return evaluate
     raise AttributeError(f"module 'brtf' has no attribute {name!r}")
 
 

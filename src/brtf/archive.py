@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 from brtf.checks import check_labels, check_shape
 from brtf.distributions import Gamma, RowGaussians
 from brtf.local import LOCAL_MODELS, SlabModel
-from brtf.model import MeanFieldOutliers, Prior, State
+from brtf.model import MeanFieldOutliers, Prior, SliceNoise, State
 from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
 from brtf.storage import CorruptFile, read_archive, write_archive
 from brtf.trace import Record, StopReason
+from brtf.transforms import TRANSFORMS
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -35,6 +37,9 @@ def pack(result: Result) -> tuple[Header, Arrays]:
     arrays: Arrays = {}
     _pack_observations(result.observations, header, arrays)
     _pack_state(result.state, header, arrays)
+    if result.held_back is not None:
+        arrays["held_back.coords"] = result.held_back.entry_coords()
+        arrays["held_back.values"] = result.held_back.values
     for field in ("sweep", "bound", "rank", "noise_variance"):
         arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in result.trace])
     header["events"] = {str(i): record.event for i, record in enumerate(result.trace) if record.event}
@@ -70,14 +75,20 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
+    settings = Settings(**header["settings"])
+    held_back = _unpack_held_back(arrays, observations)
+    for data in (observations, held_back):
+        if data is not None:
+            TRANSFORMS[settings.transform]().check(data)
     return Result(
         observations=observations,
         state=state,
         trace=trace,
         stop_reason=StopReason[header["stop_reason"]],
-        settings=Settings(**header["settings"]),
+        settings=settings,
         seconds=float(header["seconds"]),
         version=str(header["library"]),
+        held_back=held_back,
     )
 
 
@@ -124,12 +135,24 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
     return Observations(shape, values, mask, None, scale, labels)
 
 
+def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observations | None:
+    if "held_back.values" not in arrays:
+        return None
+    n_held_back = arrays["held_back.values"].size
+    coords = _array(arrays, "held_back.coords", (observations.order, n_held_back), kind="i")
+    values = _array(arrays, "held_back.values", (n_held_back,))
+    return Observations.from_coords(coords, values, observations.shape)
+
+
 def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
     for mode, rows in enumerate(state.factors):
         arrays[f"factor.{mode}.mean"] = rows.mean
         arrays[f"factor.{mode}.cov"] = rows.cov
     _pack_gamma("lam", state.lam, arrays)
     _pack_gamma("tau", state.tau, arrays)
+    if state.slices is not None:
+        header["slices"] = {"modes": list(state.slices.modes), "concentration": state.slices.concentration}
+        _pack_gamma("slices", state.slices.precision, arrays)
     if isinstance(state.outliers, MeanFieldOutliers):
         header["outliers"] = {"concentration": state.outliers.concentration, "rate": state.outliers.rate}
         arrays["outliers.mean"] = state.outliers.mean
@@ -159,7 +182,19 @@ def _unpack_state(header: Header, arrays: Arrays, observations: Observations) ->
         lam=_unpack_gamma("lam", arrays, (rank,), (rank,)),
         tau=_unpack_gamma("tau", arrays, (), ()),
         outliers=outliers,
+        slices=_unpack_slices(header, arrays, observations.shape),
     )
+
+
+def _unpack_slices(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> SliceNoise | None:
+    if "slices" not in header:
+        return None
+    modes = tuple(int(mode) for mode in header["slices"]["modes"])
+    concentration = float(header["slices"]["concentration"])
+    if not 0 < concentration < np.inf or list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
+        raise ValueError("the numbers of the slices' noise are out of range")
+    n_slices = (math.prod(shape[mode] for mode in modes),)
+    return SliceNoise(modes, _unpack_gamma("slices", arrays, n_slices, n_slices), concentration)
 
 
 def _unpack_local_model(kind: str, probability: float, shape: float, width: float) -> SlabModel:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from brtf.distributions import Array
 from brtf.local import LocalPosterior, SlabModel
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import Observations
@@ -52,21 +54,36 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
     )
 
 
-def calibrated_terms(state: State, fit: Fit, local: LocalPosterior | None, *, collapsed: bool) -> BoundTerms:
+def calibrated_terms(
+    state: State, fit: Fit, local: LocalPosterior | None, slice_index: NDArray[np.intp] | None, *, collapsed: bool
+) -> BoundTerms:
     """C3, C4: the bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
 
-    Form 1 (``collapsed`` false) has D = (y−x̄)² and the extra term −½ τ̄ w_max Σ Var x; form 2 has D = E[(y−x)²].
+    Form 1 (``collapsed`` false) has D = (y−x̄)² and the extra term −½ τ̄ w_max Σ Var x; form 2 has D = E[(y−x)²]. With
+    noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for every entry of a slice.
     """
-    if local is None or not isinstance(state.outliers, SlabModel):
-        return bound_terms(state, fit)
-    likelihood = 0.5 * fit.residual.size * (float(state.tau.mean_log) - LOG_TWO_PI) + float(local.log_evidence.sum())
-    if not collapsed:
-        likelihood -= 0.5 * float(state.tau.mean) * state.outliers.largest_weight * fit.variance_sum
+    tau = float(state.tau.mean)
+    likelihood = 0.5 * fit.residual.size * (float(state.tau.mean_log) - LOG_TWO_PI)
+    noise = -state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
+    relative: Array | float = 1.0
+    if state.slices is not None and slice_index is not None:
+        slices = state.slices
+        relative = slices.precision.mean[slice_index]
+        likelihood += 0.5 * float(slices.precision.mean_log[slice_index].sum())
+        noise -= slices.precision.kl(slices.concentration, slices.concentration)
+    if local is not None and isinstance(state.outliers, SlabModel):
+        likelihood += float(local.log_evidence.sum())
+        if not collapsed:
+            likelihood -= 0.5 * tau * state.outliers.largest_weight * fit.variance_sum
+    elif isinstance(relative, float):
+        likelihood -= 0.5 * tau * expected_square_sum(fit, None)
+    else:
+        likelihood -= 0.5 * tau * float(relative @ fit.deviation)
     return BoundTerms(
         likelihood=likelihood,
         factors=-sum(rows.kl(state.lam) for rows in state.factors),
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
-        noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),
+        noise=noise,
         outliers=0.0,
         outlier_precisions=0.0,
     )

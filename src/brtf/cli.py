@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
@@ -19,7 +19,8 @@ import click
 import numpy as np
 
 from brtf import __version__
-from brtf.settings import INFERENCES, INITS, Settings
+from brtf.evaluation import PATTERNS
+from brtf.settings import INFERENCES, INITS, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
@@ -69,17 +70,40 @@ def main(context: click.Context) -> int:
     return DONE
 
 
+def _reads_input(command: Callable[..., int]) -> Callable[..., int]:
+    """The argument INPUT and the options that say how to read it."""
+    for option in (
+        click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
+        click.option(
+            "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
+        ),
+        click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file."),
+        click.option(
+            "--mask", type=click.Path(path_type=Path), help="What is observed: .npy .npz .mat of True/False or 1/0."
+        ),
+        click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def _read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:
+    from brtf.observations import observe
+    from brtf.readers import read_mask, read_tensor
+
+    columns = None if index is None else [name.strip() for name in index.split(",")]
+    tensor = read_tensor(source, key=key, index=columns, value=value)
+    return observe(tensor, None if mask is None else read_mask(mask))
+
+
 @main.command()
-@click.argument("source", metavar="INPUT", type=click.Path(path_type=Path))
-@click.option("--mask", type=click.Path(path_type=Path), help="What is observed: .npy .npz .mat of True/False or 1/0.")
-@click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file.")
-@click.option("--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value].")
-@click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last].")
+@_reads_input
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to write the results.")
 @click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100].")
 @click.option("--inference", type=click.Choice(INFERENCES), default=DEFAULTS.inference, show_default=True)
 @click.option("--no-outliers", is_flag=True, help="Fit a model without outliers.")
 @click.option("--init", type=click.Choice(INITS), default=DEFAULTS.init, show_default=True, help="Where to start.")
+@click.option("--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or the logarithm of the data.")
 @click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up.")
 @click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the start.")
@@ -108,12 +132,8 @@ def fit(
     likely outliers than not). Positions count from 0, or from 1 if INPUT is .tns.
     """
     from brtf.estimator import BRTF
-    from brtf.observations import observe
-    from brtf.readers import read_mask, read_tensor
 
-    columns = None if index is None else [name.strip() for name in index.split(",")]
-    tensor = read_tensor(source, key=key, index=columns, value=value)
-    observations = observe(tensor, None if mask is None else read_mask(mask))
+    observations = _read(source, mask, key, index, value)
     model = BRTF(outliers=not no_outliers, random_state=seed, progress=not quiet and sys.stderr.isatty(), **settings)
     written: list[Path] = []
     with _staged(out) as staging:
@@ -138,7 +158,8 @@ def fit(
 def show(result: Path, as_json: bool) -> int:
     """Print what a saved fit found: the summary, the strength of every component, the end of the trace.
 
-    The strength of a component is the root mean square of its rank-one term, in the units of the data.
+    The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
+    transformed data if a transform was fitted.
     """
     from brtf.estimator import load
 
@@ -152,11 +173,60 @@ def show(result: Path, as_json: bool) -> int:
         _print_json({**numbers, "component_strengths": strengths, "trace": records})
         return DONE
     click.echo(_summary_text(numbers))
-    click.echo("\nStrength of the components (root mean square, in the units of the data)")
+    units = _fitted_to(numbers["transform"])
+    click.echo(f"\nStrength of the components (root mean square, in the units of {units})")
     click.echo(_table([(str(component), f"{strength:.4g}") for component, strength in enumerate(strengths)]))
     click.echo(f"\nLast sweeps of {len(model.trace_)}")
     click.echo(_table([names, *([_cell(entry) for entry in record] for record in trace.tolist())]))
     return DONE
+
+
+@main.command()
+@_reads_input
+@click.option(
+    "--inference",
+    "inferences",
+    type=click.Choice(INFERENCES),
+    multiple=True,
+    default=INFERENCES,
+    show_default=True,
+    help="What to compare; may be given several times.",
+)
+@click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
+@click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
+@click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often to draw what is hidden."
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of draws and fits.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def evaluate(
+    source: Path,
+    mask: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    inferences: tuple[str, ...],
+    repeats: int,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Hide some observed entries of INPUT, predict them from the others, and compare.
+
+    Prints for every inference the errors at the hidden entries (root mean square, mean, median), the mean log
+    predictive density, the share of hidden values inside their 50, 80 and 95 % intervals, the mean width of the last,
+    the rank and the seconds; means over the repeats. INPUT is read as by `brtf fit`.
+    """
+    from brtf.estimator import BRTF
+    from brtf.evaluation import evaluate
+
+    models = {inference: BRTF(inference=inference) for inference in inferences}
+    found = evaluate(_read(source, mask, key, index, value), model=models, n_repeats=repeats, **options)
+    if as_json:
+        _print_json({**options, "repeats": repeats, "rows": found.rows})
+    else:
+        click.echo(found.table())
+    return DONE if all(row["converged"] for row in found.rows) else NOT_CONVERGED
 
 
 @main.command()
@@ -220,6 +290,7 @@ def _summary(model: BRTF) -> dict[str, Any]:
         "n_observed": observations.n_observed,
         "observed_share": observations.n_observed / observations.n_entries,
         "inference": result.settings.inference,
+        "transform": result.settings.transform,
         "rank": model.rank_,
         "rank_limit": result.settings.rank_limit(observations.shape),
         "noise_sd": math.sqrt(model.noise_variance_),
@@ -239,6 +310,7 @@ def _summary_text(numbers: dict[str, Any]) -> str:
             ("shape", _times(numbers["shape"])),
             ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
             ("inference", numbers["inference"]),
+            ("fitted to", _fitted_to(numbers["transform"])),
             ("rank", f"{numbers['rank']} (at most {numbers['rank_limit']} considered)"),
             ("noise", f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"),
             ("outliers", f"{100 * numbers['outlier_rate']:.3g} % of the observed entries"),
@@ -247,6 +319,11 @@ def _summary_text(numbers: dict[str, Any]) -> str:
             ("stopped", numbers["stop_reason"]),
         ]
     )
+
+
+def _fitted_to(transform: str | None) -> str:
+    """What the components add up to, and whose units the noise is in."""
+    return "the data" if transform is None else f"{transform}(data)"
 
 
 @contextmanager

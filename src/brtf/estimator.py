@@ -6,7 +6,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -24,30 +25,38 @@ from brtf.memory import check_memory
 from brtf.observations import Labels, Observations, observe, warn_empty_slices
 from brtf.result import Quantity, Result, as_structured
 from brtf.settings import Settings
+from brtf.streaming import absorb, place_last
 from brtf.trace import Record
+from brtf.transforms import TRANSFORMS
 
 Array = NDArray[np.float64]
+FEWEST_HELD_BACK = 20
+"""With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
 
 class _OptionAndMethod:
     """One name for an option of the constructor and a method of the fitted model.
 
     ``BRTF(outliers=False)`` says that the model has no outliers; ``model.outliers()`` returns those that were found.
+    ``BRTF(transform="log")`` fits the logarithm of Y; ``model.transform(Y)`` returns loadings.
     The option lives in the instance's ``__dict__`` and is read by ``get_params``; the attribute is the method.
     """
 
-    def __init__(self, method: Callable[[Any], Any]) -> None:
+    def __init__(self, method: Callable[..., Any]) -> None:
         self.method = method
-        self.__doc__ = method.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __get__(self, instance: Any, owner: type) -> Any:
-        return self if instance is None else self.method.__get__(instance, owner)
+        return self.method if instance is None else self.method.__get__(instance, owner)
 
     def __set__(self, instance: Any, value: Any) -> None:
         instance.__dict__[self.name] = value
+
+
+class _UnavailableError(AttributeError, ValueError):
+    """A method that the options leave out: absent to ``hasattr``, as scikit-learn asks, and a wrong value to a user."""
 
 
 class BRTF(BaseEstimator):
@@ -67,6 +76,17 @@ class BRTF(BaseEstimator):
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
         Start from the unfoldings' singular vectors, from N(0, 1), or from the given factor matrices (I_n, R).
+    noise : {"common", "per-slice", "auto"}
+        Whether all entries have the same noise level, or every slice its own; "auto" lets the bound decide.
+    noise_modes : sequence of int or None
+        The modes along which the noise differs, e.g. (0,) for one level per row of the first mode, (0, 1) for one per
+        pair. None: the first mode, or with "auto" the mode that raises the bound most.
+    calibrate : None or "conformal"
+        ``"conformal"`` holds back a random 5 % of the observed entries and stretches the intervals of new observations
+        so that they cover these: see :meth:`predict_interval`.
+    transform : {None, "sqrt", "log"}
+        Fit the square root or the logarithm of Y: t(Y) = X + S + noise. Answers are in the units of Y where nothing
+        else is said, and bounds and scores of different transforms of the same data compare.
     max_sweeps : int
         Sweeps after which to give up.
     tol : float
@@ -81,12 +101,14 @@ class BRTF(BaseEstimator):
     Attributes
     ----------
     rank_ : number of components found
-    factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products
+    factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
+        transform the mean of t⁻¹ of it
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for factors in units of the data's scale
-    noise_variance_ : variance of the noise, in the squared units of Y
+    noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;
+        with a transform that of t(Y)
     outlier_rate_ : mean outlier probability of the observed entries
-    bound_ : final lower bound of ln p(Y), in nats
+    bound_ : final lower bound of ln p(Y), in nats; with a transform it includes Σ ln |dt/dy|
     trace_ : structured array, one row a sweep: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
     shape_in_, n_observed_, n_features_in_ : what it was given
@@ -109,6 +131,10 @@ class BRTF(BaseEstimator):
         inference: str = "calibrated",
         outliers: bool = True,
         init: Any = "spectral",
+        noise: str = "common",
+        noise_modes: Sequence[int] | None = None,
+        calibrate: str | None = None,
+        transform: str | None = None,
         max_sweeps: int = 500,
         tol: float = 1e-6,
         dtype: DTypeLike | None = None,
@@ -119,6 +145,10 @@ class BRTF(BaseEstimator):
         self.inference = inference
         self.outliers = outliers
         self.init = init
+        self.noise = noise
+        self.noise_modes = noise_modes
+        self.calibrate = calibrate
+        self.transform = transform
         self.max_sweeps = max_sweeps
         self.tol = tol
         self.dtype = dtype
@@ -146,21 +176,103 @@ class BRTF(BaseEstimator):
             inference=self.inference,
             outliers=self.__dict__["outliers"],
             init=self.init,
+            noise=self.noise,
+            noise_modes=None if self.noise_modes is None else tuple(self.noise_modes),
+            calibrate=self.calibrate,
+            transform=self.__dict__["transform"],
             max_sweeps=self.max_sweeps,
             tol=self.tol,
         )
         observations = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
+        transform = TRANSFORMS[settings.transform]()
+        transform.check(observations)
+        rng = _generator(self.random_state)
+        held_back = None
+        if settings.calibrate is not None:
+            observations, held_back = _hold_back(observations, rng)
         warn_empty_slices(observations)
         _check_fit_memory(observations, settings)
+        modelled = transform.apply(observations)
+        observations = replace(observations, scale=modelled.scale)
         started = time.perf_counter()
-        with tqdm(total=settings.max_sweeps, unit="sweep", disable=not self.progress) as bar:
-
-            def show(record: Record) -> None:
-                bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
-                bar.update(record.sweep - bar.n)
-
-            fitted = run(observations, settings, _generator(self.random_state), show)
+        with _progress_bar(settings.max_sweeps, shown=self.progress) as show:
+            fitted = run(modelled, settings, rng, show)
         seconds = time.perf_counter() - started
+        self._adopt(
+            Result(
+                observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__, held_back
+            )
+        )
+        if not self.converged_:
+            warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
+        return self
+
+    @property
+    def partial_fit(self) -> Callable[..., BRTF]:
+        """Go on from the fit with new slices of the first mode: ``partial_fit(Y, y=None, *, mask=None)``.
+
+        The posterior so far is the prior of the new block: factors, component precisions, noise and outlier numbers are
+        updated as if the earlier entries were still there, the new rows are appended to the earlier ones, and those
+        stay as they are. Without an earlier fit it is :meth:`fit`. Time and memory depend on the block and on the
+        posterior, not on the entries seen so far, which are not kept; the options and the data's scale are those of the
+        first block.
+
+        Afterwards ``factors_``, :meth:`low_rank`, :meth:`predict` and ``shape_in_`` speak of all rows. What needs the
+        entries speaks of the newest block only: :meth:`outliers` and :meth:`outlier_probability` are sparse arrays of
+        the whole shape that are filled in its rows, :meth:`impute` gives the low-rank part in all earlier rows, and
+        ``n_observed_``, ``outlier_rate_``, ``trace_`` and ``bound_``, a bound of ln p(block | earlier blocks), are
+        those of the block. Summed over the blocks, the bounds come close to the one of a fit to all data.
+
+        The rank and the kind of outliers are those of the first block, which has to be large enough to show every
+        component. Only for ``inference="calibrated"`` with one noise level and without ``calibrate``.
+
+        Parameters
+        ----------
+        Y : array-like (n, I_1, …, I_{N−1})
+            Any number of new rows; the other modes as before.
+        y, mask
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import brtf
+        >>> data = brtf.datasets.synthetic((60, 20, 15), 3, outliers=0.1, missing=0.3, seed=0)
+        >>> model = brtf.BRTF(random_state=0)
+        >>> for start in range(0, 60, 10):
+        ...     _ = model.partial_fit(data.observed[start : start + 10])
+        >>> model.shape_in_, model.rank_
+        ((60, 20, 15), 3)
+        """
+        if self.inference == "paper":
+            raise _UnavailableError(
+                'partial_fit needs inference="calibrated", got "paper", which learns numbers of its own for every '
+                "entry. Choose calibrated inference, or fit all data at once."
+            )
+        return self._partial_fit
+
+    def _partial_fit(self, Y: Any, y: Any = None, *, mask: Any = None) -> BRTF:
+        """See :attr:`partial_fit`."""
+        if not hasattr(self, "result_"):
+            return self.fit(Y, y, mask=mask)
+        result = self.result_
+        if result.held_back is not None:
+            raise ValueError(
+                "partial_fit cannot go on from a fit whose intervals are calibrated by entries held back, got "
+                f"calibrate={result.settings.calibrate!r}. Fit with calibrate=None."
+            )
+        block = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
+        _check_shape(self, block, same_rows=False)
+        settings = result.settings
+        _check_fit_memory(block, replace(settings, max_rank=max(1, result.rank)))
+        started = time.perf_counter()
+        with _progress_bar(settings.max_sweeps, shown=self.progress) as show:
+            fitted = absorb(result.as_modelled(block), result.state, settings, show)
+        seconds = time.perf_counter() - started
+        observations = place_last(block, result.observations)
         self._adopt(
             Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
         )
@@ -199,11 +311,17 @@ class BRTF(BaseEstimator):
         return self.result_
 
     def low_rank(self) -> Array:
-        """The posterior mean of the low-rank part X, a dense array of the shape of Y."""
+        """The posterior mean of the low-rank part X, a dense array of the shape of Y.
+
+        With a transform that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
+        """
         return self._fitted().low_rank()
 
     def _found_outliers(self) -> Any:
-        """The posterior mean of the outliers S; dense (0 where missing), or sparse for sparse data."""
+        """The posterior mean of the outliers S; dense (0 where missing), or sparse for sparse data.
+
+        With a transform what they make of Y: y − t⁻¹(t(y) − s̄).
+        """
         result = self._fitted()
         return result.place(result.outliers_at_entries(), 0.0)
 
@@ -237,7 +355,10 @@ class BRTF(BaseEstimator):
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
         """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
 
-        With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``.
+        With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
+        observation is infinite where it does not exist: always with ``transform="log"``, as the exponential of a
+        Student-t has no mean. :meth:`predict_interval` has an answer there too. With a transform the mean is that of
+        :meth:`low_rank`: that of an observation would be larger, by the noise, or infinite.
         """
         result = self._fitted()
         mean = result.low_rank(coords)
@@ -246,7 +367,16 @@ class BRTF(BaseEstimator):
     def predict_interval(
         self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank"
     ) -> tuple[Array, Array]:
-        """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability."""
+        """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability.
+
+        With a transform its ends are those for t(Y), transformed back. With ``"sqrt"`` it holds a little more where
+        zero is within reach.
+
+        After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
+        the ⌈(n+1) level⌉-th smallest |y − x̄| / half width of the n entries held back. A new entry, exchangeable with
+        those, is then covered with that probability on average over entries, whatever the noise; infinite where n is
+        too small for the level.
+        """
         return self._fitted().interval(coords, level=level, of=of)
 
     def sample(
@@ -260,22 +390,25 @@ class BRTF(BaseEstimator):
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """Mean log predictive density of the observed entries of Y, which should be held-out ones.
 
-        Y has the shape of the data that were fitted; ``y`` as in :meth:`fit`.
+        Y has the shape of the data that were fitted; ``y`` as in :meth:`fit`. With a transform too it is a density of
+        Y, so models with different transforms compare.
         """
         result = self._fitted()
         observations = observe(Y, _mask_argument(y, mask))
         _check_shape(self, observations, same_rows=True)
         return float(np.mean(result.log_density(observations)))
 
+    @_OptionAndMethod
     def transform(self, Y: Any, return_std: bool = False) -> Any:
         """Loadings (n, rank_) of new slices of the first mode, all else held; with ``return_std`` also their std.
 
-        Y has any number of rows; its other modes are those of the data that were fitted.
+        Y has any number of rows; its other modes and its units are those of the data that were fitted: the option
+        ``transform`` is applied to it.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
         _check_shape(self, observations, same_rows=False)
-        rows = fold_in(replace(observations, scale=result.scale), result.state, result.settings)
+        rows = fold_in(result.as_modelled(observations), result.state, result.settings)
         share = result.scale ** (1.0 / observations.order)
         loadings = rows.mean * share
         if not return_std:
@@ -316,6 +449,18 @@ def label(values: Array, labels: Labels) -> Any:
     return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
 
 
+@contextmanager
+def _progress_bar(n_sweeps: int, *, shown: bool) -> Iterator[Callable[[Record], None]]:
+    """A function that shows every record on a bar, if it is to be shown."""
+    with tqdm(total=n_sweeps, unit="sweep", disable=not shown) as bar:
+
+        def show(record: Record) -> None:
+            bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
+            bar.update(record.sweep - bar.n)
+
+        yield show
+
+
 def _generator(random_state: Any) -> np.random.Generator:
     """One Generator from whatever scikit-learn users pass as a seed."""
     if isinstance(random_state, np.random.RandomState):
@@ -326,6 +471,21 @@ def _generator(random_state: Any) -> np.random.Generator:
         raise ValueError(
             f"random_state must be None, an integer of at least 0 or a NumPy generator, got {random_state!r}."
         ) from error
+
+
+def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:
+    """What to fit, and a random one in twenty of the entries, by which the intervals are calibrated."""
+    n_observed = observations.n_observed
+    n_held_back = n_observed // 20
+    if n_held_back < FEWEST_HELD_BACK:
+        raise ValueError(
+            f'calibrate="conformal" holds back 5 % of the observed entries and needs at least {FEWEST_HELD_BACK} of '
+            f"them, but Y has {n_observed} observed entries, which gives {n_held_back}. "
+            f"Give at least {20 * FEWEST_HELD_BACK}, or use calibrate=None."
+        )
+    held_back = np.zeros(n_observed, dtype=bool)
+    held_back[rng.choice(n_observed, n_held_back, replace=False)] = True
+    return observations.select(~held_back), observations.select(held_back)
 
 
 def _mask_argument(positional: Any, mask: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -102,9 +102,8 @@ def calibrated_inference(observations: Observations, settings: Settings, rng: np
     """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
     values = entry_values(observations)
     problem = Problem(observations, values, sweep_order(observations, values), collapsed=True)
-    max_rank = settings.rank_limit(observations.shape)
-    search = Search(problem, max_rank, settings.max_sweeps, settings.tol, rng)
-    for step in search.run(calibrated_starts(problem, settings, max_rank, rng)):
+    search = Search(problem, settings, rng)
+    for step in search.run(calibrated_starts(problem, settings, search.max_rank, rng)):
         state = step.point.state
         yield state, Record(step.n_sweeps, step.point.bound, state.rank, state.noise_variance, step.event)
 
@@ -143,6 +142,8 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
     """
     if not isinstance(state.outliers, SlabModel):
         return paper.fold_in(observations, state, settings.max_sweeps)
+    if state.slices is not None and 0 in state.slices.modes:
+        state = replace(state, slices=None)  # nothing is known of the noise of new rows but what is typical
     problem = Problem(observations, entry_values(observations), (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
     state = state.with_factor(0, start)

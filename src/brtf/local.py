@@ -63,13 +63,24 @@ class SlabModel:
 
     @property
     def parameters(self) -> Array:
-        """(logit π, ln shape, ln ζ): where the numbers are free."""
-        return np.array([logit(self.probability), np.log(self.shape), np.log(self.width)])
+        """(logit π, shape parameter, ln ζ): where the numbers are free, and the bound is smooth up to their limits."""
+        return np.array([logit(self.probability), self.shape_parameter(self.shape), np.log(self.width)])
 
     @classmethod
     def from_parameters(cls, parameters: Array) -> SlabModel:
-        """The model with the given (logit π, ln shape, ln ζ)."""
-        return cls(float(expit(parameters[0])), float(np.exp(parameters[1])), float(np.exp(parameters[2])))
+        """The model with the given parameters."""
+        shape = cls.shape_from_parameter(float(parameters[1]))
+        return cls(float(expit(parameters[0])), shape, float(np.exp(parameters[2])))
+
+    @classmethod
+    def shape_parameter(cls, shape: float) -> float:
+        """1/ν: Gaussian noise is at zero, not at infinity, so a descent gets there."""
+        return 1.0 / shape
+
+    @classmethod
+    def shape_from_parameter(cls, parameter: float) -> float:
+        """The inverse of :meth:`shape_parameter`."""
+        return 1.0 / parameter
 
     def rescaled(self, ratio: float) -> SlabModel:
         """The same outliers when the noise precision is multiplied by ``ratio``."""
@@ -91,7 +102,7 @@ class SlabModel:
         raise TypeError("SlabModel is abstract")  # both implementations define it
 
     def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """ln f, and its derivatives by ln ρ, logit π, ln shape and ln ζ; each of the shape of ρ."""
+        """ln f, and its derivatives by ln ρ and by the three parameters; each of the shape of ρ."""
         raise TypeError("SlabModel is abstract")
 
     @property
@@ -121,6 +132,15 @@ class StudentSlab(SlabModel):
     """
 
     shape_range = (0.1, 50.0)
+
+    @classmethod
+    def shape_parameter(cls, shape: float) -> float:
+        """ln a₀."""
+        return float(np.log(shape))
+
+    @classmethod
+    def shape_from_parameter(cls, parameter: float) -> float:
+        return float(np.exp(parameter))
 
     @property
     def largest_weight(self) -> float:
@@ -310,9 +330,9 @@ def _student_constant(nu: float) -> float:
 
 
 def _student_by_shape(nu: float, rho: Array) -> Array:
-    """Derivative by ln ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
+    """Derivative by 1/ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
     constant = nu * (digamma(0.5 * (nu + 1.0)) - digamma(0.5 * nu)) - 1.0
-    return 0.5 * (constant - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
+    return -0.5 * nu * (constant - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
 
 
 def _hermite(knots: Array, values: Array, slopes: Array) -> PPoly:

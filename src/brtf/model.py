@@ -45,14 +45,33 @@ class MeanFieldOutliers:
 
 
 @dataclass(frozen=True, eq=False)
+class SliceNoise:
+    """Noise that differs between slices: entry m has the precision τ ω_g, g its position along the given modes.
+
+    ω_g ~ Ga(a_t, a_t) has mean one; a_t, learnt, says how much the slices differ.
+
+    Attributes
+    ----------
+    modes : the modes along which the noise differs
+    precision : q(ω), Gamma over (G,), G the number of positions, in C order over the modes
+    concentration : a_t
+    """
+
+    modes: tuple[int, ...]
+    precision: Gamma
+    concentration: float
+
+
+@dataclass(frozen=True, eq=False)
 class State:
-    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ) and the outliers' part (``None``: no outliers in the model)."""
+    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without)."""
 
     prior: Prior
     factors: tuple[RowGaussians, ...]
     lam: Gamma
     tau: Gamma
     outliers: MeanFieldOutliers | SlabModel | None
+    slices: SliceNoise | None = None
 
     @property
     def rank(self) -> int:
@@ -60,7 +79,7 @@ class State:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise, in units of the data's squared scale."""
+        """Variance of the noise in units of the data's squared scale; that of a typical slice where they differ."""
         inflation = self.outliers.noise_inflation if isinstance(self.outliers, SlabModel) else 1.0
         return inflation / float(self.tau.mean)
 

@@ -30,7 +30,16 @@ from brtf.checks import (
     type_name,
 )
 
-__all__ = ["BLOCK_ENTRIES", "Block", "Labels", "Observations", "observe", "robust_scale", "warn_empty_slices"]
+__all__ = [
+    "BLOCK_ENTRIES",
+    "Block",
+    "Labels",
+    "Observations",
+    "entry_positions",
+    "observe",
+    "robust_scale",
+    "warn_empty_slices",
+]
 
 BLOCK_ENTRIES = 65536
 """Entries handled together: half a megabyte of float64, which stays in a core's cache."""
@@ -162,6 +171,26 @@ class Observations:
             return np.stack(np.nonzero(self.mask))
         return np.indices(self.shape, dtype=np.intp).reshape(self.order, -1)
 
+    def select(self, chosen: NDArray[np.bool_]) -> Observations:
+        """The chosen entries alone, the others missing: dense data stay dense, sparse data sparse.
+
+        Parameters
+        ----------
+        chosen
+            (M,) True where an entry of the entry vector stays; at least one of them.
+        """
+        if chosen.all():
+            return self
+        values = self.values.reshape(-1)[chosen]
+        if self.coords is not None:
+            return _build(self.shape, values, None, self.coords[:, chosen], self.labels, None)
+        if self.mask is None:
+            mask = chosen.reshape(self.shape).copy()
+        else:
+            mask = np.zeros_like(self.mask)
+            mask[self.mask] = chosen
+        return _build(self.shape, values, mask, None, self.labels, None)
+
     @classmethod
     def from_coords(
         cls, coords: Any, values: Any, shape: Sequence[int], *, labels: Labels | None = None
@@ -279,6 +308,20 @@ def warn_empty_slices(observations: Observations) -> None:
                 UserWarning,
                 stacklevel=2,
             )
+
+
+def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray[np.intp]:
+    """Position of every entry along the given modes, (M,), numbered in C order over them."""
+    shape = observations.shape
+    if observations.coords is not None:
+        picked = tuple(observations.coords[mode] for mode in modes)
+        return np.ravel_multi_index(picked, tuple(shape[mode] for mode in modes))
+    numbers = np.arange(math.prod(shape[mode] for mode in modes))
+    lengths = [shape[mode] if mode in modes else 1 for mode in range(observations.order)]
+    in_order = np.argsort(modes)
+    numbers = numbers.reshape([shape[mode] for mode in modes]).transpose(in_order).reshape(lengths)
+    everywhere = np.broadcast_to(numbers, shape)
+    return everywhere.ravel() if observations.mask is None else everywhere[observations.mask]
 
 
 def robust_scale(values: NDArray[np.floating[Any]]) -> float:

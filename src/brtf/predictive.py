@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +92,16 @@ class ErrorLaw:
         dof = np.where(self.reach > 0, 1e12, self.dof)  # a uniform law is blurred by Gaussian noise
         noise = rng.standard_t(dof[component]) * np.sqrt(self.scale_sq[component])
         return noise + self.reach[component] * rng.uniform(-1.0, 1.0, size=shape)
+
+
+def split_conformal(scores: Array, level: float) -> float:
+    """The ⌈(n + 1) level⌉-th smallest of n scores; infinite where n is too small for that level.
+
+    One more score, exchangeable with these n, does not exceed it with probability ``level`` or more, and, where no two
+    scores are equal, at most ``level`` + 1/(n + 1).
+    """
+    place = math.ceil((scores.size + 1) * level)
+    return float(np.partition(scores, place - 1)[place - 1]) if place <= scores.size else math.inf
 
 
 def _flat_log_density(size: Array, reach: float, scale: Array) -> Array:

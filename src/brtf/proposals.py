@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf import kernels
-from brtf.calibrated import Point, Problem, retemper, with_noise
+from brtf.calibrated import Point, Problem, evaluate, relative_precision, retemper, with_noise
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 from brtf.model import Prior, State, component_amplitudes
-from brtf.observations import Observations
+from brtf.observations import entry_positions
 from brtf.starts import leading_left_singular
 from brtf.updates import row_grams, row_products, update_component_precisions
 
@@ -26,6 +26,10 @@ BEYOND_CHANCE = 1.2
 without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
 RANDOM_FITS, RANK_ONE_ROUNDS = 4, 10
 """Random starts of a rank-one fit, beside the spectral ones, and rounds of alternating least squares."""
+FEW_COMPONENTS = 16
+"""Up to so many components, each one's worth is looked at by taking it away."""
+SINGLE_ROW = 1.2
+"""Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
 LIKE = 0.25
 """Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
 L1_STEPS, MODEL_STEPS = 12, 6
@@ -114,12 +118,11 @@ def birth(
     residual has no more structure than the same residual with random signs.
     """
     residual = point.fit.residual
-    weights = np.ones_like(residual)
+    weights = _relative_weights(problem, point, clipped=clipped)
     if clipped:
-        limit = CLIP * 1.4826 * float(np.median(np.abs(residual)))
-        residual = np.clip(residual, -limit, limit)
-    elif point.local is not None:
-        weights = np.minimum(point.local.weight, 1.0)
+        spread = np.sqrt(weights)
+        limit = CLIP * 1.4826 * float(np.median(np.abs(residual) * spread))
+        residual = np.clip(residual, -limit / spread, limit / spread)
     columns: list[list[Array]] = []
     left = residual.copy()
     for k in range(n_components):
@@ -129,11 +132,19 @@ def birth(
             _, chance = best_rank_one(problem, flipped, weights, rng)
             if gain < BEYOND_CHANCE * chance:
                 return None
+        if _lives_on_a_fibre(fitted):
+            return None
         columns.append(fitted)
         for block in problem.observations.blocks():
             left[block.entries] -= kernels.low_rank_at(block, fitted)
     stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
     return add_components(problem, point.state, stacked)
+
+
+def _lives_on_a_fibre(columns: list[Array]) -> bool:
+    """Whether a component has but one row in two modes: then it describes a fibre of outliers and nothing shared."""
+    effective = [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns if len(c) > 1]
+    return sum(n_rows < SINGLE_ROW for n_rows in effective) >= 2
 
 
 def best_rank_one(
@@ -193,7 +204,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
     means = [rows.mean for rows in rest.factors]
     for block in problem.observations.blocks():
         residual[block.entries] = problem.values[block.entries] - kernels.low_rank_at(block, means)
-    weights = np.ones_like(residual) if point.local is None else np.minimum(point.local.weight, 1.0)
+    weights = _relative_weights(problem, point, clipped=False)
     fitted, _ = best_rank_one(problem, residual * weights, weights, rng)
     return add_components(problem, rest, fitted)
 
@@ -206,20 +217,32 @@ def death(problem: Problem, point: Point, component: int) -> State:
 def expendable_components(problem: Problem, point: Point) -> list[int]:
     """Components whose death could raise the bound, likeliest first.
 
-    Those that others may take over, having a like component in at least two modes, and those that explain little: less
-    than a few times the price of their parameters, ½ τ̄ M · amp² nats.
+    Those that others may take over, having a like component in at least two modes, and those whose entries, left to
+    noise and outliers, cost no more than a few times the price of their parameters.
     """
     state = point.state
     cosines = np.sort([np.abs(_cosines(rows.mean)) for rows in state.factors], axis=0)
     likeness = np.prod(cosines[-2:], axis=0)
     np.fill_diagonal(likeness, 0.0)
     alike = likeness.max(axis=1, initial=0.0)
-    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
-    nats = 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * component_amplitudes(state) ** 2
+    losses = np.array([_loss_without(problem, point, r) for r in range(state.rank)])
     price = sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3))
-    weak = nats < 5.0 * price
-    order = np.lexsort((nats, -alike, ~weak))
+    weak = losses < 5.0 * price
+    order = np.lexsort((losses, -alike, ~weak))
     return [int(r) for r in order if weak[r] or alike[r] > LIKE]
+
+
+def _loss_without(problem: Problem, point: Point, component: int) -> float:
+    """Nats that are lost when a component is taken away and nothing else changes.
+
+    Among many components, where looking is expensive, the loss of Gaussian noise ½ τ̄ w̄ M · amp² stands for it.
+    """
+    state = point.state
+    if state.rank <= FEW_COMPONENTS:
+        return point.bound - evaluate(problem, remove_components(state, np.array([component]))).bound
+    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
+    amplitude = float(component_amplitudes(state)[component])
+    return 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * amplitude**2
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
@@ -232,10 +255,12 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if state.rank == 0 or not isinstance(state.outliers, SlabModel):
         return None
     old, rows = state.factors[mode], robust_rows(problem, state, mode)
-    index = _row_of_entry(problem.observations, mode)
+    index = entry_positions(problem.observations, (mode,))
+    relative = relative_precision(problem, state)
+    noise = float(state.tau.mean) * (1.0 if relative is None else relative)
 
     def evidence(candidate: RowGaussians, residual: Array, model: SlabModel) -> Array:
-        log_evidence = model.posterior(float(state.tau.mean) * residual**2).log_evidence
+        log_evidence = model.posterior(noise * residual**2).log_evidence
         return np.bincount(index, log_evidence, old.n_rows) - 0.5 * (candidate.mean**2) @ state.lam.mean
 
     before = evidence(old, point.fit.residual, state.outliers)
@@ -254,36 +279,35 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
     if not isinstance(state.outliers, SlabModel):
         raise TypeError("robust_rows needs a local model with outliers")
     tau = float(state.tau.mean)
-    ridge = np.diag(state.lam.mean) / tau
+    relative = relative_precision(problem, state)
+    spread = np.ones_like(problem.values) if relative is None else np.sqrt(relative)
     rows, residual = state.factors[mode], problem.values
     for step in range(L1_STEPS + MODEL_STEPS):
+        size = spread * np.abs(residual)
         if step < L1_STEPS:
-            size = np.abs(residual)
             weights = 1.0 / np.maximum(size, 0.1 * float(np.median(size)) + 1e-300)
             weights = weights / float(np.max(weights))
         else:
-            weights = state.outliers.posterior(tau * residual**2).weight
+            weights = state.outliers.posterior(tau * size**2).weight
+        weights = spread**2 * weights
         grams = row_grams(problem.observations, state.factors, mode, weights)
         products = row_products(problem.observations, weights * problem.values, state.factors, mode)
-        rows = RowGaussians.from_natural(grams + ridge, products)
+        rows = RowGaussians.from_natural(tau * grams + np.diag(state.lam.mean), tau * products)
         residual = _residual(problem, state.with_factor(mode, rows))
     return rows
+
+
+def _relative_weights(problem: Problem, point: Point, *, clipped: bool) -> Array:
+    """Weights of the entries in a rank-one fit: the slices' relative precision, times the model's weights."""
+    relative = relative_precision(problem, point.state)
+    weights = np.ones_like(point.fit.residual) if relative is None else relative
+    return weights if clipped or point.local is None else weights * np.minimum(point.local.weight, 1.0)
 
 
 def _residual(problem: Problem, state: State) -> Array:
     means = [rows.mean for rows in state.factors]
     low_rank = [kernels.low_rank_at(block, means) for block in problem.observations.blocks()]
     return problem.values - np.concatenate(low_rank)
-
-
-def _row_of_entry(observations: Observations, mode: int) -> NDArray[np.intp]:
-    """The mode's index of every entry, (M,)."""
-    if observations.coords is not None:
-        return observations.coords[mode]
-    lengths = [1] * observations.order
-    lengths[mode] = observations.shape[mode]
-    index = np.broadcast_to(np.arange(observations.shape[mode]).reshape(lengths), observations.shape)
-    return index.ravel() if observations.mask is None else index[observations.mask]
 
 
 def _n_covariances(problem: Problem, length: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,10 +19,11 @@ from brtf.distributions import Array
 from brtf.local import LocalPosterior, SlabModel
 from brtf.memory import check_memory
 from brtf.model import MeanFieldOutliers, State
-from brtf.observations import BLOCK_ENTRIES, Block, Observations
-from brtf.predictive import ErrorLaw, error_law
+from brtf.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
+from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
 from brtf.trace import Record, StopReason
+from brtf.transforms import TRANSFORMS, Transform
 from brtf.updates import Fit, fit_at_entries
 
 Quantity = Literal["low_rank", "observation"]
@@ -31,13 +33,16 @@ Quantity = Literal["low_rank", "observation"]
 class Result:
     """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
 
+    Only the factors and the noise variance are those of t(Y), where the fit had a transform t.
+
     Attributes
     ----------
-    observations : the data, referred to and not copied
-    state : the posterior, in units of ``observations.scale``
+    observations : the data, referred to and not copied; their scale is that of t(Y)
+    state : the posterior of t(Y), in units of ``observations.scale``
     trace : one record a sweep
     stop_reason, settings : why it ended, and what was asked
     seconds : wall-clock time of the fit
+    held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
     """
 
     observations: Observations
@@ -47,6 +52,7 @@ class Result:
     settings: Settings
     seconds: float
     version: str
+    held_back: Observations | None = None
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
@@ -58,10 +64,28 @@ class Result:
     def scale(self) -> float:
         return self.observations.scale
 
+    @cached_property
+    def transform(self) -> Transform:
+        """The transform t between the data and what was fitted."""
+        return TRANSFORMS[self.settings.transform].for_data(self.observations.values)
+
+    def as_modelled(self, observations: Observations) -> Observations:
+        """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
+        return replace(self.transform.apply(observations), scale=self.scale)
+
+    @cached_property
+    def _modelled(self) -> Observations:
+        return self.as_modelled(self.observations)
+
     @property
-    def noise_variance(self) -> float:
-        """Variance of the noise in the squared units of the data; 1/τ̄ where the noise is Gaussian."""
-        return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
+    def noise_variance(self) -> Any:
+        """Variance of the noise in the squared units of t(Y): a number, or an array over the noise modes."""
+        slices = self.state.slices
+        if slices is None:
+            return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
+        lengths = [self.observations.shape[mode] for mode in slices.modes]
+        variances = (self.state.noise_variance / slices.precision.mean).reshape(lengths)
+        return _in_squared_units(variances, self.scale)
 
     @property
     def outlier_rate(self) -> float:
@@ -70,8 +94,9 @@ class Result:
 
     @property
     def bound_shift(self) -> float:
-        """What turns a bound of the scaled data into one of the data themselves: −M ln(scale)."""
-        return -self.observations.n_observed * float(np.log(self.scale))
+        """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
+        jacobian = float(self.transform.log_jacobian(self.observations.values).sum())
+        return jacobian - self.observations.n_observed * float(np.log(self.scale))
 
     @property
     def bound(self) -> float:
@@ -82,7 +107,7 @@ class Result:
     # ---- the low-rank part ---------------------------------------------------------------------------------
 
     def factor_means(self) -> list[Array]:
-        """Posterior means (I_n, R); their products give the low-rank part in the user's units."""
+        """Posterior means (I_n, R); their products give the low-rank part of t(Y) in its units."""
         share = self.scale ** (1.0 / self.observations.order)
         return [rows.mean * share for rows in self.state.factors]
 
@@ -92,13 +117,20 @@ class Result:
         return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.state.factors]
 
     def low_rank(self, coords: Any = None) -> Array:
-        """x̄ at the given coordinates (M,), or the whole tensor."""
+        """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a transform."""
+        centre = self._centre(coords) * self.scale
+        if self.transform.name is None:  # whose mean is x̄, whatever the variance
+            return centre
+        return self.transform.mean(centre, np.sqrt(self.low_rank_variance(coords)) * self.scale)
+
+    def _centre(self, coords: Any) -> Array:
+        """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
         means = [rows.mean for rows in self.state.factors]
         pieces = [kernels.low_rank_at(block, means) for block in self._blocks(coords)]
-        return self._assemble(pieces, coords) * self.scale
+        return self._assemble(pieces, coords)
 
     def low_rank_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
-        """Var x at the given coordinates (M,), or for the whole tensor, in units of the data's scale squared.
+        """Var x at the given coordinates (M,), or for the whole tensor, in units of the scale of t(Y) squared.
 
         ``"exact"`` is Σ_{rs} Π_n (ããᵀ+V)_{rs} − x̄² of the posterior; ``"first-order"`` is the paper's sum over the
         modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
@@ -124,14 +156,16 @@ class Result:
     # ---- outliers ------------------------------------------------------------------------------------------
 
     def outliers_at_entries(self) -> Array:
-        """Posterior mean of s at the observed entries, (M,)."""
+        """Posterior mean of s at the observed entries, (M,); with a transform y − t⁻¹(t(y) − s̄)."""
         outliers = self.state.outliers
         if outliers is None:
             return np.zeros(self.observations.n_observed)
         if isinstance(outliers, MeanFieldOutliers):
-            return outliers.mean * self.scale
-        fit, local = self._local_posterior(outliers)
-        return local.outlier_probability * (1.0 - local.slab_shrinkage) * fit.residual * self.scale
+            mean = outliers.mean
+        else:
+            fit, local = self._local_posterior(outliers)
+            mean = local.outlier_probability * (1.0 - local.slab_shrinkage) * fit.residual
+        return self.transform.outliers(self.observations.values.ravel(), mean * self.scale)
 
     def outlier_probability_at_entries(self) -> Array:
         """Posterior probability that each observed entry carries an outlier, (M,).
@@ -146,14 +180,33 @@ class Result:
             return np.zeros(self.observations.n_observed)
         if isinstance(outliers, SlabModel):
             return self._local_posterior(outliers)[1].outlier_probability
-        deviation = np.abs(fit_at_entries(self.observations, self.state.factors).residual)
+        deviation = np.abs(fit_at_entries(self._modelled, self.state.factors).residual)
         limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
         std = np.sqrt(outliers.var)
         return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
 
     def _local_posterior(self, model: SlabModel) -> tuple[Fit, LocalPosterior]:
-        fit = fit_at_entries(self.observations, self.state.factors, per_entry=True)
-        return fit, model.posterior(float(self.state.tau.mean) * fit.deviation)
+        fit = fit_at_entries(self._modelled, self.state.factors, per_entry=True)
+        relative = self._relative_precision(self.observations)
+        return fit, model.posterior(float(self.state.tau.mean) * relative * fit.deviation)
+
+    def _relative_precision(self, observations: Observations) -> Array:
+        """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
+        if self.state.slices is None:
+            return np.ones(observations.n_observed)
+        return self.state.slices.precision.mean[entry_positions(observations, self.state.slices.modes)]
+
+    def _relative_precision_at(self, coords: Any) -> Array | float:
+        """ω̄ of the slice of every entry asked for, in the shape of the answer; 1 where the noise is common."""
+        slices = self.state.slices
+        if slices is None:
+            return 1.0
+        shape = self.observations.shape
+        lengths = [shape[mode] for mode in slices.modes]
+        precision = slices.precision.mean.reshape(lengths)
+        if coords is not None:
+            return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
+        return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
 
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
@@ -167,12 +220,17 @@ class Result:
         return dense
 
     def impute(self, *, replace_outliers: bool = False) -> Array:
-        """The data with missing entries filled by the low-rank part; on request also without their outliers."""
+        """The data with missing entries filled by the low-rank part; on request also without their outliers.
+
+        Of entries held back it is not known whether they carry an outlier: then the low-rank part stands for them too.
+        """
         observed = self.observations.values.ravel().astype(np.float64)
         if replace_outliers:
             observed = observed - self.outliers_at_entries()
         filled = self.low_rank()
         filled[tuple(self.observations.entry_coords())] = observed
+        if self.held_back is not None and not replace_outliers:
+            filled[tuple(self.held_back.entry_coords())] = self.held_back.values
         return filled
 
     # ---- predictions ---------------------------------------------------------------------------------------
@@ -182,26 +240,47 @@ class Result:
         return error_law(self.state)
 
     def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
-        """Standard deviation of the low-rank part, or of a new observation."""
-        variance = self.low_rank_variance(coords)
-        return (np.sqrt(variance) if _is_low_rank(of) else self.error_law.std(variance)) * self.scale
+        """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
+        centre, variance = self._centre(coords), self.low_rank_variance(coords)
+        if _is_low_rank(of):
+            return self.transform.std(centre * self.scale, np.sqrt(variance) * self.scale)
+        relative = self._relative_precision_at(coords)
+        spread = np.sqrt(relative)
+        return self.transform.observation_std(self.error_law, spread * centre, relative * variance, self.scale / spread)
 
     def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
-        """Central credible interval of the low-rank part (Gaussian), or of a new observation (27)."""
+        """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         variance = self.low_rank_variance(coords)
         if _is_low_rank(of):
             half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
         else:
-            half = self.error_law.half_width(level, variance)
-        centre = self.low_rank(coords)
-        return centre - half * self.scale, centre + half * self.scale
+            relative = self._relative_precision_at(coords)
+            half = self.error_law.half_width(level, relative * variance) / np.sqrt(relative)
+            half = half * self._conformal_factor(level)
+        return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
+
+    def _conformal_factor(self, level: float) -> float:
+        """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them."""
+        if self.held_back is None:
+            return 1.0
+        fit = fit_at_entries(self.as_modelled(self.held_back), self.state.factors, per_entry=True)
+        relative = self._relative_precision(self.held_back)
+        half = self.error_law.half_width(level, relative * np.asarray(fit.variance)) / np.sqrt(relative)
+        return split_conformal(np.abs(fit.residual) / half, level)
 
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
-        fit = fit_at_entries(replace(observations, scale=self.scale), self.state.factors, per_entry=True)
-        return self.error_law.log_density(fit.residual, np.asarray(fit.variance)) - np.log(self.scale)
+        modelled = self.as_modelled(observations)
+        fit = fit_at_entries(modelled, self.state.factors, per_entry=True)
+        relative = self._relative_precision(observations)
+        spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
+        density = self.error_law.log_density(spread * fit.residual, variance)
+        if self.transform.mirrored:  # −z would have given the same y
+            mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
+            density = np.logaddexp(density, self.error_law.log_density(spread * mirrored, variance))
+        return density + np.log(spread) - np.log(self.scale) + self.transform.log_jacobian(observations.values.ravel())
 
     def sample(
         self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
@@ -221,8 +300,8 @@ class Result:
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = np.concatenate(pieces).reshape(shape)
         if not _is_low_rank(of):
-            draws += self.error_law.draw(rng, draws.shape)
-        return draws * self.scale
+            draws += self.error_law.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
+        return self.transform.inverse(draws * self.scale)
 
     # ---- entries asked for ---------------------------------------------------------------------------------
 

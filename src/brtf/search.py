@@ -9,10 +9,21 @@ import numpy as np
 
 from brtf import proposals
 from brtf.accelerate import Anderson
-from brtf.calibrated import Point, Problem, evaluate, learn_noise_globally, sweep, with_noise
-from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel
+from brtf.calibrated import (
+    Point,
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise,
+    learn_noise_globally,
+    slice_noise,
+    sweep,
+    with_noise,
+)
+from brtf.local import LOCAL_MODELS, FlatSlab, GaussianSlab, SlabModel
 from brtf.model import State
-from brtf.updates import negligible_components, update_component_precisions
+from brtf.settings import Settings
+from brtf.updates import Fit, fit_at_entries, negligible_components, update_component_precisions
 
 WORTH = 1.0
 """Nats by which a structural change must raise the bound."""
@@ -42,11 +53,14 @@ class Step:
 class Search:
     """One search: the best point so far, and the sweeps spent, on it and on proposals that were dropped."""
 
-    def __init__(self, problem: Problem, max_rank: int, max_sweeps: int, tol: float, rng: np.random.Generator) -> None:
+    def __init__(self, problem: Problem, settings: Settings, rng: np.random.Generator) -> None:
         self.problem = problem
-        self.max_rank = max_rank
-        self.max_sweeps = max_sweeps
-        self.tol = tol
+        self.max_rank = settings.rank_limit(problem.observations.shape)
+        self.max_sweeps = settings.max_sweeps
+        self.tol = settings.tol
+        self.noise_modes = settings.noise_candidates(problem.observations.order)
+        self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
+        self.must_differ = settings.noise == "per-slice"
         self.rng = rng
         self.n_sweeps = 0
         self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
@@ -58,27 +72,33 @@ class Search:
         Complete data with many components are searched in form 1, which is much cheaper there, and finished in form 2.
         """
         yield from self.start(starts)
-        if self.problem.observations.layout == "complete" and self.point.rank > LARGEST_COLLAPSED_RANK:
+        if self._many_components():
             self._change_form(collapsed=False)
             yield from self.explore()
             self._change_form(collapsed=True)
         yield from self.explore()
         yield from self.converge(self.tol * self.problem.observations.n_observed, n_sweeps=self.max_sweeps)
 
+    def _many_components(self) -> bool:
+        complete = self.problem.observations.layout == "complete" and not self.noise_modes
+        return complete and self.point.rank > LARGEST_COLLAPSED_RANK
+
     def _change_form(self, *, collapsed: bool) -> None:
         self.problem = replace(self.problem, collapsed=collapsed)
         self.point = evaluate(self.problem, self.point.state)
 
     def explore(self) -> Iterator[Step]:
-        """Rounds of all moves, until one gains less than a nat."""
-        before = -np.inf
-        while self.point.bound > before + WORTH:
-            yield from self.converge(0.1 * WORTH, n_sweeps=60)
-            yield from self.choose_model()
-            before = self.point.bound
-            yield from self.refresh()
-            yield from self.grow()
-            yield from self.shrink()
+        """Rounds of all moves, until one gains less than a nat: roughly converged ones first, then well converged."""
+        for gain in (self.roughly, 0.1 * WORTH):
+            before = -np.inf
+            while self.point.bound > before + WORTH:
+                yield from self.converge(gain, n_sweeps=60)
+                yield from self.choose_noise()
+                yield from self.choose_model()
+                before = self.point.bound
+                yield from self.refresh()
+                yield from self.grow()
+                yield from self.shrink()
 
     def start(self, starts: list[State]) -> Iterator[Step]:
         """Settle every start for a few sweeps and go on from the best."""
@@ -134,8 +154,9 @@ class Search:
             before = self.point
             if successes == MANY_AFTER and self.max_rank >= 2 * before.rank:
                 successes += 1
-                state = anneal(self.problem, self.max_rank, before.state.outliers, self.rng)
-                yield from self.judge(state, f"born {state.rank} anew", n_held=0)
+                for many in (anneal, least_squares):
+                    state = many(self.problem, self.max_rank, before.state, self.rng)
+                    yield from self.judge(state, f"born {state.rank} anew", n_held=0)
             n_components, clipped = BIRTHS[failures]
             n_components = min(n_components, self.max_rank - before.rank)
             birth = proposals.birth(self.problem, before, n_components, self.rng, clipped=clipped)
@@ -143,7 +164,7 @@ class Search:
                 yield from self.judge(birth, f"born {n_components}")
             if self.point.rank > before.rank:
                 failures, successes = 0, successes + 1
-                yield from self.converge(WORTH, n_sweeps=30)
+                yield from self.converge(self.roughly, n_sweeps=30)
             else:
                 failures += 1
 
@@ -181,6 +202,23 @@ class Search:
             name = type(best.state.outliers).__name__
             yield from self.judge(best.state, f"{name} chosen", n_held=0, n_free=20)
 
+    def choose_noise(self) -> Iterator[Step]:
+        """Noise that differs between slices, along the modes that raise the bound most; in any case where asked for."""
+        if not self.noise_modes or self.point.state.slices is not None:
+            return
+        points = []
+        for modes in self.noise_modes:
+            state = slice_noise(self.problem, self.point.state, modes)
+            state = learn_slices(self.problem, state, self.point.fit)
+            points.append(evaluate_at(self.problem, state, self.point.fit))
+        best = max(points, key=lambda point: point.bound)
+        modes = best.state.slices.modes if best.state.slices is not None else ()
+        if self.must_differ or best.bound > self.point.bound + WORTH:
+            gain = best.bound - self.point.bound
+            self.point = best
+            yield Step(self.point, self.n_sweeps, f"noise per slice of {modes} ({gain:+.1f})")
+            yield from self.converge(self.roughly, n_sweeps=60)
+
     def _budget(self, n_sweeps: int) -> Iterator[int]:
         """Count sweeps, as long as there are any left."""
         for k in range(min(n_sweeps, self.max_sweeps - self.n_sweeps)):
@@ -194,6 +232,8 @@ class Search:
             point = sweep(self.problem, point, hold_precisions=True, hold_noise=True)
         if n_held:
             point = evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit))
+        if np.isfinite(beat) and self._far_off(point.state):
+            point = self._approach(point)
         bounds = [point.bound]
         for k in self._budget(n_free):
             point = prune(self.problem, sweep(self.problem, point))
@@ -203,6 +243,21 @@ class Search:
                 break
         return point
 
+    def _far_off(self, state: State) -> bool:
+        """Whether a proposal starts so far from an accurate fit that a slab without pull would call it all outliers."""
+        present = self.point.state
+        return isinstance(present.outliers, FlatSlab) and float(state.tau.mean) < 1e-2 * float(present.tau.mean)
+
+    def _approach(self, point: Point) -> Point:
+        """Sweep with a Gaussian slab, which draws outlying entries back in, and return to the flat one."""
+        point = evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit, GaussianSlab))
+        for k in self._budget(60):
+            before = point
+            point = prune(self.problem, sweep(self.problem, before))
+            if k >= 5 and point.bound - before.bound < self.roughly:
+                break
+        return evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit, FlatSlab))
+
 
 def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
     """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the target."""
@@ -211,6 +266,13 @@ def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
     ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5
     ahead = last * (1.0 - ratio**n_left) / (1.0 - ratio)
     return bounds[-1] + 2.0 * ahead < target
+
+
+def learn_slices(problem: Problem, state: State, fit: Fit) -> State:
+    """Settle noise that differs between slices at fixed factors."""
+    for _ in range(10):
+        state = learn_noise(problem, state, fit)
+    return state
 
 
 def prune(problem: Problem, point: Point) -> Point:
@@ -232,20 +294,43 @@ def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[
     return [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
 
 
-def anneal(problem: Problem, n_components: int, model: object, rng: np.random.Generator) -> State:
+def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
-    n_observed = problem.observations.n_observed
-    clipped = replace(problem, collapsed=False, values=np.clip(problem.values, -5.0, 5.0))
-    state = proposals.random_start(problem, n_components, None, rng)
-    point = evaluate(clipped, with_noise(state, 300.0, None, n_observed))
-    for _ in range(30):
-        point = sweep(clipped, point, hold_precisions=True, hold_noise=True)
+    clipped = replace(problem, values=np.clip(problem.values, -5.0, 5.0))
+    state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
-    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(model, SlabModel) else None
-    point = evaluate(completed, with_noise(point.state, 30.0, slab, n_observed))
+    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
+    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed))
     for _ in range(100):
         before = point
         point = prune(completed, sweep(completed, point, hold_noise=True))
         if point.bound - before.bound < WORTH and point.rank == before.rank:
             break
+    return _with_noise_like(problem, point.state, present)
+
+
+def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
+    """Many components at once: least squares at very low noise, for data whose slices differ much in level."""
+    state = _fit_by_least_squares(problem, n_components, 1e4, rng)
+    return update_component_precisions(_with_noise_like(problem, state, present))
+
+
+def _with_noise_like(problem: Problem, state: State, present: State) -> State:
+    """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
+    if isinstance(present.outliers, SlabModel) and state.outliers is None:
+        state = replace(state, outliers=START_MODEL)
+    fit = fit_at_entries(problem.observations, state.factors, per_entry=problem.collapsed)
+    state = learn_noise_globally(problem, state, fit)
+    if present.slices is None:
+        return state
+    return learn_slices(problem, slice_noise(problem, state, present.slices.modes), fit)
+
+
+def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
+    """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
+    plain = replace(problem, collapsed=False)
+    state = proposals.random_start(plain, n_components, None, rng)
+    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed))
+    for _ in range(30):
+        point = sweep(plain, point, hold_precisions=True, hold_noise=True)
     return point.state

@@ -16,7 +16,7 @@ from scipy.special import digamma
 from brtf import kernels
 from brtf.distributions import Array, Gamma, RowGaussians, unpack_symmetric
 from brtf.local import SlabModel
-from brtf.model import MeanFieldOutliers, State, component_amplitudes
+from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
 
 PRUNE_NATS = 1e-2
@@ -164,6 +164,20 @@ def update_noise(state: State, fit: Fit) -> State:
             np.asarray(state.prior.tau_rate + 0.5 * square_sum),
         ),
     )
+
+
+def update_slice_noise(slices: SliceNoise, index: NDArray[np.intp], weighted: Array) -> SliceNoise:
+    """C14: q(ω_g) = Ga(a_t + ½M_g, a_t + ½ Σ_{m∈g} τ̄ w_m D_m), and a_t where the bound is largest.
+
+    ``index`` is the slice of every entry and ``weighted`` the entry vector τ̄ w D: as ln f is convex with slope −w/2,
+    this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1.
+    """
+    n_slices = slices.precision.rate.size
+    n_entries = np.bincount(index, minlength=n_slices).astype(np.float64)
+    squares = np.bincount(index, weighted, n_slices).astype(np.float64)
+    precision = Gamma(slices.concentration + 0.5 * n_entries, slices.concentration + 0.5 * squares)
+    gap = float(np.mean(precision.mean) - np.mean(precision.mean_log) - 1.0)
+    return SliceNoise(slices.modes, precision, solve_concentration(max(gap, SMALLEST_GAP)))
 
 
 def update_outliers(outliers: MeanFieldOutliers, residual: Array, noise_precision: float) -> MeanFieldOutliers:

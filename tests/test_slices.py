@@ -1,0 +1,212 @@
+"""Noise that differs between slices: its bound, its updates, and what a fit makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import oracle
+from brtf import BRTF, load
+from brtf.calibrated import Problem, evaluate, learn_noise, slice_noise, sweep
+from brtf.datasets import synthetic
+from brtf.distributions import Gamma
+from brtf.metrics import coverage, rrse
+from brtf.model import SliceNoise
+from brtf.observations import entry_positions
+from brtf.starts import entry_values
+from brtf.updates import update_slice_noise
+
+SEED = 3
+LAYOUTS = ("masked", "coordinates")
+
+
+def problem_and_state(layout, *, modes=(0,), slab=True, seed=SEED):
+    """A random state with noise per slice, and the problem it belongs to."""
+    case = oracle.slab_case(seed, 3, layout, oracle.SLABS[0], rank=2, complete=False)
+    observations, state = case.observations, case.state
+    problem = Problem(observations, entry_values(observations), (0, 1, 2), collapsed=True)
+    n_slices = int(np.prod([observations.shape[mode] for mode in modes]))
+    rng = np.random.default_rng(seed)
+    precision = Gamma(rng.uniform(2, 6, n_slices), rng.uniform(1, 5, n_slices))
+    state = replace(state, slices=SliceNoise(modes, precision, 2.5))
+    return problem, state if slab else replace(state, outliers=None)
+
+
+@pytest.mark.parametrize("modes", [(0,), (1,), (2,), (0, 2), (1, 2)])
+def test_positions_are_those_of_the_coordinates(modes):
+    problem, _ = problem_and_state("masked")
+    coords = problem.observations.entry_coords()
+    lengths = [problem.observations.shape[mode] for mode in modes]
+    wanted = np.ravel_multi_index([coords[mode] for mode in modes], lengths)
+    for layout in LAYOUTS:
+        observations = problem_and_state(layout)[0].observations
+        np.testing.assert_array_equal(entry_positions(observations, modes), wanted)
+
+
+@pytest.mark.parametrize("modes", [(0,), (1, 2)])
+def test_bound_equals_monte_carlo_without_outliers(modes):
+    """E_q ln p(y | x, τ ω) by draws of everything, less the divergences; 4 standard errors."""
+    problem, state = problem_and_state("masked", modes=modes, slab=False)
+    rng = np.random.default_rng(SEED)
+    n_draws = 20_000
+    index = problem.slice_index(state.slices)
+    coords = problem.observations.entry_coords()
+    low_rank = np.ones((n_draws, index.size, state.rank))
+    for rows, position in zip(state.factors, coords, strict=True):
+        roots = np.linalg.cholesky(np.broadcast_to(rows.cov, (rows.n_rows, *rows.cov.shape[1:])))
+        drawn = rows.mean + np.einsum("irs,dis->dir", roots, rng.standard_normal((n_draws, *rows.mean.shape)))
+        low_rank *= drawn[:, position]
+    tau = rng.gamma(state.tau.concentration, 1 / state.tau.rate, n_draws)
+    omega = rng.gamma(
+        state.slices.precision.concentration,
+        1 / state.slices.precision.rate,
+        (n_draws, state.slices.precision.rate.size),
+    )
+    deviation = problem.values - low_rank.sum(axis=-1)
+    likelihood = stats.norm.logpdf(deviation, scale=(tau[:, None] * omega[:, index]) ** -0.5).sum(axis=1)
+    prior = stats.gamma.logpdf(omega, 2.5, scale=1 / 2.5)
+    posterior = stats.gamma.logpdf(omega, state.slices.precision.concentration, scale=1 / state.slices.precision.rate)
+    draws = likelihood + (prior - posterior).sum(axis=1)
+    terms = evaluate(problem, state).terms
+    wanted = terms.likelihood + terms.noise + state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
+    assert abs(draws.mean() - wanted) < 4 * draws.std() / np.sqrt(n_draws)
+
+
+@pytest.mark.parametrize("slab", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("modes", [(0,), (0, 2)])
+def test_no_sweep_lowers_the_bound(layout, modes, slab):
+    for seed in range(6):
+        problem, state = problem_and_state(layout, modes=modes, slab=slab, seed=seed)
+        point = evaluate(problem, state)
+        for _ in range(6):
+            after = sweep(problem, point)
+            # rounding of a sum of some hundred terms
+            assert after.bound >= point.bound - 1e-9 * abs(point.bound)
+            point = after
+
+
+def test_the_update_of_a_slice_is_a_maximum():
+    """At given weights the update maximises the bound's tangent, so without outliers the bound itself."""
+    problem, state = problem_and_state("masked", slab=False)
+    point = evaluate(problem, state)
+    index = problem.slice_index(state.slices)
+    updated = update_slice_noise(state.slices, index, float(state.tau.mean) * point.fit.deviation)
+    held = replace(updated, concentration=state.slices.concentration)
+    best = evaluate(problem, replace(state, slices=held)).bound
+    assert best > point.bound
+    for factor in (0.97, 1.03):
+        for part in ("concentration", "rate"):
+            nudged = replace(held.precision, **{part: getattr(held.precision, part) * factor})
+            assert evaluate(problem, replace(state, slices=replace(held, precision=nudged))).bound < best
+    learnt = evaluate(problem, replace(state, slices=replace(held, concentration=updated.concentration))).bound
+    for factor in (0.9, 1.1):
+        other = replace(held, concentration=updated.concentration * factor)
+        assert evaluate(problem, replace(state, slices=other)).bound < learnt
+
+
+def test_equal_slices_are_common_noise():
+    """All ω at one with certainty: the bound is that of common noise."""
+    problem, state = problem_and_state("masked")
+    common = evaluate(problem, replace(state, slices=None))
+    certain = Gamma(np.full(state.slices.precision.rate.size, 1e12), np.full(state.slices.precision.rate.size, 1e12))
+    alike = evaluate(problem, replace(state, slices=SliceNoise((0,), certain, 1e12)))
+    assert alike.bound == pytest.approx(common.bound, rel=1e-9)
+
+
+def test_layouts_agree():
+    swept = []
+    for layout in LAYOUTS:
+        problem, state = problem_and_state(layout)
+        swept.append(sweep(problem, evaluate(problem, state)))
+    assert swept[0].bound == pytest.approx(swept[1].bound, rel=1e-10)
+
+
+def test_learning_the_noise_finds_the_levels():
+    problem, state = problem_and_state("masked", slab=False)
+    state = slice_noise(problem, state, (0,))
+    fit = evaluate(problem, state).fit
+    bounds = []
+    for _ in range(5):
+        state = learn_noise(problem, state, fit)
+        bounds.append(evaluate(problem, state).bound)
+    assert np.all(np.diff(bounds) >= -1e-9 * abs(bounds[-1]))
+    assert np.mean(state.slices.precision.mean) == pytest.approx(1.0)
+
+
+def uneven(seed, spread=1.0):
+    """Data whose noise differs from row to row of the first mode, with outliers and missing entries."""
+    data = synthetic((30, 15, 12), 2, outliers=0.08, missing=0.2, seed=seed)
+    std = np.exp(np.random.default_rng(seed).normal(0, spread, 30))
+    noise = data.noise * std[:, None, None]
+    return data, std, np.where(data.mask, data.low_rank + data.outliers + noise, np.nan)
+
+
+class TestFits:
+    def test_uneven_noise_is_found(self):
+        data, std, observed = uneven(0)
+        common = BRTF(random_state=0).fit(observed)
+        model = BRTF(noise="auto", random_state=0).fit(observed)
+        assert model.noise_variance_.shape == (30,)
+        assert any("noise per slice of (0,)" in str(event) for event in model.trace_["event"])
+        # 150 entries a slice know their variance to 12 %; the outliers blur it further
+        ratio = np.log(model.noise_variance_ / (0.01 * std**2))
+        assert np.std(ratio) < 0.3
+        assert abs(np.mean(ratio)) < 0.15
+        assert model.rank_ == 2
+        assert model.bound_ > common.bound_ + 100
+        assert rrse(model.low_rank(), data.low_rank) < rrse(common.low_rank(), data.low_rank)
+        held_out = np.where(data.mask, np.nan, data.low_rank + data.noise * std[:, None, None])
+        assert model.score(held_out) > common.score(held_out) + 0.2
+        low, high = model.predict_interval(level=0.9, of="observation")
+        clean = data.low_rank + data.noise * std[:, None, None]
+        # intervals allow for 8 % outliers too, so inliers are covered a little more often than 90 %
+        assert 0.88 < coverage(low, high, clean) < 0.99
+        widths = (high - low).mean(axis=(1, 2))
+        assert stats.spearmanr(widths, std).statistic > 0.95
+
+    def test_even_noise_loses_nothing(self):
+        data = synthetic((30, 15, 12), 2, outliers=0.08, missing=0.2, seed=1)
+        common = BRTF(random_state=0).fit(data.observed)
+        automatic = BRTF(noise="auto", random_state=0).fit(data.observed)
+        forced = BRTF(noise="per-slice", noise_modes=(1,), random_state=0).fit(data.observed)
+        assert np.ndim(automatic.noise_variance_) == 0
+        assert automatic.bound_ == pytest.approx(common.bound_, abs=1.0)
+        errors = [rrse(model.low_rank(), data.low_rank) for model in (common, automatic, forced)]
+        np.testing.assert_allclose(errors, errors[0], rtol=0.03)  # the same to two digits
+
+    def test_everything_works_and_is_kept(self, tmp_path):
+        _, _, observed = uneven(2)
+        model = BRTF(noise="per-slice", noise_modes=(0, 2), random_state=0).fit(observed)
+        assert model.noise_variance_.shape == (30, 12)
+        model.save(tmp_path / "fit.brtf")
+        again = load(tmp_path / "fit.brtf")
+        np.testing.assert_array_equal(again.noise_variance_, model.noise_variance_)
+        coords = np.array([[0, 3], [1, 2], [5, 7]])
+        for of in ("low_rank", "observation"):
+            np.testing.assert_array_equal(again.predict_interval(of=of), model.predict_interval(of=of))
+            at_entries = np.array(model.predict_interval(coords, of=of))
+            everywhere = np.array(model.predict_interval(of=of))[(slice(None), *coords)]
+            np.testing.assert_allclose(at_entries, everywhere, rtol=1e-6)
+        np.testing.assert_array_equal(again.outlier_probability(), model.outlier_probability())
+        draws = model.sample(200, coords, random_state=0)
+        spread = model.predict(coords, return_std=True, of="observation")[1]
+        assert draws.shape == (200, 2)
+        assert np.all(draws.std(axis=0) < 5 * spread)
+        assert model.transform(observed[:4]).shape == (4, model.rank_)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"noise": "loud"}, "noise must be one of"),
+            ({"noise": "per-slice", "noise_modes": (3,)}, "noise_modes must be different modes"),
+            ({"noise": "per-slice", "noise_modes": (1, 1)}, "noise_modes must be different modes"),
+            ({"noise": "per-slice", "noise_modes": ()}, "noise_modes must be None or a list of modes"),
+            ({"noise_modes": (0,)}, "noise_modes needs noise"),
+            ({"noise": "per-slice", "inference": "paper"}, 'noise must be "common" with inference="paper"'),
+        ],
+    )
+    def test_bad_options_are_named(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            BRTF(**options).fit(np.arange(60.0).reshape(3, 4, 5))
