@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint oracle clean
+.PHONY: demo test test-slow lint oracle real clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -17,6 +17,10 @@ test-slow: .venv/installed
 # How close a fit that is told nothing comes to least squares that knows the outliers and the rank (about ten minutes).
 oracle: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --seeds 10 --write docs/accuracy.md
+
+# Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
+real: .venv/installed
+	$(BIN)/python benchmarks/real_data.py
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks docs
