@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -100,7 +101,7 @@ def sweep(problem: Problem, point: Point, *, hold_precisions: bool = False, hold
     if hold_noise:
         return evaluate_at(problem, state, fit)
     learnt = evaluate_at(problem, learn_noise(problem, state, fit), fit)
-    # the histogram is right to second order in its bins: the exact bound has the last word
+    # the histogram is right to second order in its bins: numbers that lower the exact bound are not taken
     return learnt if learnt.bound >= point.bound else evaluate_at(problem, state, fit)
 
 
@@ -109,7 +110,7 @@ def update_factors(problem: Problem, point: Point) -> State:
     state, local = point.state, point.local
     weights, precision = relative_precision(problem, state), float(state.tau.mean)
     if weights is not None and not problem.collapsed:
-        raise ValueError("noise that differs between slices needs the collapsed form")
+        raise ValueError("noise that differs between slices needs the collapsed form: set collapsed=True")
     targets = problem.values
     if local is not None and isinstance(state.outliers, SlabModel):
         if problem.collapsed:
@@ -185,7 +186,7 @@ def learn_slice_noise(problem: Problem, state: State, fit: Fit) -> State:
 
 def slice_noise(problem: Problem, state: State, modes: tuple[int, ...]) -> State:
     """The state with noise that may differ along the given modes, all slices alike to begin with."""
-    n_slices = int(np.prod([problem.observations.shape[mode] for mode in modes]))
+    n_slices = math.prod(problem.observations.shape[mode] for mode in modes)
     alike = Gamma(np.full(n_slices, 10.0), np.full(n_slices, 10.0))
     return replace(state, slices=SliceNoise(modes, alike, 10.0))
 

@@ -23,6 +23,7 @@ MINORITY = 9.0
 """Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
 noise could pass for a slab of the least width, with π near one, at no loss."""
 PROBABILITY_RANGE = (1e-8, 0.98)
+"""Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import numpy as np
 
 from brtf import __version__
 from brtf.evaluation import PATTERNS
-from brtf.settings import INFERENCES, INITS, TRANSFORMS, Settings
+from brtf.settings import INFERENCES, INITS, NOISES, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
@@ -87,6 +88,59 @@ def _reads_input(command: Callable[..., int]) -> Callable[..., int]:
     return command
 
 
+def _chooses_model(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that say what to fit; they arrive as ``model_options`` by the names of :class:`brtf.BRTF`."""
+
+    @functools.wraps(command)
+    def collected(
+        max_rank: int | None,
+        no_outliers: bool,
+        noise: str,
+        noise_modes: str | None,
+        transform: str | None,
+        max_sweeps: int,
+        tol: float,
+        **rest: Any,
+    ) -> int:
+        try:
+            modes = None if noise_modes is None else [int(mode) for mode in noise_modes.split(",")]
+        except ValueError:
+            raise ValueError(
+                f"--noise-modes must be modes such as 0,2, separated by commas; got {noise_modes}."
+            ) from None
+        model_options = {
+            "max_rank": max_rank,
+            "outliers": not no_outliers,
+            "noise": noise,
+            "noise_modes": modes,
+            "transform": transform,
+            "max_sweeps": max_sweeps,
+            "tol": tol,
+        }
+        return command(model_options=model_options, **rest)
+
+    decorated: Callable[..., int] = collected
+    for option in (
+        click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry."),
+        click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up."),
+        click.option(
+            "--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or logarithm of the data."
+        ),
+        click.option("--noise-modes", metavar="A,B", help="Modes along which the noise differs, counted from 0."),
+        click.option(
+            "--noise",
+            type=click.Choice(NOISES),
+            default=DEFAULTS.noise,
+            show_default=True,
+            help="One noise level, one per slice, or as the bound decides.",
+        ),
+        click.option("--no-outliers", is_flag=True, help="Fit a model without outliers."),
+        click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100]."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
 def _read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:
     from brtf.observations import observe
     from brtf.readers import read_mask, read_tensor
@@ -99,13 +153,15 @@ def _read(source: Path, mask: Path | None, key: str | None, index: str | None, v
 @main.command()
 @_reads_input
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to write the results.")
-@click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100].")
+@click.option("--replace-outliers", is_flag=True, help="Leave the outliers out of the imputed data too.")
 @click.option("--inference", type=click.Choice(INFERENCES), default=DEFAULTS.inference, show_default=True)
-@click.option("--no-outliers", is_flag=True, help="Fit a model without outliers.")
+@_chooses_model
 @click.option("--init", type=click.Choice(INITS), default=DEFAULTS.init, show_default=True, help="Where to start.")
-@click.option("--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or the logarithm of the data.")
-@click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up.")
-@click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry.")
+@click.option(
+    "--calibrate",
+    type=click.Choice(("conformal",)),
+    help="Hold 5 % of the entries back and set the intervals' widths by them.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the start.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -116,11 +172,14 @@ def fit(
     index: str | None,
     value: str | None,
     out: Path | None,
-    no_outliers: bool,
+    replace_outliers: bool,
+    inference: str,
+    init: str,
+    calibrate: str | None,
     seed: int,
     as_json: bool,
     quiet: bool,
-    **settings: Any,
+    model_options: dict[str, Any],
 ) -> int:
     """Fit the data in INPUT and print what was found.
 
@@ -134,13 +193,20 @@ def fit(
     from brtf.estimator import BRTF
 
     observations = _read(source, mask, key, index, value)
-    model = BRTF(outliers=not no_outliers, random_state=seed, progress=not quiet and sys.stderr.isatty(), **settings)
+    model = BRTF(
+        inference=inference,
+        init=init,
+        calibrate=calibrate,
+        random_state=seed,
+        progress=not quiet and sys.stderr.isatty(),
+        **model_options,
+    )
     written: list[Path] = []
     with _staged(out) as staging:
         model.fit(observations)
         if out is not None and staging is not None:
             first_position = 1 if source.suffix.lower() == ".tns" else 0
-            written = [out / name for name in _write_results(staging, model, first_position)]
+            written = [out / name for name in _write_results(staging, model, first_position, replace_outliers)]
     numbers = _summary(model)
     if as_json:
         _print_json({**numbers, "written": [str(path) for path in written]})
@@ -192,6 +258,7 @@ def show(result: Path, as_json: bool) -> int:
     show_default=True,
     help="What to compare; may be given several times.",
 )
+@_chooses_model
 @click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
 @click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
 @click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
@@ -209,6 +276,7 @@ def evaluate(
     inferences: tuple[str, ...],
     repeats: int,
     as_json: bool,
+    model_options: dict[str, Any],
     **options: Any,
 ) -> int:
     """Hide some observed entries of INPUT, predict them from the others, and compare.
@@ -220,7 +288,7 @@ def evaluate(
     from brtf.estimator import BRTF
     from brtf.evaluation import evaluate
 
-    models = {inference: BRTF(inference=inference) for inference in inferences}
+    models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
     found = evaluate(_read(source, mask, key, index, value), model=models, n_repeats=repeats, **options)
     if as_json:
         _print_json({**options, "repeats": repeats, "rows": found.rows})
@@ -293,8 +361,9 @@ def _summary(model: BRTF) -> dict[str, Any]:
         "transform": result.settings.transform,
         "rank": model.rank_,
         "rank_limit": result.settings.rank_limit(observations.shape),
-        "noise_sd": math.sqrt(model.noise_variance_),
-        "noise_variance": model.noise_variance_,
+        "noise_sd": np.sqrt(model.noise_variance_).tolist(),
+        "noise_variance": np.asarray(model.noise_variance_).tolist(),
+        "noise_modes": None if result.state.slices is None else list(result.state.slices.modes),
         "outlier_rate": model.outlier_rate_,
         "bound": model.bound_,
         "sweeps": model.n_sweeps_,
@@ -312,13 +381,25 @@ def _summary_text(numbers: dict[str, Any]) -> str:
             ("inference", numbers["inference"]),
             ("fitted to", _fitted_to(numbers["transform"])),
             ("rank", f"{numbers['rank']} (at most {numbers['rank_limit']} considered)"),
-            ("noise", f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"),
-            ("outliers", f"{100 * numbers['outlier_rate']:.3g} % of the observed entries"),
+            ("noise", _noise_text(numbers)),
+            ("outliers", _rate_text(numbers["outlier_rate"])),
             ("bound", f"{numbers['bound']:.8g} nats"),
             ("sweeps", f"{numbers['sweeps']} in {numbers['seconds']:.2f} s"),
             ("stopped", numbers["stop_reason"]),
         ]
     )
+
+
+def _noise_text(numbers: dict[str, Any]) -> str:
+    if numbers["noise_modes"] is None:
+        return f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"
+    low, middle, high = np.quantile(numbers["noise_sd"], (0.0, 0.5, 1.0))
+    modes = ", ".join(str(mode) for mode in numbers["noise_modes"])
+    return f"differs along mode {modes}: standard deviation {low:.4g} to {high:.4g}, typically {middle:.4g}"
+
+
+def _rate_text(rate: float) -> str:
+    return "none" if rate < 1e-5 else f"{100 * rate:.3g} % of the observed entries"
 
 
 def _fitted_to(transform: str | None) -> str:
@@ -346,7 +427,7 @@ def _staged(directory: Path | None) -> Iterator[Path | None]:
         raise
 
 
-def _write_results(staging: Path, model: BRTF, first_position: int) -> list[str]:
+def _write_results(staging: Path, model: BRTF, first_position: int, replace_outliers: bool) -> list[str]:
     """Write the files of a fit; returns their names. Sparse data are imputed only if the whole is small enough."""
     result = model.result_
     observations = result.observations
@@ -360,7 +441,7 @@ def _write_results(staging: Path, model: BRTF, first_position: int) -> list[str]
     model.save(staging / "result.brtf")
     written = ["result.brtf"]
     if not _is_too_large(observations):
-        filled = result.impute()
+        filled = result.impute(replace_outliers=replace_outliers)
         if labels is None:
             np.save(staging / "imputed.npy", filled)
             written.append("imputed.npy")

@@ -23,7 +23,7 @@ from brtf.archive import load_result, save_result
 from brtf.inference import fold_in, run
 from brtf.memory import check_memory
 from brtf.observations import Labels, Observations, observe, warn_empty_slices
-from brtf.result import Quantity, Result, as_structured
+from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.streaming import absorb, place_last
 from brtf.trace import Record
@@ -107,9 +107,10 @@ class BRTF(BaseEstimator):
     component_precisions_ : (rank_,) posterior means of λ, for factors in units of the data's scale
     noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;
         with a transform that of t(Y)
+    noise_modes_ : the modes along which the noise differs, in rising order; empty where it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a transform it includes Σ ln |dt/dy|
-    trace_ : structured array, one row a sweep: sweep, bound, rank, noise_variance, event
+    trace_ : structured array, a row per sweep kept and per proposal: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
     shape_in_, n_observed_, n_features_in_ : what it was given
     feature_names_in_ : the column names, where a matrix was given whose columns have names
@@ -288,6 +289,7 @@ class BRTF(BaseEstimator):
         self.factor_covariances_ = result.factor_covariances()
         self.component_precisions_ = np.asarray(result.state.lam.mean)
         self.noise_variance_ = result.noise_variance
+        self.noise_modes_ = () if result.state.slices is None else result.state.slices.modes
         self.outlier_rate_ = result.outlier_rate
         self.bound_ = result.bound
         self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
@@ -361,6 +363,7 @@ class BRTF(BaseEstimator):
         :meth:`low_rank`: that of an observation would be larger, by the noise, or infinite.
         """
         result = self._fitted()
+        check_quantity(of)
         mean = result.low_rank(coords)
         return (mean, result.std(coords, of=of)) if return_std else mean
 
@@ -390,8 +393,9 @@ class BRTF(BaseEstimator):
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """Mean log predictive density of the observed entries of Y, which should be held-out ones.
 
-        Y has the shape of the data that were fitted; ``y`` as in :meth:`fit`. With a transform too it is a density of
-        Y, so models with different transforms compare.
+        Y has the shape of the data that were fitted and the same rows: row-wise cross-validation, as scikit-learn's
+        ``GridSearchCV`` does it, would compare other rows with these. :func:`brtf.evaluate` hides entries instead.
+        ``y`` as in :meth:`fit`. With a transform too it is a density of Y, so models with different transforms compare.
         """
         result = self._fitted()
         observations = observe(Y, _mask_argument(y, mask))
@@ -496,7 +500,7 @@ def _mask_argument(positional: Any, mask: Any) -> Any:
     if array.dtype != bool and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         return mask
     if mask is not None:
-        raise ValueError("mask was given twice, by position and by name.")
+        raise ValueError("mask was given twice, by position and by name: give it once.")
     return positional
 
 
@@ -528,6 +532,7 @@ def _feature_names(observations: Observations) -> NDArray[Any] | None:
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:
     """Refuse before allocating: every row of every mode holds a few R×R matrices."""
     rank = settings.rank_limit(observations.shape)
-    n_matrices = 1 if observations.layout == "complete" else 4
+    shared = observations.layout == "complete" and settings.inference == "paper"
+    n_matrices = 1 if shared else 4
     n_bytes = 8 * (n_matrices * sum(observations.shape) * rank * rank + 8 * observations.n_observed)
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.observations import Observations, entry_positions, observe
+from brtf.starts import distinct_columns
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
@@ -117,6 +118,14 @@ def evaluate(
     return Evaluation(rows, hold_out, pattern, mode, seed)
 
 
+def _fibres(observations: Observations, mode: int) -> NDArray[np.intp]:
+    """The fibre along a mode that every entry lies on, (M,), numbered 0, 1, …; however large the shape."""
+    others = [k for k in range(observations.order) if k != mode]
+    if observations.coords is None:
+        return _numbered(entry_positions(observations, others))
+    return distinct_columns(observations.coords[others], tuple(observations.shape[k] for k in others))
+
+
 def draw_hidden(
     observations: Observations, hold_out: float, rng: np.random.Generator, *, pattern: str = "entries", mode: int = 0
 ) -> NDArray[np.bool_]:
@@ -133,7 +142,7 @@ def draw_hidden(
     if pattern == "entries":
         group = np.arange(observations.n_observed)
     elif pattern == "fibres":
-        group = _numbered(entry_positions(observations, [k for k in range(observations.order) if k != mode]))
+        group = _fibres(observations, mode)
     else:
         group = _numbered(entry_positions(observations, [mode]))
     n_in_group = np.bincount(group)

@@ -66,7 +66,7 @@ def _follow(
         if reason is not None:
             break
     if state is None:
-        raise AssertionError("an inference yields at least one state")
+        raise RuntimeError("the inference ended without a state")
     return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason)
 
 
@@ -140,14 +140,15 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
 
     Entries of the new rows may be outliers like any others.
     """
-    if not isinstance(state.outliers, SlabModel):
+    if settings.inference == "paper":
         return paper.fold_in(observations, state, settings.max_sweeps)
     if state.slices is not None and 0 in state.slices.modes:
         state = replace(state, slices=None)  # nothing is known of the noise of new rows but what is typical
     problem = Problem(observations, entry_values(observations), (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
     state = state.with_factor(0, start)
-    state = state.with_factor(0, robust_rows(problem, state, 0))
+    if isinstance(state.outliers, SlabModel):
+        state = state.with_factor(0, robust_rows(problem, state, 0))
     for _ in range(settings.max_sweeps):
         previous = state.factors[0].mean
         state = update_factors(problem, evaluate(problem, state))

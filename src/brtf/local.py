@@ -2,11 +2,11 @@
 
 An entry's deviation y − x is noise, or noise plus an outlier (probability π). With everything local integrated out, its
 share in the bound is ½(E ln τ − ln 2π) + ln f(ρ), ρ = τ̄ D: a function of one number. D = E[(y−x)²] when the outlier
-may depend on the factors (collapsed, form 2); D = (y−x̄)² when it may not (form 1). Two models of f share one
+may depend on the factors (collapsed, form 2); D = (y−x̄)² when it may not (form 1). Three models of f share one
 interface; π, their shape and their width are learnt.
 
-``f`` is a mixture of exponentials in ρ, so ln f is convex and its slope −w/2 gives the entry's weight w in the
-factors' regression: weighting by w is an ascent of the bound.
+``f`` is a mixture of exponentials in ρ (but for the edge of a flat slab), so ln f is convex and its slope −w/2 gives
+the entry's weight w in the factors' regression: weighting by w is an ascent of the bound.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from scipy.special import digamma, erfcx, expit, gammaln, log_ndtr, logit
 from brtf.distributions import Array
 
 WIDEST_SLAB = 1e30
+"""Largest squared scale of outliers in units of the noise: 1e7 scales of the data at the smallest noise."""
 LOG_RHO_STEP = 0.15
 """Step of the table of ln J; cubics through values and slopes are then right to 2e-7."""
 SMALLEST_LOG_RHO = -14.0
+"""Below it ln J is constant to 4e-7."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class LocalPosterior:
 
 @dataclass(frozen=True, eq=False)
 class SlabModel:
-    """The learnt numbers of a local model, in units of the noise: shared by both implementations.
+    """The learnt numbers of a local model, in units of the noise: shared by the implementations.
 
     Attributes
     ----------
@@ -99,7 +101,7 @@ class SlabModel:
 
     def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
-        raise TypeError("SlabModel is abstract")  # both implementations define it
+        raise TypeError("SlabModel is abstract")  # every implementation defines it
 
     def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
         """ln f, and its derivatives by ln ρ and by the three parameters; each of the shape of ρ."""

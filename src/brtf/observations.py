@@ -360,6 +360,11 @@ def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
         coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
         name = None if Y.name is None else str(Y.name)
         return Y.data, Labels(tuple(str(dim) for dim in Y.dims), coords, name)
+    if package == "pandas" and getattr(getattr(Y, "index", None), "nlevels", 1) > 1:
+        raise ValueError(
+            "Y has a MultiIndex, so it is a long table with a row per entry: pass "
+            "brtf.Observations.from_frame(Y.reset_index())."
+        )
     if package == "pandas" and hasattr(Y, "columns"):
         axes = (Y.index, Y.columns)
         dims = tuple(f"dim_{mode}" if axis.name is None else str(axis.name) for mode, axis in enumerate(axes))

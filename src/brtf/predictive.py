@@ -126,6 +126,8 @@ def error_law(state: State) -> ErrorLaw:
     outliers it does, with their learnt rate: the law is (1 − π) noise + π (noise + outlier).
     """
     dof, var = 2.0 * float(state.tau.concentration), 1.0 / float(state.tau.mean)
+    if state.slices is not None:  # a slice's noise is known from its own entries only
+        dof = min(dof, 2.0 * float(np.mean(state.slices.precision.concentration)))
     if not isinstance(state.outliers, SlabModel):
         return ErrorLaw(np.ones(1), np.array([dof]), np.array([var]), np.zeros(1))
     weight, noise_dof, variance, reach = state.outliers.mixture()

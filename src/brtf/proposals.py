@@ -200,10 +200,7 @@ def _cosines(columns: Array) -> Array:
 def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.Generator) -> State:
     """C11: one component in place of two: the rank-one fit of their sum and of what is left over."""
     rest = remove_components(point.state, np.array(pair))
-    residual = np.empty_like(point.fit.residual)
-    means = [rows.mean for rows in rest.factors]
-    for block in problem.observations.blocks():
-        residual[block.entries] = problem.values[block.entries] - kernels.low_rank_at(block, means)
+    residual = _residual(problem, rest)
     weights = _relative_weights(problem, point, clipped=False)
     fitted, _ = best_rank_one(problem, residual * weights, weights, rng)
     return add_components(problem, rest, fitted)

@@ -39,7 +39,7 @@ class Result:
     ----------
     observations : the data, referred to and not copied; their scale is that of t(Y)
     state : the posterior of t(Y), in units of ``observations.scale``
-    trace : one record a sweep
+    trace : one record per sweep that was kept and per proposal
     stop_reason, settings : why it ended, and what was asked
     seconds : wall-clock time of the fit
     held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
@@ -242,7 +242,7 @@ class Result:
     def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
         """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
         centre, variance = self._centre(coords), self.low_rank_variance(coords)
-        if _is_low_rank(of):
+        if _asks_low_rank(of):
             return self.transform.std(centre * self.scale, np.sqrt(variance) * self.scale)
         relative = self._relative_precision_at(coords)
         spread = np.sqrt(relative)
@@ -253,7 +253,7 @@ class Result:
         if not 0 < level < 1:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
         variance = self.low_rank_variance(coords)
-        if _is_low_rank(of):
+        if _asks_low_rank(of):
             half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
         else:
             relative = self._relative_precision_at(coords)
@@ -299,7 +299,7 @@ class Result:
             ]
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = np.concatenate(pieces).reshape(shape)
-        if not _is_low_rank(of):
+        if not _asks_low_rank(of):
             draws += self.error_law.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
         return self.transform.inverse(draws * self.scale)
 
@@ -333,9 +333,14 @@ class Result:
         return np.concatenate(pieces).reshape(self._assembled_shape(coords))
 
 
-def _is_low_rank(of: str) -> bool:
+def check_quantity(of: str) -> None:
+    """Refuse what is neither of the two quantities one can ask for."""
     if of not in ("low_rank", "observation"):
         raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
+
+
+def _asks_low_rank(of: str) -> bool:
+    check_quantity(of)
     return of == "low_rank"
 
 

@@ -28,9 +28,11 @@ from brtf.updates import Fit, fit_at_entries, negligible_components, update_comp
 WORTH = 1.0
 """Nats by which a structural change must raise the bound."""
 START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
+"""Where local models start: some outliers, heavy tails, a slab ten times as wide as the noise."""
 START_PRECISIONS = (8.0, 30.0)
 """Noise precisions of the starts, for data of unit scale."""
 START_COMPONENTS = 10
+"""Components of a spectral start; births add what is missing."""
 LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
 ACCELERATE_AFTER = 5
@@ -105,6 +107,8 @@ class Search:
         points = [self._settle(state, np.inf, n_held=20, n_free=15) for state in starts]
         self.point = max(points, key=lambda point: point.bound)
         yield Step(self.point, self.n_sweeps, f"started with {self.point.rank}")
+        if self.must_differ:
+            yield from self.choose_noise()
 
     def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
         """Sweep until a sweep raises the bound by less than ``gain`` nats."""
@@ -191,7 +195,7 @@ class Search:
                 yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2)
 
     def choose_model(self) -> Iterator[Step]:
-        """The other local model, if at the same factors it comes close to the present one."""
+        """Another local model, if at the same factors it comes close to the present one."""
         present = self.point.state.outliers
         if not isinstance(present, SlabModel):
             return

@@ -52,6 +52,10 @@ def initial_factors(
     """Rank and factor means to start from, in units of the data's scale."""
     if not isinstance(settings.init, str):
         means = check_factors(settings.init, observations.shape)
+        if settings.max_rank is not None and means[0].shape[1] > settings.max_rank:
+            raise ValueError(
+                f"init has {means[0].shape[1]} columns, but max_rank is {settings.max_rank}: raise it or drop columns."
+            )
         share = observations.scale ** (1.0 / observations.order)
         return means[0].shape[1], [mean / share for mean in means]
     rank = settings.rank_limit(observations.shape)
