@@ -546,7 +546,7 @@ class TestErrors:
 
     def test_questions_out_of_range(self, fitted):
         for level in (0, 1, -0.5, 95, NAN):
-            with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+            with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
                 fitted.predict_interval(level=level)
         for number in (0, -1, 2.0, True):
             with pytest.raises(ValueError, match="n must be an integer of at least 1"):

@@ -143,7 +143,11 @@ class RowGaussians:
         strength do not cost accuracy. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
         """
         spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
-        lower = np.linalg.cholesky(precision * spread[:, :, None] * spread[:, None, :])
+        scaled = precision * spread[:, :, None] * spread[:, None, :]
+        try:
+            lower = np.linalg.cholesky(scaled)
+        except np.linalg.LinAlgError:  # singular to rounding: components that meet the same entries alike
+            lower = np.linalg.cholesky(scaled + np.finfo(float).eps * 4 * scaled.shape[-1] * np.eye(scaled.shape[-1]))
         half = np.linalg.inv(lower) * spread[:, None, :]
         cov = half.transpose(0, 2, 1) @ half
         shared = precision.shape[0] != linear.shape[0]

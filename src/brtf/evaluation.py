@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.observations import Observations, entry_positions, observe
-from brtf.starts import distinct_columns
+from brtf.observations import Observations, distinct_columns, entry_positions, observe
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF

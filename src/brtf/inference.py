@@ -67,6 +67,8 @@ def _follow(
             break
     if state is None:
         raise RuntimeError("the inference ended without a state")
+    if len(trace) == 1 and reason is StopReason.NOT_FINITE:
+        raise ValueError("The start has no finite bound: init is too far from the data. Rescale it or use another.")
     return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason)
 
 
@@ -129,9 +131,10 @@ def sweep_order(observations: Observations, values: Array) -> tuple[int, ...]:
     """The modes in an order that does not depend on how the tensor was stored: by length, then by their energies."""
     keys = []
     ones = [np.ones((length, 1)) for length in observations.shape]
+    total = float(values @ values) or 1.0
     for mode, length in enumerate(observations.shape):
         energies = sum(kernels.contract(b, values[b.entries] ** 2, ones, mode) for b in observations.blocks())
-        keys.append((length, float(np.sum(energies**2)), mode))
+        keys.append((length, float(np.sum((energies / total) ** 2)), mode))
     return tuple(mode for _, _, mode in sorted(keys))
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "Block",
     "Labels",
     "Observations",
+    "distinct_columns",
     "entry_positions",
     "observe",
     "robust_scale",
@@ -322,6 +323,13 @@ def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray
     numbers = numbers.reshape([shape[mode] for mode in modes]).transpose(in_order).reshape(lengths)
     everywhere = np.broadcast_to(numbers, shape)
     return everywhere.ravel() if observations.mask is None else everywhere[observations.mask]
+
+
+def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:
+    """Number the distinct index tuples 0, 1, …; nothing overflows however large the shape."""
+    if math.prod(shape) < 2**62:
+        return np.unique(np.ravel_multi_index(tuple(coords), shape), return_inverse=True)[1]
+    return np.unique(coords, axis=1, return_inverse=True)[1].ravel()
 
 
 def robust_scale(values: NDArray[np.floating[Any]]) -> float:

@@ -56,7 +56,9 @@ class ErrorLaw:
         return np.sqrt(offset + (self.weight @ inflation) * variance)
 
     def half_width(self, level: float, variance: Array) -> Array:
-        """The h with P(|y − x̄| ≤ h) = level at each entry."""
+        """The h with P(|y − x̄| ≤ h) = level at each entry; infinite where no float tells the level from one."""
+        if 0.5 * (1 + level) >= 1:
+            return np.full_like(variance, np.inf)
         if self.weight.size == 1 and self.reach[0] == 0:
             return stdtrit(self.dof[0], 0.5 * (1 + level)) * np.sqrt(self.scale_sq[0] + variance)
         # a smooth function of one number: tabulate it over ln(narrowest squared scale + Var x) and interpolate
@@ -67,6 +69,7 @@ class ErrorLaw:
             INTERVAL_KNOTS,
         )
         widths = self._solve_half_width(level, np.exp(knots) - narrowest)
+        widths = np.maximum(widths, np.finfo(float).tiny)
         return np.exp(CubicSpline(knots, np.log(widths))(np.log(narrowest + variance)))
 
     def _solve_half_width(self, level: float, variance: Array) -> Array:

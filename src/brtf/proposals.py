@@ -99,7 +99,8 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
         return replace(state, factors=tuple(factors))
 
     tempered = retemper(problem, joined(SMALL_VARIANCE * share))
-    noise_share = 1.0 / (len(columns) * float(tempered.tau.mean) * share ** len(columns))
+    var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
+    noise_share = 1.0 / np.maximum(var_share, 1e-300)
     variance = share * np.minimum(SMALL_VARIANCE, noise_share)
     return update_component_precisions(replace(tempered, factors=joined(variance).factors))
 

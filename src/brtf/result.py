@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,8 @@ from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 from brtf.updates import Fit, fit_at_entries
 
+LARGEST_RATIO = 1e100
+"""Other data may be this many scales of the fitted ones in size; their squares are finite then."""
 Quantity = Literal["low_rank", "observation"]
 
 
@@ -71,7 +74,14 @@ class Result:
 
     def as_modelled(self, observations: Observations) -> Observations:
         """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
-        return replace(self.transform.apply(observations), scale=self.scale)
+        modelled = self.transform.apply(observations)
+        largest = float(np.max(np.abs(modelled.values)))
+        if largest > LARGEST_RATIO * self.scale:
+            raise ValueError(
+                f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
+                "that were fitted: nothing can be said of it. Check its units."
+            )
+        return replace(modelled, scale=self.scale)
 
     @cached_property
     def _modelled(self) -> Observations:
@@ -250,8 +260,8 @@ class Result:
 
     def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
         """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
-        if not 0 < level < 1:
-            raise ValueError(f"level must lie between 0 and 1, got {level!r}.")
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
+            raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
         variance = self.low_rank_variance(coords)
         if _asks_low_rank(of):
             half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
@@ -259,7 +269,8 @@ class Result:
             relative = self._relative_precision_at(coords)
             half = self.error_law.half_width(level, relative * variance) / np.sqrt(relative)
             half = half * self._conformal_factor(level)
-        return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
+        with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
+            return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
 
     def _conformal_factor(self, level: float) -> float:
         """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them."""

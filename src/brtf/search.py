@@ -153,14 +153,15 @@ class Search:
 
     def grow(self) -> Iterator[Step]:
         """Births, until the proposals fail in a row. Where one birth follows another, many components at once."""
-        failures, successes = 0, 0
+        failures, successes, half = 0, 0, max(1, self.max_rank // 2)
         while failures < len(BIRTHS) and self.point.rank < self.max_rank:
             before = self.point
             if successes == MANY_AFTER and self.max_rank >= 2 * before.rank:
                 successes += 1
-                for many in (anneal, least_squares):
-                    state = many(self.problem, self.max_rank, before.state, self.rng)
-                    yield from self.judge(state, f"born {state.rank} anew", n_held=0)
+                for many, n_many in ((anneal, self.max_rank), (least_squares, self.max_rank), (least_squares, half)):
+                    if self.point is before:
+                        state = many(self.problem, n_many, before.state, self.rng)
+                        yield from self.judge(state, f"born {state.rank} anew", n_held=0)
             n_components, clipped = BIRTHS[failures]
             n_components = min(n_components, self.max_rank - before.rank)
             birth = proposals.birth(self.problem, before, n_components, self.rng, clipped=clipped)

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.model import MeanFieldOutliers, Prior, State
-from brtf.observations import Observations
+from brtf.observations import Observations, distinct_columns
 from brtf.settings import Settings
 from brtf.updates import scaled_values
 
+LARGEST_START = 1e50
+"""Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
 LARGEST_GRAM = 2048
 """Side of the largest Gram matrix that is eigen-decomposed; longer modes use a randomised range finder."""
 
@@ -57,7 +58,13 @@ def initial_factors(
                 f"init has {means[0].shape[1]} columns, but max_rank is {settings.max_rank}: raise it or drop columns."
             )
         share = observations.scale ** (1.0 / observations.order)
-        return means[0].shape[1], [mean / share for mean in means]
+        means = [mean / share for mean in means]
+        size = math.prod(float(np.max(np.abs(mean))) for mean in means)
+        if not size < LARGEST_START:
+            raise ValueError(
+                f"init gives values of {size:.3g} scales of the data, too far from them to start: rescale it."
+            )
+        return means[0].shape[1], means
     rank = settings.rank_limit(observations.shape)
     if settings.init == "random":
         return rank, [rng.standard_normal((length, rank)) for length in observations.shape]
@@ -110,7 +117,9 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
         strengths = np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
         vectors = vectors[:, ::-1][:, :n_vectors]
         if n_rows > n_cols:
-            vectors = (matrix @ vectors) / np.maximum(strengths, np.finfo(float).tiny)
+            # below the square root of rounding a Gram matrix knows nothing of a direction
+            known = strengths > 1e-8 * strengths[0]
+            vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
     signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(n_vectors)])
     return vectors * np.where(signs == 0, 1.0, signs), strengths
 
@@ -126,13 +135,6 @@ def _unfold(observations: Observations, mode: int, values: Array) -> Any:
     others = np.delete(observations.coords, mode, axis=0)
     columns = distinct_columns(others, tuple(length for k, length in enumerate(shape) if k != mode))
     return csr_array((values, (observations.coords[mode], columns)), shape=(shape[mode], int(columns.max()) + 1))
-
-
-def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:
-    """Number the distinct index tuples 0, 1, …; nothing overflows however large the shape."""
-    if math.prod(shape) < 2**62:
-        return np.unique(np.ravel_multi_index(tuple(coords), shape), return_inverse=True)[1]
-    return np.unique(coords, axis=1, return_inverse=True)[1].ravel()
 
 
 def entry_values(observations: Observations) -> Array:

@@ -1,0 +1,109 @@
+"""Data, starts and questions far outside the ordinary: an answer, or a sentence; never a crash or a NaN."""
+
+import numpy as np
+import pytest
+
+from brtf import BRTF, Observations, evaluate
+
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+@pytest.fixture
+def matrix():
+    return 1 + 0.1 * np.random.default_rng(0).standard_normal((5, 6))
+
+
+@pytest.mark.parametrize("inference", ["calibrated", "paper"])
+@pytest.mark.parametrize("outliers", [True, False])
+@pytest.mark.parametrize("size", [3e8, 1e30, 1e200])
+def test_one_gigantic_entry(matrix, size, outliers, inference):
+    matrix[0, 0] = size
+    model = BRTF(inference=inference, outliers=outliers, max_sweeps=60, random_state=0).fit(matrix)
+    assert np.isfinite(model.low_rank()).all()
+    assert np.isfinite(model.bound_)
+
+
+def test_a_direction_of_no_strength_is_no_direction():
+    data = np.array([[0, np.nan, 0, 1], [0, np.nan, np.nan, 1]])
+    with pytest.warns(UserWarning, match="empty slice"):
+        model = BRTF(3, random_state=0).fit(data)
+    assert np.isfinite(model.low_rank()).all()
+
+
+def test_new_data_of_other_units_are_refused(matrix):
+    model = BRTF(random_state=0).fit(matrix)
+    matrix[0, 0] = 1e160
+    for ask in (model.transform, model.score, model.partial_fit):
+        with pytest.raises(ValueError, match=r"Y reaches 1e\+160, more than 1e\+100 times the scale"):
+            ask(matrix)
+
+
+@pytest.mark.parametrize("inference", ["calibrated", "paper"])
+def test_a_start_of_other_units_is_refused(matrix, inference):
+    factors = [np.ones((5, 1)), np.ones((6, 1))]
+    with pytest.raises(ValueError, match=r"init gives values of .* scales of the data"):
+        BRTF(inference=inference, init=factors, random_state=0).fit(matrix * 1e-160)
+    found = BRTF(inference=inference, init=factors, max_sweeps=20, random_state=0).fit(matrix * 1e300)
+    assert np.isfinite(found.low_rank()).all()
+
+
+def test_a_start_with_too_many_columns_is_refused(matrix):
+    factors = [np.ones((5, 3)), np.ones((6, 3))]
+    with pytest.raises(ValueError, match="init has 3 columns, but max_rank is 2"):
+        BRTF(2, init=factors).fit(matrix)
+
+
+@pytest.mark.parametrize("noise", ["common", "per-slice"])
+def test_extreme_levels(matrix, noise):
+    model = BRTF(noise=noise, random_state=0).fit(matrix)
+    low, high = model.predict_interval(level=1 - 1e-16, of="observation")
+    assert np.all(high - low == np.inf)
+    low, high = model.predict_interval(level=1e-300, of="observation")
+    assert np.all(high >= low)
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1"):
+        model.predict_interval(level="a")
+
+
+def test_transform_knows_the_noise_of_slices_without_outliers():
+    rng = np.random.default_rng(0)
+    factors = rng.standard_normal((30, 2)), rng.standard_normal((20, 2))
+    noise = rng.standard_normal((30, 20)) * np.where(np.arange(20) < 10, 0.01, 3.0)
+    data = factors[0] @ factors[1].T + noise
+    model = BRTF(outliers=False, noise="per-slice", noise_modes=(1,), random_state=0).fit(data)
+    assert model.noise_modes_ == (1,)
+    # rows were updated once more than the other mode: equal to the tolerance of the fit
+    np.testing.assert_allclose(model.transform(data), model.factors_[0], atol=1e-3 * np.abs(model.factors_[0]).max())
+
+
+def test_few_entries_a_slice_give_wide_intervals():
+    """Six entries know a variance poorly: Student-t intervals cover new data, Gaussian ones (.90) would not."""
+    rng = np.random.default_rng(0)
+    low_rank = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((n, 2)) for n in (40, 30, 6)))
+    spread = np.exp(rng.normal(0, 0.7, (40, 30, 1)))
+    model = BRTF(noise="per-slice", noise_modes=(0, 1), outliers=False, max_rank=3, random_state=0)
+    model.fit(low_rank + 0.1 * spread * rng.standard_normal(low_rank.shape))
+    new = low_rank + 0.1 * spread * rng.standard_normal(low_rank.shape)
+    low, high = model.predict_interval(of="observation")
+    assert 0.93 < np.mean((low <= new) & (new <= high)) < 0.97
+
+
+@pytest.mark.filterwarnings("ignore:Mode . has .* empty slices")
+def test_fibres_of_a_tensor_of_any_size():
+    coords = np.random.default_rng(0).integers(0, 2**40, (3, 60))
+    sparse = Observations.from_coords(coords, np.ones(60), (2**40,) * 3)
+    with pytest.raises(MemoryError, match="lower max_rank"):
+        evaluate(sparse, pattern="fibres", model=BRTF(max_rank=1))
+
+
+def test_a_multi_index_is_a_long_table():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "value": [1.0, 2.0, 3.0, 4.0]})
+    for long in (table.set_index(["a", "b"]), table.set_index(["a", "b"])["value"]):
+        with pytest.raises(ValueError, match="from_frame"):
+            BRTF().fit(long)
+
+
+def test_a_misspelt_quantity_is_refused(matrix):
+    model = BRTF(random_state=0).fit(matrix)
+    with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
+        model.predict(of="obs")
