@@ -28,6 +28,8 @@ RANDOM_FITS, RANK_ONE_ROUNDS = 4, 10
 """Random starts of a rank-one fit, beside the spectral ones, and rounds of alternating least squares."""
 FEW_COMPONENTS = 16
 """Up to so many components, each one's worth is looked at by taking it away."""
+CONDENSING_ROUNDS = 400
+"""Rounds of alternating least squares in condensing: components of cosine .9 in all modes need some 300."""
 SINGLE_ROW = 1.2
 """Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
 LIKE = 0.25
@@ -212,6 +214,49 @@ def death(problem: Problem, point: Point, component: int) -> State:
     return retemper(problem, remove_components(point.state, np.array([component])))
 
 
+def condense(problem: Problem, point: Point) -> State | None:
+    """One component less: the best approximation of the present low-rank part, found without looking at the data.
+
+    Alternating least squares between factor matrices needs their Gram matrices only. Nearly collinear components trade
+    places so slowly in sweeps that taking one away rarely succeeds; here they settle first. None where no components
+    are alike, or where the approximation would cost more than a few times the price of a component.
+    """
+    state = point.state
+    alike = _likeness(state)
+    likely = [int(r) for r in np.argsort(-alike)[:2] if alike[r] > LIKE]
+    if not likely or not 2 <= state.rank <= FEW_COMPONENTS:
+        return None
+    given = [rows.mean for rows in state.factors]
+    error, columns = min((_condensed(given, dropped) for dropped in likely), key=lambda found: found[0])
+    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
+    share = problem.observations.n_observed / problem.observations.n_entries
+    nats = 0.5 * float(state.tau.mean) * weight * share * max(error, 0.0)
+    if nats > 5.0 * _price(problem):
+        return None
+    return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
+
+
+def _condensed(given: list[Array], dropped: int) -> tuple[float, list[Array]]:
+    """Squared error and factors of the approximation that starts by dropping one component."""
+    columns = [np.delete(mean, dropped, axis=1) for mean in given]
+    for _ in range(CONDENSING_ROUNDS):
+        for mode, mean in enumerate(given):
+            others = [k for k in range(len(given)) if k != mode]
+            cross = np.prod([given[k].T @ columns[k] for k in others], axis=0)
+            gram = np.prod([columns[k].T @ columns[k] for k in others], axis=0)
+            columns[mode] = mean @ np.linalg.lstsq(gram, cross.T, rcond=1e-12)[0].T
+    grams = [
+        np.prod([left.T @ right for left, right in zip(first, second, strict=True)], axis=0).sum()
+        for first, second in ((given, given), (given, columns), (columns, columns))
+    ]
+    return float(grams[0] - 2.0 * grams[1] + grams[2]), columns
+
+
+def _price(problem: Problem) -> float:
+    """Nats that the parameters of a component cost, roughly: ln M a row."""
+    return float(sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3)))
+
+
 def expendable_components(problem: Problem, point: Point) -> list[int]:
     """Components whose death could raise the bound, likeliest first.
 
@@ -219,15 +264,19 @@ def expendable_components(problem: Problem, point: Point) -> list[int]:
     noise and outliers, cost no more than a few times the price of their parameters.
     """
     state = point.state
+    alike = _likeness(state)
+    losses = np.array([_loss_without(problem, point, r) for r in range(state.rank)])
+    weak = losses < 5.0 * _price(problem)
+    order = np.lexsort((losses, -alike, ~weak))
+    return [int(r) for r in order if weak[r] or alike[r] > LIKE]
+
+
+def _likeness(state: State) -> Array:
+    """How like another component each one is in two modes: the largest product of two cosines, (R,)."""
     cosines = np.sort([np.abs(_cosines(rows.mean)) for rows in state.factors], axis=0)
     likeness = np.prod(cosines[-2:], axis=0)
     np.fill_diagonal(likeness, 0.0)
-    alike = likeness.max(axis=1, initial=0.0)
-    losses = np.array([_loss_without(problem, point, r) for r in range(state.rank)])
-    price = sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3))
-    weak = losses < 5.0 * price
-    order = np.lexsort((losses, -alike, ~weak))
-    return [int(r) for r in order if weak[r] or alike[r] > LIKE]
+    return likeness.max(axis=1, initial=0.0)
 
 
 def _loss_without(problem: Problem, point: Point, component: int) -> float:

@@ -20,7 +20,7 @@ from brtf.calibrated import (
     sweep,
     with_noise,
 )
-from brtf.local import LOCAL_MODELS, FlatSlab, GaussianSlab, SlabModel
+from brtf.local import LOCAL_MODELS, FlatSlab, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import State
 from brtf.settings import Settings
 from brtf.updates import Fit, fit_at_entries, negligible_components, update_component_precisions
@@ -31,6 +31,9 @@ START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
 """Where local models start: some outliers, heavy tails, a slab ten times as wide as the noise."""
 START_PRECISIONS = (8.0, 30.0)
 """Noise precisions of the starts, for data of unit scale."""
+PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
+"""Local models whose outliers still draw the fit towards them. While the structure is not yet found, a flat slab would
+hold entries to be outliers that are only not yet explained."""
 START_COMPONENTS = 10
 """Components of a spectral start; births add what is missing."""
 LARGEST_COLLAPSED_RANK = 16
@@ -91,12 +94,12 @@ class Search:
 
     def explore(self) -> Iterator[Step]:
         """Rounds of all moves, until one gains less than a nat: roughly converged ones first, then well converged."""
-        for gain in (self.roughly, 0.1 * WORTH):
+        for gain, kinds in ((self.roughly, PULLING_MODELS), (0.1 * WORTH, tuple(LOCAL_MODELS.values()))):
             before = -np.inf
             while self.point.bound > before + WORTH:
-                yield from self.converge(gain, n_sweeps=60)
+                yield from self.converge(gain, n_sweeps=100)
                 yield from self.choose_noise()
-                yield from self.choose_model()
+                yield from self.choose_model(kinds)
                 before = self.point.bound
                 yield from self.refresh()
                 yield from self.grow()
@@ -169,7 +172,7 @@ class Search:
                 yield from self.judge(birth, f"born {n_components}")
             if self.point.rank > before.rank:
                 failures, successes = 0, successes + 1
-                yield from self.converge(self.roughly, n_sweeps=30)
+                yield from self.converge(self.roughly, n_sweeps=100)
             else:
                 failures += 1
 
@@ -178,6 +181,9 @@ class Search:
         before = None
         while before is not self.point and self.point.rank > 0:
             before = self.point
+            condensed = proposals.condense(self.problem, before)
+            if condensed is not None:
+                yield from self.judge(condensed, f"condensed to {condensed.rank}")
             for pair in proposals.collinear_pairs(before.state)[:3]:
                 if self.point is before:
                     yield from self.judge(proposals.merge(self.problem, before, pair, self.rng), "merged 2")
@@ -195,12 +201,12 @@ class Search:
             if state is not None:
                 yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2)
 
-    def choose_model(self) -> Iterator[Step]:
+    def choose_model(self, kinds: tuple[type[SlabModel], ...]) -> Iterator[Step]:
         """Another local model, if at the same factors it comes close to the present one."""
         present = self.point.state.outliers
         if not isinstance(present, SlabModel):
             return
-        others = [kind for kind in LOCAL_MODELS.values() if not isinstance(present, kind)]
+        others = [kind for kind in kinds if not isinstance(present, kind)]
         states = [learn_noise_globally(self.problem, self.point.state, self.point.fit, kind) for kind in others]
         best = max((evaluate(self.problem, state) for state in states), key=lambda point: point.bound)
         if best.bound > self.point.bound - WORTH:
@@ -240,8 +246,12 @@ class Search:
         if np.isfinite(beat) and self._far_off(point.state):
             point = self._approach(point)
         bounds = [point.bound]
+        anderson = Anderson()
         for k in self._budget(n_free):
-            point = prune(self.problem, sweep(self.problem, point))
+            before = point
+            point = prune(self.problem, sweep(self.problem, before))
+            if k >= ACCELERATE_AFTER:
+                point = self._accelerated(anderson, before, point)
             bounds.append(point.bound)
             target = beat + WORTH + self.drift * (n_held + k + 1)
             if point.bound > target or (np.isfinite(beat) and k >= 6 and _hopeless(bounds, target, n_free - k)):
