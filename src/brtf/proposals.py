@@ -215,7 +215,7 @@ def death(problem: Problem, point: Point, component: int) -> State:
 
 
 def condense(problem: Problem, point: Point) -> State | None:
-    """One component less: the best approximation of the present low-rank part, found without looking at the data.
+    """C15: one component less: the best approximation of the present low-rank part, without looking at the data.
 
     Alternating least squares between factor matrices needs their Gram matrices only. Nearly collinear components trade
     places so slowly in sweeps that taking one away rarely succeeds; here they settle first. None where no components

@@ -1,0 +1,115 @@
+"""Moves of the search: what they must leave alone, and what they must find."""
+
+import numpy as np
+import pytest
+
+from brtf import BRTF
+from brtf.calibrated import Problem, evaluate, with_noise
+from brtf.datasets import synthetic
+from brtf.inference import sweep_order
+from brtf.kernels.reference import khatri_rao
+from brtf.observations import observe
+from brtf.proposals import add_components, birth, condense, death, empty_state, robust_rows
+from brtf.search import START_MODEL
+from brtf.starts import entry_values
+
+
+def problem_of(observed):
+    observations = observe(observed)
+    values = entry_values(observations)
+    return Problem(observations, values, sweep_order(observations, values), collapsed=True)
+
+
+def point_with(problem, factors):
+    """The point whose components are the given factors, in the data's units, with the noise of variance 1e-4 known."""
+    share = problem.observations.scale ** (1 / problem.observations.order)
+    precision = problem.observations.scale**2 / 1e-4
+    start = with_noise(empty_state(problem, START_MODEL), precision, START_MODEL, problem.observations.n_observed)
+    return evaluate(problem, add_components(problem, start, [factor / share for factor in factors]))
+
+
+def low_rank(problem, state):
+    means = [rows.mean for rows in state.factors]
+    product = khatri_rao(means[:-1]) @ means[-1].T
+    return problem.observations.scale * product.reshape(problem.observations.shape)
+
+
+@pytest.fixture
+def data():
+    return synthetic((15, 14, 13), 2, outliers=0.1, noise=1e-4, seed=4)
+
+
+def test_added_components_keep_their_low_rank_part(data):
+    problem = problem_of(data.observed)
+    point = point_with(problem, data.factors)
+    np.testing.assert_allclose(low_rank(problem, point.state), data.low_rank, atol=1e-12)
+    # Var x of what was added stays below the noise, so that entries do not look like outliers
+    assert np.median(point.fit.variance) < 2.0 / float(point.state.tau.mean)  # a noise level per component
+
+
+def test_birth_finds_the_missing_component(data):
+    problem = problem_of(data.observed)
+    point = point_with(problem, [factor[:, :1] for factor in data.factors])
+    grown = birth(problem, point, 1, np.random.default_rng(0), clipped=True)
+    assert grown is not None
+    assert grown.rank == 2
+    before = np.linalg.norm(low_rank(problem, point.state) - data.low_rank)
+    # clipping shrinks what a rank-one fit finds; sweeps do the rest
+    assert np.linalg.norm(low_rank(problem, grown) - data.low_rank) < 0.8 * before
+
+
+def test_no_birth_out_of_noise(data):
+    problem = problem_of(data.observed)
+    point = point_with(problem, data.factors)
+    for seed in range(5):
+        assert birth(problem, point, 1, np.random.default_rng(seed), clipped=True) is None
+
+
+def test_no_component_is_born_on_a_single_fibre():
+    observed = np.random.default_rng(0).normal(0, 0.01, (12, 11, 10))
+    observed[:, 3, 4] += 5.0
+    problem = problem_of(observed)
+    point = evaluate(problem, empty_state(problem, START_MODEL))
+    assert birth(problem, point, 1, np.random.default_rng(0), clipped=False) is None
+
+
+@pytest.mark.parametrize("collinearity", [0.0, 0.7])
+def test_condensing_undoes_a_split(collinearity):
+    """A component written as the sum of two is condensed to one, with next to no error; true ones are left alone."""
+    data = synthetic((15, 14, 13), 2, outliers=0.05, noise=1e-4, collinearity=collinearity, seed=1)
+    problem = problem_of(data.observed)
+    first, second, third = data.factors
+    rng = np.random.default_rng(0)
+    mixed = first[:, 1] * rng.uniform(0.3, 0.7, first.shape[0])
+    split = [
+        np.column_stack([first[:, 0], mixed, first[:, 1] - mixed]),
+        second[:, [0, 1, 1]],
+        third[:, [0, 1, 1]],
+    ]
+    point = point_with(problem, split)
+    condensed = condense(problem, point)
+    assert condensed is not None
+    assert condensed.rank == 2
+    error = np.linalg.norm(low_rank(problem, condensed) - data.low_rank) / np.linalg.norm(data.low_rank)
+    assert error < 1e-6
+    assert condense(problem, point_with(problem, data.factors)) is None
+
+
+def test_death_leaves_the_others_alone(data):
+    problem = problem_of(data.observed)
+    point = point_with(problem, data.factors)
+    left = death(problem, point, 0)
+    for before, after in zip(point.state.factors, left.factors, strict=True):
+        np.testing.assert_array_equal(after.mean[:, 0], before.mean[:, 1])
+    assert float(left.tau.mean) < float(point.state.tau.mean)
+
+
+def test_robust_rows_do_not_depend_on_where_they_stood(data):
+    """Lost rows are found again, outliers or not: within a few posterior standard deviations of the truth."""
+    problem = problem_of(data.observed)
+    state = BRTF(random_state=0).fit(data.observed).result_.state
+    rows = robust_rows(problem, state, 0)
+    lost = state.with_factor(0, type(rows)(np.zeros_like(rows.mean), state.factors[0].cov))
+    np.testing.assert_allclose(robust_rows(problem, lost, 0).mean, rows.mean, atol=1e-12)
+    std = np.sqrt(np.einsum("irr->ir", state.factors[0].cov))
+    assert np.max(np.abs(rows.mean - state.factors[0].mean) / std) < 3.0
