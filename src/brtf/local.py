@@ -211,8 +211,8 @@ class StudentSlab(SlabModel):
         )
 
 
-class GaussianSlab(SlabModel):
-    """Student-t noise of ν degrees of freedom; outliers from one Gaussian of variance ζ/τ̄. All in closed form."""
+class StudentNoise(SlabModel):
+    """Student-t noise of ν degrees of freedom, whatever the outliers: what Gaussian and flat slabs share."""
 
     shape_range = (2.1, 1e4)
 
@@ -221,27 +221,38 @@ class GaussianSlab(SlabModel):
         return (self.shape + 1.0) / self.shape
 
     @property
-    def _kappa(self) -> float:
-        return 1.0 / (1.0 + self.width)
+    def noise_inflation(self) -> float:
+        return self.shape / (self.shape - 2.0)
 
     def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         nu = self.shape
         log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
-        log_slab = 0.5 * np.log(self._kappa) - 0.5 * self._kappa * rho
-        return log_spike, (nu + 1.0) / (nu + rho), log_slab, np.full_like(rho, self._kappa)
+        log_slab, shrinkage = self._slab(rho)
+        return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
 
     def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
-        nu, kappa = self.shape, self._kappa
-        log_spike, spike_weight, log_slab, _ = self._branches(rho)
-        spike_by_shape = _student_by_shape(nu, rho)
-        by_width = -0.5 * (1.0 - kappa) * (1.0 - rho * kappa)
-        return _mix(
-            self.probability, rho, log_spike, -0.5 * rho * spike_weight, spike_by_shape, log_slab, kappa, 0.0, by_width
-        )
+        log_spike, weight, log_slab, shrinkage = self._branches(rho)
+        by_shape, by_width = _student_by_shape(self.shape, rho), self._slab_by_width(rho, shrinkage)
+        return _mix(self.probability, rho, log_spike, -0.5 * rho * weight, by_shape, log_slab, shrinkage, 0.0, by_width)
 
-    @property
-    def noise_inflation(self) -> float:
-        return self.shape / (self.shape - 2.0)
+    def _slab(self, rho: Array) -> tuple[Array, Array]:
+        """ln f with an outlier, and the share κ that noise keeps."""
+        raise TypeError("StudentNoise is abstract")
+
+    def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
+        """Derivative of the slab's ln f by ln ζ."""
+        raise TypeError("StudentNoise is abstract")
+
+
+class GaussianSlab(StudentNoise):
+    """Student-t noise; outliers from one Gaussian of variance ζ/τ̄. All in closed form."""
+
+    def _slab(self, rho: Array) -> tuple[Array, Array]:
+        kappa = 1.0 / (1.0 + self.width)
+        return 0.5 * np.log(kappa) - 0.5 * kappa * rho, np.full_like(rho, kappa)
+
+    def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
+        return -0.5 * (1.0 - shrinkage) * (1.0 - rho * shrinkage)
 
     def mixture(self) -> tuple[Array, Array, Array, Array]:
         return (
@@ -252,7 +263,7 @@ class GaussianSlab(SlabModel):
         )
 
 
-class FlatSlab(SlabModel):
+class FlatSlab(StudentNoise):
     """Student-t noise; outliers of any size up to a largest, all equally likely: s ~ U(−h, h), h = (ζ/τ̄)^{1/2}.
 
     The deviation of an outlier has density Φ(h√τ̄ − ρ^{1/2})/(2h): constant but for the edge, which the noise blurs. An
@@ -260,33 +271,17 @@ class FlatSlab(SlabModel):
     τ̄ Var x of the few entries there.
     """
 
-    shape_range = (2.1, 1e4)
     narrowest = 36.0
 
-    @property
-    def largest_weight(self) -> float:
-        return (self.shape + 1.0) / self.shape
-
-    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
-        nu, root = self.shape, np.sqrt(rho)
-        log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
+    def _slab(self, rho: Array) -> tuple[Array, Array]:
+        root = np.sqrt(rho)
         inside = np.sqrt(self.width) - root
-        edge = log_ndtr(inside)
         hazard = np.sqrt(2.0 / np.pi) / erfcx(-inside / np.sqrt(2.0))  # φ/Φ, right in both tails
         shrinkage = hazard / np.maximum(root, self.width**-0.5)  # further inside the two edges cancel
-        return log_spike, (nu + 1.0) / (nu + rho), 0.5 * np.log(0.5 * np.pi / self.width) + edge, shrinkage
+        return 0.5 * np.log(0.5 * np.pi / self.width) + log_ndtr(inside), shrinkage
 
-    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
-        log_spike, spike_weight, log_slab, shrinkage = self._branches(rho)
-        by_shape = _student_by_shape(self.shape, rho)
-        by_width = -0.5 + 0.5 * np.sqrt(self.width * rho) * shrinkage
-        return _mix(
-            self.probability, rho, log_spike, -0.5 * rho * spike_weight, by_shape, log_slab, shrinkage, 0.0, by_width
-        )
-
-    @property
-    def noise_inflation(self) -> float:
-        return self.shape / (self.shape - 2.0)
+    def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
+        return -0.5 + 0.5 * np.sqrt(self.width * rho) * shrinkage
 
     def mixture(self) -> tuple[Array, Array, Array, Array]:
         return (
