@@ -194,7 +194,7 @@ class TestTrace:
         started, ranks = model.trace_["event"][0], model.trace_["rank"]
         assert started == f"started with {ranks[0]}"
         for before, row in zip(ranks, model.trace_[1:], strict=False):
-            assert row["rank"] == before or row["event"].split()[0] in ("died", "merged", "pruned", "born")
+            assert row["rank"] == before or row["event"].split()[0] in ("died", "merged", "pruned", "born", "condensed")
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
 
 
