@@ -95,10 +95,15 @@ class RowGaussians:
     @cached_property
     def second_moment_packed(self) -> Array:
         """E[a_i a_iᵀ] = mean_i mean_iᵀ + cov_i as packed upper halves, (I, R(R+1)/2)."""
-        rows, cols = packed_indices(self.rank)
-        return self.mean[:, rows] * self.mean[:, cols] + self.cov[:, rows, cols]
+        return self.outer_packed + self.cov_packed
 
-    @property
+    @cached_property
+    def outer_packed(self) -> Array:
+        """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
+        rows, cols = packed_indices(self.rank)
+        return self.mean[:, rows] * self.mean[:, cols]
+
+    @cached_property
     def cov_packed(self) -> Array:
         """cov_i as packed upper halves, (I or 1, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
@@ -134,25 +139,3 @@ class RowGaussians:
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
         return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)])
-
-    @classmethod
-    def from_natural(cls, precision: Array, linear: Array) -> RowGaussians:
-        """Rows with the given precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i.
-
-        Solved by Cholesky after scaling each precision to unit diagonal, so that components of very different
-        strength do not cost accuracy. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
-        """
-        spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
-        scaled = precision * spread[:, :, None] * spread[:, None, :]
-        try:
-            lower = np.linalg.cholesky(scaled)
-        except np.linalg.LinAlgError:  # singular to rounding: components that meet the same entries alike
-            lower = np.linalg.cholesky(scaled + np.finfo(float).eps * 4 * scaled.shape[-1] * np.eye(scaled.shape[-1]))
-        half = np.linalg.inv(lower) * spread[:, None, :]
-        cov = half.transpose(0, 2, 1) @ half
-        shared = precision.shape[0] != linear.shape[0]
-        mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
-        rows = cls(mean, cov)
-        log_det = 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
-        rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property
-        return rows
