@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.checks import check_labels, check_shape
-from brtf.distributions import Gamma, RowGaussians
+from brtf.distributions import Centre, Gamma, RowGaussians
 from brtf.local import LOCAL_MODELS, SlabModel
 from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
 from brtf.observations import Labels, Observations
@@ -148,6 +148,8 @@ def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
     for mode, rows in enumerate(state.factors):
         arrays[f"factor.{mode}.mean"] = rows.mean
         arrays[f"factor.{mode}.cov"] = rows.cov
+        if rows.centre is not None:
+            arrays[f"factor.{mode}.centre"] = np.stack([rows.centre.mean, rows.centre.var])
     _pack_gamma("lam", state.lam, arrays)
     _pack_gamma("tau", state.tau, arrays)
     if state.slices is not None:
@@ -252,9 +254,16 @@ def _unpack_local_model(kind: str, probability: float, shape: float, width: floa
 
 def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:
     shared = arrays[f"{name}.cov"].shape[0] == 1
+    centre = None
+    if f"{name}.centre" in arrays:
+        mean, var = _array(arrays, f"{name}.centre", (2, rank))
+        if not (var > 0).all():
+            raise ValueError(f"{name}.centre is not positive")
+        centre = Centre(mean, var)
     return RowGaussians(
         _array(arrays, f"{name}.mean", (n_rows, rank)),
         _array(arrays, f"{name}.cov", (1 if shared else n_rows, rank, rank)),
+        centre,
     )
 
 

@@ -20,7 +20,7 @@ from brtf.calibration import (
     joint_step,
     shared_rate,
 )
-from brtf.distributions import Array, Gamma, RowGaussians, packed_indices, unpack_symmetric
+from brtf.distributions import Array, Centre, Gamma, RowGaussians, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import SliceNoise, State
@@ -300,12 +300,13 @@ def balance(state: State) -> State:
     """C6: rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
     if state.rank == 0:
         return state
-    mean_squares = np.array([rows.component_power / rows.n_rows for rows in state.factors])
+    mean_squares = np.array([rows.component_power / rows.n_counted for rows in state.factors])
     geometric = np.exp(np.mean(np.log(mean_squares), axis=0))
     ratios = np.sqrt(geometric / mean_squares)
     factors = []
     for rows, ratio in zip(state.factors, ratios, strict=True):
-        scaled = RowGaussians(rows.mean * ratio, rows.cov * (ratio[:, None] * ratio[None, :]))
+        centre = None if rows.centre is None else Centre(rows.centre.mean * ratio, rows.centre.var * ratio**2)
+        scaled = RowGaussians(rows.mean * ratio, rows.cov * (ratio[:, None] * ratio[None, :]), centre)
         scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
         factors.append(scaled)
     return replace(state, factors=tuple(factors))

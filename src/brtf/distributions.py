@@ -62,17 +62,39 @@ def unpack_symmetric(packed: Array, rank: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class Centre:
+    """Where the rows of a mode are expected: q(μ_r) = N(mean_r, var_r), with the prior N(0, 1/λ_r) of a row.
+
+    Attributes
+    ----------
+    mean, var : (R,)
+    """
+
+    mean: Array
+    var: Array
+
+    def kl(self, lam: Gamma) -> float:
+        """KL(q(μ) ‖ N(0, diag(λ)⁻¹)), averaged over q(λ)."""
+        power = np.sum(lam.mean * (self.mean**2 + self.var))
+        return float(0.5 * (power - np.sum(np.log(self.var) + lam.mean_log + 1.0)))
+
+
+@dataclass(frozen=True, eq=False)
 class RowGaussians:
     """Independent Gaussian rows q(A⁽ⁿ⁾) = Π_i N(a_i | mean_i, cov_i) of one mode's factor matrix.
+
+    Their prior is N(μ, diag(λ)⁻¹), with μ = 0 unless a centre is learnt; a centre counts as one more row.
 
     Attributes
     ----------
     mean : (I, R)
     cov : (I, R, R), or (1, R, R) where all rows share one covariance (complete data).
+    centre : of the prior; None where that is zero
     """
 
     mean: Array
     cov: Array
+    centre: Centre | None = None
 
     @property
     def n_rows(self) -> int:
@@ -121,21 +143,47 @@ class RowGaussians:
 
     @property
     def component_power(self) -> Array:
-        """Σ_i E[a_ir²], (R,)."""
+        """Σ_i E[(a_ir − μ_r)²] + E[μ_r²], (R,): Σ_i E[a_ir²] where there is no centre."""
         variances = np.einsum("irr->ir", self.cov)
-        return np.einsum("ir,ir->r", self.mean, self.mean) + (
+        deviation = self.mean if self.centre is None else self.mean - self.centre.mean
+        power = np.einsum("ir,ir->r", deviation, deviation) + (
             variances[0] * self.n_rows if self.shared else variances.sum(axis=0)
         )
+        if self.centre is None:
+            return power
+        return power + (self.n_rows + 1) * self.centre.var + self.centre.mean**2
+
+    @property
+    def n_counted(self) -> int:
+        """Rows that the prior is about: those of the mode, and the centre where one is learnt."""
+        return self.n_rows + (self.centre is not None)
 
     def kl(self, lam: Gamma) -> float:
-        """KL(q(A⁽ⁿ⁾) ‖ Π_i N(0, diag(λ)⁻¹)), averaged over q(λ)."""
+        """KL(q(A⁽ⁿ⁾) q(μ) ‖ Π_i N(μ, diag(λ)⁻¹) N(μ | 0, diag(λ)⁻¹)), averaged over q(λ)."""
         log_dets = self.log_det_cov.sum() * (self.n_rows if self.shared else 1)
+        if self.centre is not None:
+            log_dets += np.sum(np.log(self.centre.var))
         return float(
             -0.5 * log_dets
-            - 0.5 * self.n_rows * (self.rank + np.sum(lam.mean_log))
+            - 0.5 * self.n_counted * (self.rank + np.sum(lam.mean_log))
             + 0.5 * np.sum(lam.mean * self.component_power)
         )
 
+    def centred(self, lam: Gamma) -> RowGaussians:
+        """C18: the same rows with the best centre: q(μ_r) = N(Σ_i ã_ir/(I+1), 1/((I+1) λ̄_r))."""
+        n_counted = self.n_rows + 1
+        centre = Centre(self.mean.sum(axis=0) / n_counted, 1.0 / (n_counted * lam.mean))
+        return self.with_centre(centre)
+
+    def with_centre(self, centre: Centre | None) -> RowGaussians:
+        """The same rows with another centre of their prior."""
+        rows = RowGaussians(self.mean, self.cov, centre)
+        for name in ("log_det_cov", "outer_packed", "cov_packed", "second_moment_packed"):
+            if name in self.__dict__:  # what is known of the rows does not depend on it
+                rows.__dict__[name] = self.__dict__[name]
+        return rows
+
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
-        return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)])
+        centre = None if self.centre is None else Centre(self.centre.mean[keep], self.centre.var[keep])
+        return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)], centre)

@@ -74,17 +74,14 @@ def _structured(
     log_rate, log_rest = _log_rates(model, structure, block)
     groups = shared_positions(structure, block)
     if groups is None:
-        log_spike, log_slab = log_rest + log_spike, log_rate + log_slab
-        log_evidence = np.logaddexp(log_spike, log_slab)
-        outlier, total = np.exp(log_slab - log_evidence), float(log_evidence.sum())
+        log_evidence, outlier = kernels.mix_branches(log_rest + log_spike, log_rate + log_slab)
+        total = float(log_evidence.sum())
     else:
         channels = structure.n_channels
         together = [np.bincount(groups, branch) / channels for branch in (log_spike, log_slab)]
         occupied = np.bincount(groups) > 0
-        log_spike, log_slab = together[0] + log_rest, together[1] + log_rate
-        log_evidence = np.logaddexp(log_spike, log_slab)
-        outlier = np.exp(log_slab - log_evidence)[groups]
-        total = channels * float(log_evidence[occupied].sum())
+        log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
+        outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
     return BlockPosterior(total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier)
 
 

@@ -128,7 +128,12 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
     var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
     noise_share = 1.0 / np.maximum(var_share, 1e-300)
     variance = share * np.minimum(SMALL_VARIANCE, noise_share)
-    return update_component_precisions(replace(tempered, factors=joined(variance).factors))
+    joint = update_component_precisions(replace(tempered, factors=joined(variance).factors))
+    centred = [
+        new if old.centre is None else new.centred(joint.lam)
+        for old, new in zip(state.factors, joint.factors, strict=True)
+    ]
+    return replace(joint, factors=tuple(centred))
 
 
 def remove_components(state: State, components: NDArray[np.intp]) -> State:
@@ -371,13 +376,15 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
             total += np.bincount(positions, model.posterior(noise * deviation**2).log_evidence, old.n_rows)
 
     sums = add_up(problem.observations, lambda: (np.zeros(old.n_rows), np.zeros(old.n_rows)), add)
+    centre = 0.0 if old.centre is None else old.centre.mean
     before, after = (
-        total - 0.5 * (candidate.mean**2) @ state.lam.mean for total, candidate in zip(sums, (old, rows), strict=True)
+        total - 0.5 * ((candidate.mean - centre) ** 2) @ state.lam.mean
+        for total, candidate in zip(sums, (old, rows), strict=True)
     )
     better = after > before + 2.0
     if not better.any():
         return None
-    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov))
+    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov, old.centre))
 
 
 def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
@@ -388,7 +395,8 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
     model, tau = state.outliers, float(state.tau.mean)
     if not isinstance(model, SlabModel):
         raise TypeError("robust_rows needs a local model with outliers")
-    table = tabulate(model)
+    table, given = tabulate(model), state.factors[mode].centre
+    centre = 0.0 if given is None else given.mean
     rows, residual = state.factors[mode], cast(Field, problem.values)
     for step in range(L1_STEPS + MODEL_STEPS):
         smallest = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300
@@ -400,7 +408,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
         weigh = _weighed_by_size(problem, state, residual, weight_of)
         grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
-        rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products)
+        rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
         residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
     return rows
 

@@ -112,6 +112,7 @@ class Search:
                 yield from self.converge(gain, n_sweeps=100)
                 yield from self.choose_noise()
                 yield from self.choose_rates()
+                yield from self.choose_centres()
                 yield from self.choose_model(kinds)
                 before = self.point.bound
                 yield from self.refresh()
@@ -275,6 +276,22 @@ class Search:
             gain = point.bound - self.point.bound
             self.point = point
             yield Step(self.point, self.n_sweeps, f"outlier rates per slice (+{gain:.1f})")
+
+    def choose_centres(self) -> Iterator[Step]:
+        """Rows that are expected around a learnt centre instead of zero, for each mode that it pays for."""
+        state = self.point.state
+        for mode, rows in enumerate(state.factors):
+            centred = rows.centred(state.lam)
+            if rows.centre is None and state.rank and centred.kl(state.lam) < rows.kl(state.lam) - WORTH:
+                state = state.with_factor(mode, centred)
+        if state is self.point.state:
+            return
+        modes = tuple(mode for mode, rows in enumerate(state.factors) if rows.centre is not None)
+        point = evaluate_at(self.problem, update_component_precisions(state), self.point.fit)
+        gain = point.bound - self.point.bound
+        self.point = point
+        yield Step(self.point, self.n_sweeps, f"rows of modes {modes} centred ({gain:+.1f})")
+        yield from self.converge(self.roughly, n_sweeps=60)
 
     def _budget(self, n_sweeps: int) -> Iterator[int]:
         """Count sweeps, as long as there are any left."""

@@ -47,7 +47,7 @@ class RowLikelihood:
 
     @classmethod
     def of(cls, rows: RowGaussians, lam: Gamma) -> RowLikelihood:
-        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i.
+        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i − λ̄ μ.
 
         λ̄ may have moved since V was updated; P is kept non-negative.
         """
@@ -56,7 +56,8 @@ class RowLikelihood:
         ratios, directions = np.linalg.eigh(natural.cov / (prior[:, None] * prior))
         directions = prior[:, None] * directions
         precision = (directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
-        return cls(precision, natural.mean)
+        linear = natural.mean if rows.centre is None else natural.mean - lam.mean * rows.centre.mean
+        return cls(precision, linear)
 
     def expected_log(self, rows: RowGaussians) -> float:
         """Σ_i E[hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ] under the given posterior of the rows."""
@@ -192,10 +193,13 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
     for mode in problem.modes:
         grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
         precision, linear = tau * grams + np.diag(state.lam.mean), tau * products
+        centre = state.factors[mode].centre  # held: the rows so far say more about it than new ones
+        if centre is not None:
+            linear = linear + state.lam.mean * centre.mean
         if mode > 0:
             likelihood = earlier.likelihoods[mode - 1]
             precision, linear = precision + likelihood.precision, linear + likelihood.linear
-        state = state.with_factor(mode, gaussian_rows(precision, linear))
+        state = state.with_factor(mode, gaussian_rows(precision, linear).with_centre(centre))
     everything = state.with_factor(0, _appended(earlier.state.factors[0], state.factors[0]))
     swept = evaluate_with(problem, earlier, replace(state, lam=update_component_precisions(everything).lam))
     learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
@@ -222,15 +226,21 @@ def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
     terms = replace(
         point.terms,
         likelihood=point.terms.likelihood + earlier.log_likelihood(state),
-        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam),
+        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam) + _counted_twice(state),
     )
     return replace(point, terms=terms)
+
+
+def _counted_twice(state: State) -> float:
+    """The divergence of the first mode's centre, which earlier and new rows share."""
+    centre = state.factors[0].centre
+    return 0.0 if centre is None else centre.kl(state.lam)
 
 
 def _appended(first: RowGaussians, second: RowGaussians) -> RowGaussians:
     """The rows of both, one after the other."""
     covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in (first, second)]
-    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs))
+    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs), first.centre)
 
 
 def place_last(block: Observations, earlier: Observations) -> Observations:

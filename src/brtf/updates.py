@@ -183,7 +183,10 @@ def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
 
 def updated_factor(state: State, mode: int, grams: Array, products: Array, precision: float) -> State:
     """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i."""
-    return state.with_factor(mode, gaussian_rows(precision * grams + np.diag(state.lam.mean), precision * products))
+    centre = state.factors[mode].centre
+    linear = precision * products if centre is None else precision * products + state.lam.mean * centre.mean
+    rows = gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
+    return state.with_factor(mode, rows if centre is None else rows.centred(state.lam))
 
 
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
@@ -266,7 +269,7 @@ def _from_partial(partial: Array, matrices: list[Array], mode: int, longest: int
 
 def update_component_precisions(state: State) -> State:
     """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²])."""
-    n_rows = sum(rows.n_rows for rows in state.factors)
+    n_rows = sum(rows.n_counted for rows in state.factors)
     power = np.sum([rows.component_power for rows in state.factors], axis=0)
     return replace(
         state,

@@ -57,6 +57,11 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     return _chosen().evidence(table, rho)
 
 
+def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    return _chosen().mix_branches(log_spike, log_slab)
+
+
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add the entries, or a share of each, to a histogram of D: their number and their sum in each bin."""
     _chosen().count_deviations(deviation, counts, totals, share)

@@ -114,6 +114,13 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     return log_evidence, weight
 
 
+def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    log_evidence, share = np.empty(log_spike.size), np.empty(log_spike.size)
+    _mix(log_spike, log_slab, log_evidence, share)
+    return log_evidence, share
+
+
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a share of each, to a histogram of D."""
     _count(deviation.view(np.int64), deviation, counts, totals, np.ones(1) if share is None else share)
@@ -352,6 +359,16 @@ def _look_up(bits, rho, rows, first, shift, log_evidence, weight):
         step = (rho[m] - row[0]) * row[1]
         log_evidence[m] = row[2] + step * (row[3] + step * (row[4] + step * row[5]))
         weight[m] = -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))
+
+
+@_compile
+def _mix(log_spike, log_slab, log_evidence, share):
+    for m in range(log_spike.size):
+        odds = log_slab[m] - log_spike[m]
+        small = np.exp(-abs(odds))
+        larger = log_slab[m] if odds > 0.0 else log_spike[m]
+        log_evidence[m] = larger + np.log1p(small)
+        share[m] = (1.0 if odds > 0.0 else small) / (1.0 + small)
 
 
 @_compile

@@ -153,6 +153,12 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     return log_evidence, weight
 
 
+def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    log_evidence = np.logaddexp(log_spike, log_slab)
+    return log_evidence, np.exp(log_slab - log_evidence)
+
+
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a share of each (m,), to a histogram of D: number and sum in each of the ``N_BINS`` bins."""
     mantissa, exponent = np.frexp(np.where(np.isfinite(deviation), deviation, 1.0))
