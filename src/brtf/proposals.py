@@ -22,13 +22,14 @@ from brtf.calibrated import (
     typical_residual,
     with_noise,
 )
+from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 from brtf.model import Prior, State, component_amplitudes
 from brtf.observations import Block, Observations, block_positions
 from brtf.passes import Field, Sums, add_up, remembered
 from brtf.posteriors import block_posterior, relative_precision
-from brtf.starts import leading_left_singular
+from brtf.starts import leading_left_singular, medians_along, rank_one_terms
 from brtf.tables import tabulate
 from brtf.updates import (
     Weighing,
@@ -56,6 +57,8 @@ LIKE = 0.25
 """Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
 L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
+FEWEST_FOR_MEDIAN, MEDIAN_TERMS = 8, 3
+"""Length from which a mode's median is a start, and the most components it gives."""
 CLIP = 3.0
 """Robust standard deviations beyond which residuals are clipped where weights cannot be trusted yet."""
 
@@ -87,6 +90,27 @@ def spectral_start(problem: Problem, n_components: int, model: SlabModel | None)
         columns.append(vectors * (strengths / density) ** (1.0 / observations.order))
     n_columns = min(column.shape[1] for column in columns)
     return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
+
+
+def median_start(problem: Problem, mode: int, n_components: int, model: SlabModel | None) -> State | None:
+    """C19: what stays the same along a mode, its median, as first components; None where nothing much does.
+
+    In a video that is the background, whatever passes before it: a start that outliers do not move.
+    """
+    observations = problem.observations
+    medians = medians_along(observations, mode)
+    if medians is None or observations.shape[mode] < FEWEST_FOR_MEDIAN:
+        return None
+    columns = rank_one_terms(medians, min(MEDIAN_TERMS, n_components))
+    if not columns:
+        return None
+    columns.insert(mode, np.ones((observations.shape[mode], columns[0].shape[1])))
+    state = add_components(problem, empty_state(problem, model), columns)
+    rest = Fit.of(replace(problem, collapsed=False), state.factors).residual
+    typical, before = (typical_residual(problem, state, field) for field in (rest, problem.values))
+    if not 0 < typical < 0.5 * before:
+        return None
+    return with_noise(state, min(1.0 / typical**2, LARGEST_PRECISION), model, observations.n_observed)
 
 
 def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:

@@ -369,13 +369,18 @@ def prune(problem: Problem, point: Point) -> Point:
 
 
 def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[State]:
-    """Starts to choose from: spectral ones at two noise levels.
+    """Starts to choose from: spectral ones at two noise levels, and what stays the same along a mode.
 
     At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
     to be merged or removed. Neither is right everywhere.
     """
     spectral = proposals.spectral_start(problem, min(max_rank, START_COMPONENTS), model)
-    return [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
+    starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
+    for mode in problem.modes:
+        steady = proposals.median_start(problem, mode, max_rank, model)
+        if steady is not None:
+            starts.append(steady)
+    return starts
 
 
 def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:

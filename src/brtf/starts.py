@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ LARGEST_GRAM = 2048
 """Side of the largest Gram matrix that is eigen-decomposed; longer modes use a randomised range finder."""
 OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
 """Columns beyond those asked for, and rounds, of a subspace iteration."""
+POWER_ROUNDS, WEAK_TERM = 10, 0.02
+"""Rounds of a rank-one fit, and the share of an array's norm below which a term is left out."""
 
 
 def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
@@ -120,6 +123,49 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
         vectors, strengths = _by_power(observations, mode, n_vectors, values)
     signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(vectors.shape[1])])
     return vectors * np.where(signs == 0, 1.0, signs), strengths
+
+
+def medians_along(observations: Observations, mode: int) -> Array | None:
+    """The median over one mode at all positions of the others, in units of the scale; zero where nothing is observed.
+
+    None where it would need the data in another layout: coordinates, or the first mode of data in several blocks.
+    """
+    blocks = observations.block_list
+    if observations.coords is not None or (mode == 0 and len(blocks) > 1):
+        return None
+    pieces = []
+    for block in blocks:
+        dense = dense_block(block, scaled_values(observations, block))
+        if block.mask is None:
+            pieces.append(np.median(dense, axis=mode))
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of fibres in which nothing is observed
+                median = np.nanmedian(np.where(block.mask, dense, np.nan), axis=mode)
+            pieces.append(np.nan_to_num(median))
+    return pieces[0] if mode == 0 else np.concatenate(pieces)
+
+
+def rank_one_terms(array: Array, n_terms: int) -> list[Array]:
+    """Columns of every mode for the leading rank-one terms of a small dense array, found one after another."""
+    left, columns = array.copy(), []
+    for _ in range(n_terms):
+        vectors = [np.ones(length) for length in array.shape]
+        for _ in range(POWER_ROUNDS):
+            for mode in range(array.ndim):
+                found = left
+                for k in reversed(range(array.ndim)):
+                    if k != mode:
+                        found = np.tensordot(found, vectors[k] / max(float(np.linalg.norm(vectors[k])), 1e-150), (k, 0))
+                vectors[mode] = found
+        units = [vector / max(float(np.linalg.norm(vector)), 1e-150) for vector in vectors]
+        strength = float(np.linalg.norm(vectors[-1]))
+        if strength <= WEAK_TERM * float(np.linalg.norm(array)):
+            break
+        share = strength ** (1.0 / array.ndim)
+        columns.append([unit * share for unit in units])
+        left = left - strength * reduce(np.multiply.outer, units)
+    return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)] if columns else []
 
 
 def _by_gram(matrix: Any, n_vectors: int) -> tuple[Array, Array]:
