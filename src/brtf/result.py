@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from brtf.settings import Settings
 from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 from brtf.updates import Fit, fit_at_entries
+
+if TYPE_CHECKING:
+    from brtf.summary import Summary
 
 LARGEST_RATIO = 1e100
 """Other data may be this many scales of the fitted ones in size; their squares are finite then."""
@@ -218,6 +222,11 @@ class Result:
             return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
         return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
 
+    def standardized_residuals(self) -> Array:
+        """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
+        residual = fit_at_entries(self._modelled, self.state.factors).residual
+        return residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
+
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
         observations = self.observations
@@ -313,6 +322,47 @@ class Result:
         if not _asks_low_rank(of):
             draws += self.error_law.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
         return self.transform.inverse(draws * self.scale)
+
+    # ---- for people ----------------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
+        from brtf.summary import Summary
+
+        return Summary.of(self)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def plot_components(self, **options: Any) -> Any:
+        """Draw the strength of every component: see :func:`brtf.plots.plot_components`."""
+        from brtf.plots import plot_components
+
+        return plot_components(self, **options)
+
+    def plot_factors(self, **options: Any) -> Any:
+        """Draw the factors with their credible bands: see :func:`brtf.plots.plot_factors`."""
+        from brtf.plots import plot_factors
+
+        return plot_factors(self, **options)
+
+    def plot_trace(self, **options: Any) -> Any:
+        """Draw the course of the fit: see :func:`brtf.plots.plot_trace`."""
+        from brtf.plots import plot_trace
+
+        return plot_trace(self, **options)
+
+    def plot_outliers(self, **options: Any) -> Any:
+        """Draw a map of the outliers: see :func:`brtf.plots.plot_outliers`."""
+        from brtf.plots import plot_outliers
+
+        return plot_outliers(self, **options)
+
+    def report(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write one self-contained HTML page about the fit: see :func:`brtf.report.write_report`."""
+        from brtf.report import write_report
+
+        write_report(self, path, **options)
 
     # ---- entries asked for ---------------------------------------------------------------------------------
 
