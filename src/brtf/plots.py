@@ -21,6 +21,7 @@ from brtf.views import (
     moves,
     nats_below_best,
     outlier_map,
+    spread,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
     counted = np.array_equal(values, np.arange(axis.length))
     if axis.kind == "position" or (axis.kind == "number" and not counted):
         return
-    chosen = np.unique(np.linspace(0, axis.length - 1, min(axis.length, MOST_TICKS)).round().astype(int))
+    chosen = spread(axis.length, MOST_TICKS)
     ticks.set_ticks(values[chosen], [_plain(axis.text(int(k))) for k in chosen])
     if ticks.axis_name == "x" and axis.kind != "number":
         ticks.set_tick_params(labelrotation=45)

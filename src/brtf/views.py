@@ -80,6 +80,11 @@ def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:
     return first, second
 
 
+def spread(length: int, most: int) -> NDArray[np.intp]:
+    """At most that many positions, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
+
+
 # ---- components ----------------------------------------------------------------------------------------------
 
 

@@ -25,14 +25,17 @@ from brtf.views import (
     nats_below_best,
     outlier_map,
     outlier_rates,
+    spread,
 )
 
 MOST_BARS = 16
-MOST_NAMED = 24
+MOST_NAMED = 40
 """Positions with names of their own that are listed one below the other; more are drawn as a line."""
 MOST_POINTS = 1500
 """Points of a line: a chart has fewer pixels than that across."""
-MOST_RATES = 360
+MOST_BARS_ALONG = 360
+LETTER = 7.5
+"""Width of a letter of a label, about."""
 WIDE = 440.0
 """Width of charts that take more than a third of a page."""
 LEVEL = 0.95
@@ -45,12 +48,26 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def axis_ticks(axis: Axis, n_wanted: int = 4) -> Ticks | None:
-    """Ticks for an axis: some of its labels; None where round numbers will do."""
-    if axis.kind == "number" or (axis.kind == "position" and axis.length > n_wanted):
-        return None
-    chosen = np.unique(np.linspace(0, axis.length - 1, min(axis.length, n_wanted)).round().astype(int))
-    return [(float(axis.values[k]), shortened(axis.text(k), 12)) for k in chosen]
+def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ticks:
+    """As many labels, every k-th, as find room side by side; at the given values."""
+    widest = max(len(shortened(axis.text(k), longest)) for k in spread(axis.length, 50))
+    # The first and the last label stand inside the chart, so one of their neighbours comes half a label closer.
+    n_labels = int(np.clip(1.0 + room / (1.5 * LETTER * widest + 12.0), 2, 6))
+    chosen = range(0, axis.length, max(1, -(-(axis.length - 1) // (n_labels - 1))))
+    return [(float(values[k]), shortened(axis.text(k), longest)) for k in chosen]
+
+
+def axis_ticks(axis: Axis, room: float) -> Ticks | None:
+    """Ticks where the labels stand; None where round numbers will do."""
+    rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
+    return None if rounded else label_ticks(axis, axis.values, room)
+
+
+def position_ticks(axis: Axis, room: float) -> Ticks:
+    """Ticks by position, however uneven the labels; round ones where positions are all there is."""
+    if axis.kind == "position":
+        return [(value, text) for value, text in Scale(0.0, axis.length - 0.5).ticks(4) if value == round(value)]
+    return label_ticks(axis, np.arange(axis.length, dtype=np.float64), room)
 
 
 def strengths_chart(result: Result) -> Markup:
@@ -90,7 +107,7 @@ def profile_chart(axis: Axis, mean: Array, std: Array, component: int) -> Markup
         height=170.0,
         left=38.0,
         x_title=axis.name,
-        x_ticks=axis_ticks(axis),
+        x_ticks=axis_ticks(axis, 350.0),
     )
     if axis.length > MOST_POINTS:
         x, mean = (_thinned(values, MOST_POINTS, np.mean) for values in (axis.values, mean))
@@ -116,7 +133,7 @@ def _named_profile(axis: Axis, mean: Array, low: Array, high: Array, title: str)
         Scale.around([low, high], margin=0.04, zero=True),
         Scale(0.0, 1.0 + n_rows),
         title,
-        height=19.0 * n_rows + 50.0,
+        height=16.0 * n_rows + 50.0,
         left=118.0,
         y_ticks=[(float(n_rows - k), shortened(axis.text(k), 18)) for k in range(n_rows)],
     )
@@ -226,38 +243,37 @@ def _visible(expected: Array) -> Array:
 
 def rates_chart(observations: Observations, probability: Array, mode: int) -> Markup:
     """Where along a mode outliers are: the mean outlier probability at every position."""
-    axis = axis_of(observations, mode)
     rates = 100.0 * outlier_rates(observations, probability, mode)
+    return _bars_along(axis_of(observations, mode), rates, "outliers, % of the observed", "bar two")
+
+
+def noise_chart(axis: Axis, noise_sd: Array) -> Markup:
+    """The noise of every slice of a mode."""
+    return _bars_along(axis, noise_sd, "standard deviation of the noise", "bar one")
+
+
+def _bars_along(axis: Axis, heights: Array, y_title: str, style: str) -> Markup:
+    """A bar for every position of a mode; of neighbours the highest where there are very many."""
     titles: list[str] | None = None
     x_title = axis.name
-    if axis.length > MOST_RATES:
-        rates = _thinned(rates, MOST_RATES, np.fmax.reduce)
-        x_title += ", the worst of neighbours"
+    if axis.length > MOST_BARS_ALONG:
+        heights = _thinned(heights, MOST_BARS_ALONG, np.fmax.reduce)
+        x_title += ", the highest of neighbours"
     else:
-        titles = [f"{axis.text(k)}: {number(float(rate), 3)} %" for k, rate in enumerate(rates)]
-    edges = np.linspace(-0.5, axis.length - 0.5, rates.size + 1)
-    highest = 1.1 * float(np.nanmax(rates)) or 1.0
-    # By position, however uneven the labels: every bar is one of them.
+        titles = [f"{axis.text(k)}: {number(float(height), 3)}" for k, height in enumerate(heights)]
+    top = 1.1 * float(np.nanmax(heights)) or 1.0
     chart = Chart(
         Scale(-0.5, axis.length - 0.5),
-        Scale(0.0, highest),
-        f"Outlier rate along {axis.name}",
+        Scale(0.0, top),
+        f"{y_title} along {axis.name}",
         height=150.0,
         x_title=x_title,
-        y_title="outliers, % of the observed",
-        x_ticks=_position_ticks(axis),
-        y_ticks=Scale(0.0, highest).ticks(3),
+        y_title=y_title,
+        x_ticks=position_ticks(axis, 350.0),
+        y_ticks=Scale(0.0, top).ticks(3),
     )
-    chart.bars(edges, rates, "bar two", titles)
+    chart.bars(np.linspace(-0.5, axis.length - 0.5, heights.size + 1), heights, style, titles)
     return chart.markup()
-
-
-def _position_ticks(axis: Axis, n_wanted: int = 4, longest: int = 12) -> Ticks:
-    """Some labels at their positions; round ones where the positions are all there is."""
-    if axis.kind == "position":
-        return [(value, text) for value, text in Scale(0.0, axis.length - 0.5).ticks(n_wanted) if value == round(value)]
-    chosen = np.unique(np.linspace(0, axis.length - 1, min(axis.length, n_wanted)).round().astype(int))
-    return [(float(k), shortened(axis.text(k), longest)) for k in chosen]
 
 
 def map_chart(observations: Observations, probability: Array, modes: tuple[int, int]) -> Markup:
@@ -265,17 +281,19 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
     down, right = (axis_of(observations, mode) for mode in modes)
     cells = outlier_map(observations, probability, modes)
     top = float(np.nanmax(cells)) or 1.0
+    upright = position_ticks(down, 400.0)
+    left = 14.0 + LETTER * max(len(text) for _, text in upright)
     chart = Chart(
         Scale(-0.5, right.length - 0.5),
         Scale(-(down.length - 0.5), 0.5),
         f"Outlier rate over {down.name} and {right.name}",
         width=WIDE,
         height=370.0,
-        left=66.0,
+        left=left,
         x_title=right.name,
         y_title=f"{shortened(down.name, 24)} (up to {number(100 * top, 3)} % outliers in a cell)",
-        x_ticks=_position_ticks(right, 5),
-        y_ticks=[(-value, text) for value, text in _position_ticks(down, 5, 9)],
+        x_ticks=position_ticks(right, WIDE - left),
+        y_ticks=[(-value, text) for value, text in upright],
         grid=False,
     )
     chart.image(data_uri(ramp(cells, 0.0, top, WARM)))

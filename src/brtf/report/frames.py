@@ -16,7 +16,7 @@ from brtf.report.entries import LARGEST_TENSOR, EntryVector, values_of
 from brtf.report.pictures import DEEP, WARM, data_uri, diverging, photograph, ramp
 from brtf.report.svg import number
 from brtf.result import Result
-from brtf.views import axis_of, longest_modes
+from brtf.views import axis_of, longest_modes, spread
 
 MOST_FRAMES = 60
 LONGEST_SIDE = 256
@@ -283,11 +283,6 @@ def pixel_picture(values: Array, layout: Layout, name: str, *, signed: bool) -> 
     colours = diverging(cells, reach) if signed else ramp(cells, 0.0, reach, WARM)
     panel = Panel(name, "diverging" if signed else "warm", -reach if signed else 0.0, reach)
     return Still(data_uri(colours), (rows.size, columns.size), panel)
-
-
-def spread(length: int, most: int) -> Positions:
-    """At most that many positions, evenly spread, the first and the last among them."""
-    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
 
 
 def _coords(

@@ -82,6 +82,7 @@ def build_page(
         "stop_reason": result.stop_reason.value,
         "lead": _lead(result, probability),
         "tiles": _tiles(result, probability),
+        "complete": result.observations.layout == "complete",
         "viewer": viewer if isinstance(viewer, Viewer) else None,
         "strengths": charts.strengths_chart(result) if result.rank else None,
         "units": fitted_to(result.settings.transform),
@@ -109,9 +110,13 @@ def _shape(observations: Observations) -> str:
     return " × ".join(f"{length:,}" for length in observations.shape)
 
 
+def _described(observations: Observations) -> str:
+    return f"{_shape(observations)} {'matrix' if observations.order == 2 else 'tensor'}"
+
+
 def _title(observations: Observations) -> str:
     name = None if observations.labels is None else observations.labels.name
-    return f"{_shape(observations)} tensor" if name is None else name
+    return _described(observations) if name is None else name
 
 
 def _percent(share: float) -> str:
@@ -134,9 +139,11 @@ def _lead(result: Result, probability: Array) -> str:
         f"noise of standard deviation {number(float(np.median(sd)), 3)}" + (" in a typical slice" if differ else "")
     )
     of = "" if result.settings.transform is None else f" (fitted to {fitted_to(result.settings.transform)})"
+    n_observed, n_entries = observations.n_observed, observations.n_entries
+    seen = f"All {n_entries:,}" if n_observed == n_entries else f"{n_observed:,} of the {n_entries:,}"
     return (
-        f"{observations.n_observed:,} of {observations.n_entries:,} entries of a {_shape(observations)} tensor were "
-        f"observed. The fit split them into {', '.join(found[:-1])} and {found[-1]}{of}."
+        f"{seen} entries of a {_described(observations)} were observed. The fit split them into "
+        f"{', '.join(found[:-1])} and {found[-1]}{of}."
     )
 
 
@@ -146,7 +153,11 @@ def _tiles(result: Result, probability: Array) -> list[tuple[str, str, str]]:
     sd, differ = _noise_sd(result)
     noise = "standard deviation, typical slice" if differ else "standard deviation"
     likely = int(np.count_nonzero(probability > 0.5))
-    outliers = "the model has none" if result.state.outliers is None else f"{likely:,} entries with p > ½"
+    outliers = (
+        "the model has none"
+        if result.state.outliers is None
+        else f"{likely:,} entries with p\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}½"
+    )
     return [
         ("Rank", str(result.rank), f"at most {settings.rank_limit(observations.shape)} considered"),
         ("Noise", number(float(np.median(sd)), 3), noise),
@@ -222,7 +233,11 @@ def _outlier_map(observations: Observations, probability: Array, layout: Layout)
 def _residuals(result: Result) -> dict[str, Any]:
     histogram = residual_histogram(result)
     with_law = not np.array_equal(histogram.noise, histogram.expected)
-    return {"chart": charts.residual_chart(histogram), "with_law": with_law}
+    slices = result.state.slices
+    noise = None
+    if slices is not None and len(slices.modes) == 1:
+        noise = charts.noise_chart(axis_of(result.observations, slices.modes[0]), _noise_sd(result)[0])
+    return {"chart": charts.residual_chart(histogram), "with_law": with_law, "noise": noise}
 
 
 def _course(result: Result) -> dict[str, Any]:
@@ -251,13 +266,12 @@ def _move_row(move: Move) -> tuple[str, str, str, bool]:
 def _calibration(result: Result, held_out: Observations | None, *, given: bool) -> dict[str, Any] | None:
     if held_out is None:
         return None
-    found = calibration(result, held_out)
+    found, n_held_out = calibration(result, held_out), held_out.n_observed
     covered = {f"{100 * level:g} %": _percent(share) for level, share in zip(found.level, found.covered, strict=True)}
     return {
         "chart": charts.calibration_chart(found),
         "source": "of the data given that the fit has not seen" if given else "that the fit held back",
-        "n_entries": f"{found.n_entries:,}",
-        "n_held_out": f"{held_out.n_observed:,}",
+        "compared": f"{found.n_entries:,}" + (f" of {n_held_out:,}" if n_held_out > found.n_entries else ""),
         "rows": [
             ("root mean square error", number(found.rmse)),
             ("mean error", number(found.mae)),
