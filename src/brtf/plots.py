@@ -83,6 +83,8 @@ def plot_factors(
     -------
     ndarray of matplotlib Axes, (components, modes)
     """
+    if result.rank == 0:
+        raise ValueError("the fit has rank 0: there are no factors to draw.")
     chosen = by_strength(result).tolist() if components is None else list(components)
     shown = list(range(result.observations.order)) if modes is None else list(modes)
     _check_members("components", chosen, result.rank)
