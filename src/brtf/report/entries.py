@@ -106,8 +106,8 @@ def _aligned(result: Result, given: Observations) -> Observations:
         ours = None if labels is None else labels.coords[mode]
         theirs = None if given.labels is None else given.labels.coords[mode]
         if ours is not None and theirs is not None:
-            place = {label: position for position, label in enumerate(_keys(ours))}
-            found = np.array([place.get(label, -1) for label in _keys(theirs)], dtype=np.intp)
+            place = {label: position for position, label in enumerate(_keys(ours, theirs))}
+            found = np.array([place.get(label, -1) for label in _keys(theirs, ours)], dtype=np.intp)
             lost = found[coords[mode]] < 0
             if lost.any():
                 label = theirs[coords[mode][lost.argmax()]]
@@ -120,6 +120,6 @@ def _aligned(result: Result, given: Observations) -> Observations:
     return Observations.from_coords(coords, given.values.ravel(), shape, labels=labels)
 
 
-def _keys(labels: NDArray[Any]) -> list[Any]:
-    """Labels as keys that agree whatever unit dates are stored in."""
-    return (labels.astype("M8[us]") if labels.dtype.kind == "M" else labels).tolist()
+def _keys(labels: NDArray[Any], like: NDArray[Any]) -> list[Any]:
+    """Labels as keys that agree with those of the other data: dates whatever their unit, and where tables hold text."""
+    return (labels.astype("M8[us]") if "M" in (labels.dtype.kind, like.dtype.kind) else labels).tolist()

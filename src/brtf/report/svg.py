@@ -81,7 +81,9 @@ class Scale:
             power = 10.0 ** math.floor(math.log10(raw))
             step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-            return [(k * step, number(k * step, 6)) for k in range(first, last + 1)]
+            largest = max(abs(self.low), abs(self.high))
+            digits = 2 + math.floor(math.log10(largest)) - math.floor(math.log10(step))  # neighbours read differently
+            return [(k * step, number(k * step, digits)) for k in range(first, last + 1)]
         positive = self.high if self.kind == "log" else max(self.high, -self.low)
         smallest = math.ceil(math.log10(max(self.low, 1e-300)) - 1e-9) if self.kind == "log" else 0
         largest = math.floor(math.log10(positive) + 1e-9)
