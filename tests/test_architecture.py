@@ -38,6 +38,7 @@ ORDER = (
     "inference",
     "streaming",
     "storage",
+    "shown",
     "result",
     "archive",
     "views",
@@ -52,8 +53,8 @@ ORDER = (
     "__init__",
     "cli",
 )
-# Methods of a result that only hand it on to what describes it.
-HANDED_ON = {"result": {"summary", "plots", "report"}}
+# Methods that only hand a result on to what describes it.
+HANDED_ON = {"shown": {"result", "summary", "plots", "report"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
 HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "PIL", "jinja2", "click")

@@ -10,6 +10,7 @@ import pytest
 from brtf import BRTF, Observations
 from brtf.datasets import synthetic, toy_video
 from brtf.observations import observe
+from brtf.views import largest_outliers
 from pages import Page
 
 for library in ("jinja2", "PIL"):
@@ -140,6 +141,10 @@ class TestViewer:
         page = Page(build_page(filmed, image_modes=(0, 1), image_size=(HEIGHT, WIDTH)))
         assert page.count("img") == 4 + filmed.rank + 1
         assert "mode 0, the highest" not in page.text
+        largest = largest_outliers(filmed, 1)
+        pixel, colour, frame = largest.coords[:, 0]
+        first = f"{pixel // WIDTH}, {pixel % WIDTH} {colour} {frame} {number(largest.observed[0])}"
+        assert f"row, column mode 1 mode 2 observed low rank outlier probability {first}" in page.text
 
     @pytest.mark.parametrize(
         ("shape", "top", "photo"), [((20, 30, 3), 255, True), ((20, 30, 4), 255, False), ((20, 30, 3), 999, False)]

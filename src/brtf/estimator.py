@@ -25,8 +25,8 @@ from brtf.memory import check_memory
 from brtf.observations import Labels, Observations, observe, warn_empty_slices
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
+from brtf.shown import Shown
 from brtf.streaming import absorb, place_last
-from brtf.summary import Summary
 from brtf.trace import Record
 from brtf.transforms import TRANSFORMS
 
@@ -60,7 +60,7 @@ class _UnavailableError(AttributeError, ValueError):
     """A method that the options leave out: absent to ``hasattr``, as scikit-learn asks, and a wrong value to a user."""
 
 
-class BRTF(BaseEstimator):
+class BRTF(Shown, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
     Finds in Y = X + S + noise the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the outliers S, the rank and the noise
@@ -428,30 +428,6 @@ class BRTF(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
         save_result(self._fitted(), path)
-
-    def summary(self) -> Summary:
-        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
-        return self._fitted().summary()
-
-    def plot_components(self, **options: Any) -> Any:
-        """Draw the strength of every component: see :func:`brtf.plots.plot_components`."""
-        return self._fitted().plot_components(**options)
-
-    def plot_factors(self, **options: Any) -> Any:
-        """Draw the factors with their credible bands: see :func:`brtf.plots.plot_factors`."""
-        return self._fitted().plot_factors(**options)
-
-    def plot_trace(self, **options: Any) -> Any:
-        """Draw the course of the fit: see :func:`brtf.plots.plot_trace`."""
-        return self._fitted().plot_trace(**options)
-
-    def plot_outliers(self, **options: Any) -> Any:
-        """Draw a map of the outliers: see :func:`brtf.plots.plot_outliers`."""
-        return self._fitted().plot_outliers(**options)
-
-    def report(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write one self-contained HTML page about the fit: see :func:`brtf.report.write_report`."""
-        self._fitted().report(path, **options)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

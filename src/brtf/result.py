@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import numbers
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,10 @@ from brtf.model import MeanFieldOutliers, State
 from brtf.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
 from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
+from brtf.shown import Shown
 from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 from brtf.updates import Fit, fit_at_entries
-
-if TYPE_CHECKING:
-    from brtf.summary import Summary
 
 LARGEST_RATIO = 1e100
 """Other data may be this many scales of the fitted ones in size; their squares are finite then."""
@@ -37,7 +34,7 @@ Quantity = Literal["low_rank", "observation"]
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Shown):
     """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
 
     Only the factors and the noise variance are those of t(Y), where the fit had a transform t.
@@ -323,46 +320,13 @@ class Result:
             draws += self.error_law.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
         return self.transform.inverse(draws * self.scale)
 
-    # ---- for people ----------------------------------------------------------------------------------------
+    # ---- notebooks ------------------------------------------------------------------------------------------
 
-    def summary(self) -> Summary:
-        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
-        from brtf.summary import Summary
-
-        return Summary.of(self)
+    def _fitted(self) -> Result:
+        return self
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
-
-    def plot_components(self, **options: Any) -> Any:
-        """Draw the strength of every component: see :func:`brtf.plots.plot_components`."""
-        from brtf.plots import plot_components
-
-        return plot_components(self, **options)
-
-    def plot_factors(self, **options: Any) -> Any:
-        """Draw the factors with their credible bands: see :func:`brtf.plots.plot_factors`."""
-        from brtf.plots import plot_factors
-
-        return plot_factors(self, **options)
-
-    def plot_trace(self, **options: Any) -> Any:
-        """Draw the course of the fit: see :func:`brtf.plots.plot_trace`."""
-        from brtf.plots import plot_trace
-
-        return plot_trace(self, **options)
-
-    def plot_outliers(self, **options: Any) -> Any:
-        """Draw a map of the outliers: see :func:`brtf.plots.plot_outliers`."""
-        from brtf.plots import plot_outliers
-
-        return plot_outliers(self, **options)
-
-    def report(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write one self-contained HTML page about the fit: see :func:`brtf.report.write_report`."""
-        from brtf.report import write_report
-
-        write_report(self, path, **options)
 
     # ---- entries asked for ---------------------------------------------------------------------------------
 

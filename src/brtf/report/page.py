@@ -197,9 +197,16 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
     observations = result.observations
     axes = [axis_of(observations, mode) for mode in range(observations.order)]
     found = largest_outliers(result, MOST_OUTLIERS)
+    pixels = layout.rows if layout.pixels else None
+
+    def place(mode: int, position: int) -> str:
+        if mode == pixels:
+            return "{}, {}".format(*divmod(position, layout.size[1]))
+        return axes[mode].text(position)
+
     rows = [
         [
-            *(axis.text(int(position)) for axis, position in zip(axes, found.coords[:, k], strict=True)),
+            *(place(mode, int(position)) for mode, position in enumerate(found.coords[:, k])),
             number(float(found.observed[k])),
             number(float(found.low_rank[k])),
             number(float(found.outlier[k])),
@@ -209,7 +216,10 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
     ]
     any_likely = bool(np.any(probability > 1e-3))
     return {
-        "header": [*(axis.name for axis in axes), "observed", "low rank", "outlier", "probability"],
+        "header": [
+            *("row, column" if mode == pixels else axis.name for mode, axis in enumerate(axes)),
+            *("observed", "low rank", "outlier", "probability"),
+        ],
         "n_labels": len(axes),
         "rows": rows,
         "n_likely": f"{np.count_nonzero(probability > 0.5):,}",
@@ -217,7 +227,7 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
         "rates": [
             charts.rates_chart(observations, probability, mode)
             for mode in range(observations.order)
-            if any_likely and not (layout.pixels and mode == layout.rows)
+            if any_likely and mode != pixels
         ],
     }
 
