@@ -569,7 +569,7 @@ def slab_case(
 def calibrated_problem(case: Case, *, collapsed: bool) -> calibrated.Problem:
     """What a calibrated fit of the case would hold fixed."""
     observations = case.observations
-    return calibrated.Problem(observations, entry_values(observations), tuple(range(observations.order)), collapsed)
+    return calibrated.Problem(observations, tuple(range(observations.order)), collapsed)
 
 
 def tilted_draws(shape: float, width: float, rho: float, n_draws: int, rng: np.random.Generator) -> Array:

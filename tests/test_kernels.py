@@ -25,10 +25,17 @@ def packed_moments(factors):
     return [rows.second_moment_packed for rows in factors]
 
 
+def contracted(observations, values, matrices, mode, block_size):
+    out = np.zeros_like(matrices[mode])
+    for block in observations.blocks(block_size):
+        kernels.contract(block, values(block), matrices, mode, out)
+    return out
+
+
 def variances(observations, factors, block_size):
     moments, covs = packed_moments(factors), [rows.cov_packed for rows in factors]
-    means = [rows.mean for rows in factors]
-    pieces = [kernels.variance_at(block, means, moments, covs) for block in observations.blocks(block_size)]
+    outers = [rows.outer_packed for rows in factors]
+    pieces = [kernels.variance_at(block, outers, moments, covs) for block in observations.blocks(block_size)]
     return np.concatenate(pieces)
 
 
@@ -47,10 +54,7 @@ class TestAgainstLoops:
         means = [rows.mean for rows in case.state.factors]
         values = np.array(case.values)
         for mode in range(order):
-            found = sum(
-                kernels.contract(block, values[block.entries], means, mode)
-                for block in case.observations.blocks(block_size)
-            )
+            found = contracted(case.observations, lambda block: values[block.entries], means, mode, block_size)
             wanted = oracle.contract(means, case.problem.entries, case.values, mode)
             assert found.shape == wanted.shape
             np.testing.assert_allclose(found, wanted, **ROUNDING)
@@ -59,9 +63,12 @@ class TestAgainstLoops:
         case = oracle.random_case(3, order, layout, rank=rank)
         weights = np.random.default_rng(0).uniform(0.0, 1.0, len(case.problem.entries))
         for mode in range(order):
-            found = sum(
-                kernels.contract(block, weights[block.entries], packed_moments(case.state.factors), mode)
-                for block in case.observations.blocks(block_size)
+            found = contracted(
+                case.observations,
+                lambda block: weights[block.entries],
+                packed_moments(case.state.factors),
+                mode,
+                block_size,
             )
             wanted = oracle.row_grams(case.state.factors, case.problem.entries, weights, mode)
             np.testing.assert_allclose(unpack_symmetric(found, rank), wanted, **ROUNDING)
@@ -85,9 +92,7 @@ def test_data_of_either_precision_are_contracted_in_float64(layout, order, dtype
     means = [rng.standard_normal((length, 3)) for length in problem.shape]
     values = problem.values(observations)
     for mode in range(order):
-        found = sum(
-            kernels.contract(block, scaled_values(observations, block), means, mode) for block in observations.blocks(5)
-        )
+        found = contracted(observations, lambda block: scaled_values(observations, block), means, mode, 5)
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, oracle.contract(means, problem.entries, values, mode), **ROUNDING)
 
@@ -130,7 +135,7 @@ def test_inputs_are_left_alone(layout):
     kernels.low_rank_at(block, means)
     variances(case.observations, case.state.factors, 1000)
     for mode in range(3):
-        kernels.contract(block, values, means, mode)
+        contracted(case.observations, lambda block: values, means, mode, 1000)
     for mean, rows in zip(means, case.state.factors, strict=True):
         np.testing.assert_array_equal(mean, rows.mean)
     np.testing.assert_array_equal(values, case.values)

@@ -9,15 +9,15 @@ from brtf.datasets import synthetic
 from brtf.inference import sweep_order
 from brtf.kernels.reference import khatri_rao
 from brtf.observations import observe
+from brtf.passes import whole
 from brtf.proposals import add_components, birth, condense, death, empty_state, robust_rows
 from brtf.search import START_MODEL
-from brtf.starts import entry_values
+from brtf.updates import variance_field
 
 
 def problem_of(observed):
     observations = observe(observed)
-    values = entry_values(observations)
-    return Problem(observations, values, sweep_order(observations, values), collapsed=True)
+    return Problem(observations, sweep_order(observations), collapsed=True)
 
 
 def point_with(problem, factors):
@@ -44,7 +44,9 @@ def test_added_components_keep_their_low_rank_part(data):
     point = point_with(problem, data.factors)
     np.testing.assert_allclose(low_rank(problem, point.state), data.low_rank, atol=1e-12)
     # Var x of what was added stays below the noise, so that entries do not look like outliers
-    assert np.median(point.fit.variance) < 2.0 / float(point.state.tau.mean)  # a noise level per component
+    assert np.median(whole(problem.observations, variance_field(point.state.factors))) < 2.0 / float(
+        point.state.tau.mean
+    )  # a noise level per component
 
 
 def test_birth_finds_the_missing_component(data):

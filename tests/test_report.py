@@ -110,12 +110,16 @@ class TestPage:
     def test_other_models_have_their_pages(self):
         paper = BRTF(max_rank=4, inference="paper", tol=1e-2, random_state=0).fit(DATA.observed)
         page = Page(build_page(paper.result_))
-        assert "no common law of outliers" in page.text
+        assert "no common law of the outliers’ deviations" in page.text
         assert "was kept only if" not in page.text
         plain = BRTF(max_rank=3, outliers=False, random_state=0).fit(FULL - DATA.outliers)
         page = Page(build_page(plain.result_))
         assert "Outliers. The model was fitted without them." in page.text
         assert "All 960 entries" in page.text
+        replaced = BRTF(max_rank=3, outlier_kind="replacement", random_state=0).fit(DATA.observed)
+        assert "no common law of the outliers’ deviations" in Page(build_page(replaced.result_)).text
+        shared = BRTF(max_rank=3, outlier_modes=[2], random_state=0).fit(DATA.observed)
+        assert "additive, shared along modes 2" in Page(build_page(shared.result_)).text
         per_slice = BRTF(max_rank=3, noise="per-slice", random_state=0).fit(DATA.observed)
         assert "in a typical slice" in Page(build_page(per_slice.result_)).text
         logged = BRTF(max_rank=3, transform="log", random_state=0).fit(np.exp(0.3 * DATA.observed))

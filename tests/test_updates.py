@@ -16,6 +16,7 @@ from brtf.updates import (
     PRUNE_NATS,
     expected_square_sum,
     fit_at_entries,
+    gaussian_rows,
     learn_outlier_prior,
     negligible_components,
     row_grams,
@@ -347,8 +348,8 @@ def test_components_of_very_different_strength_keep_their_digits():
     well = root @ root.transpose(0, 2, 1) + np.eye(3)
     spread = np.array([1e-8, 1.0, 1e8])
     linear = rng.standard_normal((5, 3))
-    plain = RowGaussians.from_natural(well, linear)
-    wide = RowGaussians.from_natural(well * np.outer(spread, spread), linear * spread)
+    plain = gaussian_rows(well, linear)
+    wide = gaussian_rows(well * np.outer(spread, spread), linear * spread)
     np.testing.assert_allclose(wide.mean * spread, plain.mean, rtol=1e-12)
     np.testing.assert_allclose(wide.cov * np.outer(spread, spread), plain.cov, rtol=1e-12)
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.checks import check_labels, check_shape
-from brtf.distributions import Gamma, RowGaussians
+from brtf.distributions import Centre, Gamma, RowGaussians
 from brtf.local import LOCAL_MODELS, SlabModel
-from brtf.model import MeanFieldOutliers, Prior, SliceNoise, State
+from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
 from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
@@ -148,11 +148,15 @@ def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
     for mode, rows in enumerate(state.factors):
         arrays[f"factor.{mode}.mean"] = rows.mean
         arrays[f"factor.{mode}.cov"] = rows.cov
+        if rows.centre is not None:
+            arrays[f"factor.{mode}.centre"] = np.stack([rows.centre.mean, rows.centre.var])
     _pack_gamma("lam", state.lam, arrays)
     _pack_gamma("tau", state.tau, arrays)
     if state.slices is not None:
         header["slices"] = {"modes": list(state.slices.modes), "concentration": state.slices.concentration}
         _pack_gamma("slices", state.slices.precision, arrays)
+    if state.structure is not None:
+        _pack_structure(state.structure, header, arrays)
     if isinstance(state.outliers, MeanFieldOutliers):
         header["outliers"] = {"concentration": state.outliers.concentration, "rate": state.outliers.rate}
         arrays["outliers.mean"] = state.outliers.mean
@@ -183,15 +187,58 @@ def _unpack_state(header: Header, arrays: Arrays, observations: Observations) ->
         tau=_unpack_gamma("tau", arrays, (), ()),
         outliers=outliers,
         slices=_unpack_slices(header, arrays, observations.shape),
+        structure=_unpack_structure(header, arrays, observations.shape),
     )
+
+
+def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays) -> None:
+    packed: Header = {"modes": list(structure.modes), "n_channels": structure.n_channels}
+    if structure.law is not None:
+        packed["range"] = [structure.law.lowest, structure.law.highest]
+        arrays["structure.law"] = structure.law.density
+    if structure.rates is not None:
+        packed["rate_modes"], packed["rate_prior"] = list(structure.rates.modes), list(structure.rates.prior)
+        arrays["structure.outlying"], arrays["structure.regular"] = structure.rates.outlying, structure.rates.regular
+    header["structure"] = packed
+
+
+def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> OutlierStructure | None:
+    if "structure" not in header:
+        return None
+    packed = header["structure"]
+    law, rates = None, None
+    if "range" in packed:
+        lowest, highest = (float(end) for end in packed["range"])
+        law = ReplacementLaw(lowest, highest, _array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
+        if not (lowest <= highest and law.density.size and (law.density > 0).all()):
+            raise ValueError("the law of replaced values is not one")
+    if "rate_modes" in packed:
+        modes = _modes(packed["rate_modes"], shape)
+        n_slices = (math.prod(shape[mode] for mode in modes),)
+        outlying, regular = (_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
+        prior = (float(packed["rate_prior"][0]), float(packed["rate_prior"][1]))
+        if not ((outlying > 0).all() and (regular > 0).all() and 0 < min(prior) <= max(prior) < np.inf):
+            raise ValueError("the outlier rates are out of range")
+        rates = SliceRates(modes, outlying, regular, prior)
+    n_channels = float(packed["n_channels"])
+    if not 1 <= n_channels < np.inf:
+        raise ValueError("the number of channels is out of range")
+    return OutlierStructure(_modes(packed["modes"], shape), n_channels, law, rates)
+
+
+def _modes(given: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    modes = tuple(int(mode) for mode in given)
+    if list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
+        raise ValueError(f"{given} are not modes of a tensor of order {len(shape)}")
+    return modes
 
 
 def _unpack_slices(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> SliceNoise | None:
     if "slices" not in header:
         return None
-    modes = tuple(int(mode) for mode in header["slices"]["modes"])
+    modes = _modes(header["slices"]["modes"], shape)
     concentration = float(header["slices"]["concentration"])
-    if not 0 < concentration < np.inf or list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
+    if not 0 < concentration < np.inf:
         raise ValueError("the numbers of the slices' noise are out of range")
     n_slices = (math.prod(shape[mode] for mode in modes),)
     return SliceNoise(modes, _unpack_gamma("slices", arrays, n_slices, n_slices), concentration)
@@ -207,9 +254,16 @@ def _unpack_local_model(kind: str, probability: float, shape: float, width: floa
 
 def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:
     shared = arrays[f"{name}.cov"].shape[0] == 1
+    centre = None
+    if f"{name}.centre" in arrays:
+        mean, var = _array(arrays, f"{name}.centre", (2, rank))
+        if not (var > 0).all():
+            raise ValueError(f"{name}.centre is not positive")
+        centre = Centre(mean, var)
     return RowGaussians(
         _array(arrays, f"{name}.mean", (n_rows, rank)),
         _array(arrays, f"{name}.cov", (1 if shared else n_rows, rank, rank)),
+        centre,
     )
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brtf.distributions import Array
-from brtf.local import LocalPosterior, SlabModel
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import Observations
 from brtf.updates import Fit, expected_square_sum, fit_at_entries
@@ -54,37 +52,26 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
     )
 
 
-def calibrated_terms(
-    state: State, fit: Fit, local: LocalPosterior | None, slice_index: NDArray[np.intp] | None, *, collapsed: bool
-) -> BoundTerms:
+def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_sizes: Array | None) -> BoundTerms:
     """C3, C4: the bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
 
-    Form 1 (``collapsed`` false) has D = (y−x̄)² and the extra term −½ τ̄ w_max Σ Var x; form 2 has D = E[(y−x)²]. With
-    noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for every entry of a slice.
+    ``log_evidence`` is the second term: in form 2 with D = E[(y−x)²], in form 1 with D = (y−x̄)² and less
+    ½ τ̄ w_max Σ Var x. With noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for every one of the
+    ``slice_sizes`` entries of a slice.
     """
-    tau = float(state.tau.mean)
-    likelihood = 0.5 * fit.residual.size * (float(state.tau.mean_log) - LOG_TWO_PI)
+    likelihood = 0.5 * n_observed * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence
     noise = -state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
-    relative: Array | float = 1.0
-    if state.slices is not None and slice_index is not None:
+    if state.slices is not None and slice_sizes is not None:
         slices = state.slices
-        relative = slices.precision.mean[slice_index]
-        likelihood += 0.5 * float(slices.precision.mean_log[slice_index].sum())
+        likelihood += 0.5 * float(slice_sizes @ slices.precision.mean_log)
         noise -= slices.precision.kl(slices.concentration, slices.concentration)
-    if local is not None and isinstance(state.outliers, SlabModel):
-        likelihood += float(local.log_evidence.sum())
-        if not collapsed:
-            likelihood -= 0.5 * tau * state.outliers.largest_weight * fit.variance_sum
-    elif isinstance(relative, float):
-        likelihood -= 0.5 * tau * expected_square_sum(fit, None)
-    else:
-        likelihood -= 0.5 * tau * float(relative @ fit.deviation)
+    rates = None if state.structure is None else state.structure.rates
     return BoundTerms(
         likelihood=likelihood,
         factors=-sum(rows.kl(state.lam) for rows in state.factors),
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
         noise=noise,
-        outliers=0.0,
+        outliers=0.0 if rates is None else -rates.kl,
         outlier_precisions=0.0,
     )
 

@@ -12,13 +12,13 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import logit
 
+from brtf import kernels
 from brtf.distributions import Array
+from brtf.kernels.reference import N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, SlabModel, StudentSlab
 
 LARGEST_PRECISION = 1e16
 """Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
-HISTOGRAM_STEP = 0.08
-"""Bin width in ln D; bins stand for their mean D, so the error is of second order in it."""
 MINORITY = 9.0
 """Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
 noise could pass for a slab of the least width, with π near one, at no loss."""
@@ -44,15 +44,35 @@ class Histogram:
     @classmethod
     def of(cls, deviation: Array, penalty: float) -> Histogram:
         """Bin the deviations D (M,)."""
-        floor = max(float(deviation.max()) * 1e-32, 1e-300)
-        position = np.log(np.maximum(deviation, floor)) / HISTOGRAM_STEP
-        first = np.floor(position.min())
-        index = (position - first).astype(np.intp)
-        index[np.argmax(deviation)] += 1  # the largest stands alone: a slab that ends must end beyond it
-        count = np.bincount(index).astype(np.float64)
-        total = np.bincount(index, weights=deviation)
-        used = count > 0
-        return cls(np.maximum(total[used] / count[used], floor), count[used], penalty)
+        counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+        kernels.count_deviations(deviation, counts, totals)
+        return cls.from_bins(counts, totals, float(deviation.max()), penalty)
+
+    @classmethod
+    def from_bins(cls, counts: Array, totals: Array, largest: float, penalty: float) -> Histogram:
+        """The histogram of all bins, empty ones left out; the largest D stands alone.
+
+        A slab that ends must end beyond it.
+        """
+        last = np.flatnonzero(counts)[-1]
+        rest = np.where(np.arange(counts.size) == last, 1.0, 0.0)
+        counts, totals = counts - rest, np.maximum(totals - rest * largest, 0.0)
+        used = counts > 0
+        floor = max(largest * 1e-32, 1e-300)
+        deviation = np.append(totals[used] / counts[used], largest)
+        return cls(np.maximum.accumulate(np.maximum(deviation, floor)), np.append(counts[used], 1.0), penalty)
+
+    @classmethod
+    def from_shares(cls, counts: Array, totals: Array, largest: float, penalty: float) -> Histogram:
+        """The histogram of bins that count shares of entries; none where nothing is counted."""
+        used = counts > 1e-12
+        floor = max(largest * 1e-32, 1e-300)
+        return cls(np.maximum(totals[used] / counts[used], floor), counts[used], penalty)
+
+    def quantile(self, share: float) -> float:
+        """The D that the given share of the entries does not exceed, to within a bin."""
+        below = np.cumsum(self.count)
+        return float(np.interp(share * below[-1], below - 0.5 * self.count, self.deviation))
 
     def coarsened(self, n_joined: int) -> Histogram:
         """The same histogram with neighbouring bins joined, but for the last."""
@@ -118,6 +138,56 @@ def joint_step(
         options={"maxiter": max_steps, "ftol": 1e-11, "gtol": 1e-6 * histogram.count.sum()},
     )
     return float(np.exp(found.x[0])), kind.from_parameters(found.x[1:]), -float(found.fun)
+
+
+def branch_step(
+    tau: float,
+    model: SlabModel,
+    regular: Histogram,
+    outlying: Histogram | None,
+    prior: NoisePrior,
+    n_counted: float,
+    *,
+    max_steps: int = 6,
+) -> tuple[float, SlabModel]:
+    """C17: (τ, shape, ζ) given which entries are outliers: the histograms count what share of each is one, or is not.
+
+    ``n_counted`` is the number of entries that carry noise: all, or those not replaced, where ``outlying`` is None.
+    """
+    kind, half = type(model), 0.5 * n_counted + prior.concentration
+    limits = [limit for k, limit in enumerate(_limits(kind)) if k != 1]
+
+    def cost(parameters: Array) -> tuple[float, Array]:
+        precision = float(np.exp(parameters[0]))
+        candidate = kind.from_parameters(np.array([0.0, *parameters[1:]]))
+        penalty = precision * (prior.rate + 0.5 * candidate.largest_weight * regular.penalty)
+        value, gradient = half * parameters[0] - penalty, np.array([half - penalty, 0.0, 0.0])
+        if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
+            gradient[1] -= 0.5 * precision * regular.penalty
+        for place, histogram in enumerate((regular, outlying)):
+            if histogram is not None:
+                branch = candidate.branch_gradients(precision * histogram.deviation)[place]
+                value += histogram.count @ branch.log_evidence
+                parts = (branch.by_log_rho, branch.by_shape, branch.by_width)
+                gradient += [np.sum(histogram.count * part) for part in parts]
+        return -float(value), -gradient
+
+    start = np.array([np.log(tau), *model.parameters[1:]])
+    found = minimize(
+        cost,
+        np.clip(start, [low for low, _ in limits], [high for _, high in limits]),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=limits,
+        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": 1e-6 * n_counted},
+    )
+    learnt = kind.from_parameters(np.array([0.0, *found.x[1:]]))
+    return float(np.exp(found.x[0])), replace(learnt, probability=model.probability)
+
+
+def shared_rate(n_outlying: float, n_groups: float) -> float:
+    """π where the bound is largest, given how many of the groups of entries are outliers."""
+    return float(np.clip(n_outlying / (n_groups + MINORITY), *PROBABILITY_RANGE))
 
 
 def global_step(

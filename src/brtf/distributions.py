@@ -62,17 +62,39 @@ def unpack_symmetric(packed: Array, rank: int) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
+class Centre:
+    """Where the rows of a mode are expected: q(μ_r) = N(mean_r, var_r), with the prior N(0, 1/λ_r) of a row.
+
+    Attributes
+    ----------
+    mean, var : (R,)
+    """
+
+    mean: Array
+    var: Array
+
+    def kl(self, lam: Gamma) -> float:
+        """KL(q(μ) ‖ N(0, diag(λ)⁻¹)), averaged over q(λ)."""
+        power = np.sum(lam.mean * (self.mean**2 + self.var))
+        return float(0.5 * (power - np.sum(np.log(self.var) + lam.mean_log + 1.0)))
+
+
+@dataclass(frozen=True, eq=False)
 class RowGaussians:
     """Independent Gaussian rows q(A⁽ⁿ⁾) = Π_i N(a_i | mean_i, cov_i) of one mode's factor matrix.
+
+    Their prior is N(μ, diag(λ)⁻¹), with μ = 0 unless a centre is learnt; a centre counts as one more row.
 
     Attributes
     ----------
     mean : (I, R)
     cov : (I, R, R), or (1, R, R) where all rows share one covariance (complete data).
+    centre : of the prior; None where that is zero
     """
 
     mean: Array
     cov: Array
+    centre: Centre | None = None
 
     @property
     def n_rows(self) -> int:
@@ -95,10 +117,15 @@ class RowGaussians:
     @cached_property
     def second_moment_packed(self) -> Array:
         """E[a_i a_iᵀ] = mean_i mean_iᵀ + cov_i as packed upper halves, (I, R(R+1)/2)."""
-        rows, cols = packed_indices(self.rank)
-        return self.mean[:, rows] * self.mean[:, cols] + self.cov[:, rows, cols]
+        return self.outer_packed + self.cov_packed
 
-    @property
+    @cached_property
+    def outer_packed(self) -> Array:
+        """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
+        rows, cols = packed_indices(self.rank)
+        return self.mean[:, rows] * self.mean[:, cols]
+
+    @cached_property
     def cov_packed(self) -> Array:
         """cov_i as packed upper halves, (I or 1, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
@@ -116,43 +143,47 @@ class RowGaussians:
 
     @property
     def component_power(self) -> Array:
-        """Σ_i E[a_ir²], (R,)."""
+        """Σ_i E[(a_ir − μ_r)²] + E[μ_r²], (R,): Σ_i E[a_ir²] where there is no centre."""
         variances = np.einsum("irr->ir", self.cov)
-        return np.einsum("ir,ir->r", self.mean, self.mean) + (
+        deviation = self.mean if self.centre is None else self.mean - self.centre.mean
+        power = np.einsum("ir,ir->r", deviation, deviation) + (
             variances[0] * self.n_rows if self.shared else variances.sum(axis=0)
         )
+        if self.centre is None:
+            return power
+        return power + (self.n_rows + 1) * self.centre.var + self.centre.mean**2
+
+    @property
+    def n_counted(self) -> int:
+        """Rows that the prior is about: those of the mode, and the centre where one is learnt."""
+        return self.n_rows + (self.centre is not None)
 
     def kl(self, lam: Gamma) -> float:
-        """KL(q(A⁽ⁿ⁾) ‖ Π_i N(0, diag(λ)⁻¹)), averaged over q(λ)."""
+        """KL(q(A⁽ⁿ⁾) q(μ) ‖ Π_i N(μ, diag(λ)⁻¹) N(μ | 0, diag(λ)⁻¹)), averaged over q(λ)."""
         log_dets = self.log_det_cov.sum() * (self.n_rows if self.shared else 1)
+        if self.centre is not None:
+            log_dets += np.sum(np.log(self.centre.var))
         return float(
             -0.5 * log_dets
-            - 0.5 * self.n_rows * (self.rank + np.sum(lam.mean_log))
+            - 0.5 * self.n_counted * (self.rank + np.sum(lam.mean_log))
             + 0.5 * np.sum(lam.mean * self.component_power)
         )
 
+    def centred(self, lam: Gamma) -> RowGaussians:
+        """C18: the same rows with the best centre: q(μ_r) = N(Σ_i ã_ir/(I+1), 1/((I+1) λ̄_r))."""
+        n_counted = self.n_rows + 1
+        centre = Centre(self.mean.sum(axis=0) / n_counted, 1.0 / (n_counted * lam.mean))
+        return self.with_centre(centre)
+
+    def with_centre(self, centre: Centre | None) -> RowGaussians:
+        """The same rows with another centre of their prior."""
+        rows = RowGaussians(self.mean, self.cov, centre)
+        for name in ("log_det_cov", "outer_packed", "cov_packed", "second_moment_packed"):
+            if name in self.__dict__:  # what is known of the rows does not depend on it
+                rows.__dict__[name] = self.__dict__[name]
+        return rows
+
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
-        return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)])
-
-    @classmethod
-    def from_natural(cls, precision: Array, linear: Array) -> RowGaussians:
-        """Rows with the given precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i.
-
-        Solved by Cholesky after scaling each precision to unit diagonal, so that components of very different
-        strength do not cost accuracy. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
-        """
-        spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
-        scaled = precision * spread[:, :, None] * spread[:, None, :]
-        try:
-            lower = np.linalg.cholesky(scaled)
-        except np.linalg.LinAlgError:  # singular to rounding: components that meet the same entries alike
-            lower = np.linalg.cholesky(scaled + np.finfo(float).eps * 4 * scaled.shape[-1] * np.eye(scaled.shape[-1]))
-        half = np.linalg.inv(lower) * spread[:, None, :]
-        cov = half.transpose(0, 2, 1) @ half
-        shared = precision.shape[0] != linear.shape[0]
-        mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
-        rows = cls(mean, cov)
-        log_det = 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
-        rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property
-        return rows
+        centre = None if self.centre is None else Centre(self.centre.mean[keep], self.centre.var[keep])
+        return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)], centre)

@@ -82,6 +82,12 @@ class BRTF(Shown, BaseEstimator):
     noise_modes : sequence of int or None
         The modes along which the noise differs, e.g. (0,) for one level per row of the first mode, (0, 1) for one per
         pair. None: the first mode, or with "auto" the mode that raises the bound most.
+    outlier_modes : list of modes
+        Modes along which an outlier is shared: entries that differ only there are outliers together or not at all, as
+        the colours of a pixel that something covers. How far their noise is correlated is measured.
+    outlier_kind : "additive" or "replacement"
+        Outliers are added to the data, or stand in their place, with values from a law that is learnt: salt and
+        pepper, saturation, dead sensors, sentinels.
     calibrate : None or "conformal"
         ``"conformal"`` holds back a random 5 % of the observed entries and stretches the intervals of new observations
         so that they cover these: see :meth:`predict_interval`.
@@ -94,6 +100,9 @@ class BRTF(Shown, BaseEstimator):
         Change of the bound, in nats per observed entry, below which the fit has converged.
     dtype : numpy.float32, numpy.float64 or None
         How the data are held. None keeps float32 and casts everything else to float64.
+    n_jobs : int or None
+        Threads that work on blocks of entries; None is one, −1 as many as there are cores. The result is the same to
+        the last bit.
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
         Seed of the start.
     progress : bool
@@ -135,11 +144,14 @@ class BRTF(Shown, BaseEstimator):
         init: Any = "spectral",
         noise: str = "common",
         noise_modes: Sequence[int] | None = None,
+        outlier_modes: Sequence[int] | None = None,
+        outlier_kind: str = "additive",
         calibrate: str | None = None,
         transform: str | None = None,
         max_sweeps: int = 500,
         tol: float = 1e-6,
         dtype: DTypeLike | None = None,
+        n_jobs: int | None = None,
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
@@ -149,11 +161,14 @@ class BRTF(Shown, BaseEstimator):
         self.init = init
         self.noise = noise
         self.noise_modes = noise_modes
+        self.outlier_modes = outlier_modes
+        self.outlier_kind = outlier_kind
         self.calibrate = calibrate
         self.transform = transform
         self.max_sweeps = max_sweeps
         self.tol = tol
         self.dtype = dtype
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.progress = progress
 
@@ -180,10 +195,13 @@ class BRTF(Shown, BaseEstimator):
             init=self.init,
             noise=self.noise,
             noise_modes=None if self.noise_modes is None else tuple(self.noise_modes),
+            outlier_modes=None if self.outlier_modes is None else tuple(self.outlier_modes),
+            outlier_kind=self.outlier_kind,
             calibrate=self.calibrate,
             transform=self.__dict__["transform"],
             max_sweeps=self.max_sweeps,
             tol=self.tol,
+            n_jobs=self.n_jobs,
         )
         observations = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
         transform = TRANSFORMS[settings.transform]()

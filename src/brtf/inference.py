@@ -6,20 +6,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from brtf import kernels, paper
-from brtf.calibrated import Problem, evaluate, update_factors
+from brtf.calibrated import Fit, Problem, update_all_factors
 from brtf.calibration import LARGEST_PRECISION
-from brtf.distributions import Array, RowGaussians
+from brtf.distributions import RowGaussians
 from brtf.local import SlabModel
 from brtf.model import State
-from brtf.observations import Observations
+from brtf.observations import Block, Observations
+from brtf.passes import Sums, workers
+from brtf.posteriors import grouped
 from brtf.proposals import add_components, empty_state, random_start, robust_rows
 from brtf.search import START_COMPONENTS, START_MODEL, Search, portfolio
 from brtf.settings import Settings
-from brtf.starts import entry_values, initial_factors, paper_start
+from brtf.starts import initial_factors, paper_start
 from brtf.trace import Record, StopReason
+from brtf.updates import add_up_rows, scaled_values
 
 Steps = Iterator[tuple[State, Record]]
 
@@ -39,11 +41,8 @@ def run(
     rng: np.random.Generator,
     watch: Callable[[Record], object] | None = None,
 ) -> Fitted:
-    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record.
-
-    BLAS is held to one thread meanwhile: its threads cost more in waiting than they give on matrices of this kind.
-    """
-    with threadpool_limits(limits=1, user_api="blas"):
+    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record."""
+    with workers(settings.n_jobs):
         return _follow(observations, settings, rng, watch)
 
 
@@ -102,8 +101,8 @@ def paper_inference(observations: Observations, settings: Settings, rng: np.rand
 
 def calibrated_inference(observations: Observations, settings: Settings, rng: np.random.Generator) -> Steps:
     """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
-    values = entry_values(observations)
-    problem = Problem(observations, values, sweep_order(observations, values), collapsed=True)
+    observations = grouped(observations, settings.shared_modes(observations.order))
+    problem = Problem(observations, sweep_order(observations), collapsed=True)
     search = Search(problem, settings, rng)
     for step in search.run(calibrated_starts(problem, settings, search.max_rank, rng)):
         state = step.point.state
@@ -127,13 +126,17 @@ INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator], St
 }
 
 
-def sweep_order(observations: Observations, values: Array) -> tuple[int, ...]:
+def sweep_order(observations: Observations) -> tuple[int, ...]:
     """The modes in an order that does not depend on how the tensor was stored: by length, then by their energies."""
-    keys = []
     ones = [np.ones((length, 1)) for length in observations.shape]
-    total = float(values @ values) or 1.0
+    keys = []
     for mode, length in enumerate(observations.shape):
-        energies = sum(kernels.contract(b, values[b.entries] ** 2, ones, mode) for b in observations.blocks())
+
+        def add(sums: Sums, block: Block, mode: int = mode) -> None:
+            kernels.contract(block, scaled_values(observations, block) ** 2, ones, mode, sums[0])
+
+        (energies,) = add_up_rows(observations, mode, [(length, 1)], add)
+        total = float(energies.sum()) or 1.0
         keys.append((length, float(np.sum((energies / total) ** 2)), mode))
     return tuple(mode for _, _, mode in sorted(keys))
 
@@ -147,14 +150,21 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
         return paper.fold_in(observations, state, settings.max_sweeps)
     if state.slices is not None and 0 in state.slices.modes:
         state = replace(state, slices=None)  # nothing is known of the noise of new rows but what is typical
-    problem = Problem(observations, entry_values(observations), (0,), collapsed=True)
-    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
+    structure = state.structure
+    if structure is not None:
+        observations = grouped(observations, structure.modes)
+        if structure.rates is not None and 0 in structure.rates.modes:  # nor of their outliers
+            state = replace(state, structure=replace(structure, rates=None))
+    problem = Problem(observations, (0,), collapsed=True)
+    centre = state.factors[0].centre
+    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None], centre)
     state = state.with_factor(0, start)
     if isinstance(state.outliers, SlabModel):
-        state = state.with_factor(0, robust_rows(problem, state, 0))
+        state = state.with_factor(0, robust_rows(problem, state, 0).with_centre(centre))
     for _ in range(settings.max_sweeps):
         previous = state.factors[0].mean
-        state = update_factors(problem, evaluate(problem, state))
+        state = update_all_factors(problem, state, Fit.of(problem, state.factors))
+        state = state.with_factor(0, state.factors[0].with_centre(centre))  # known from the earlier rows
         mean = state.factors[0].mean
         if np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
             break

@@ -47,6 +47,16 @@ class LocalPosterior:
 
 
 @dataclass(frozen=True, eq=False)
+class Branch:
+    """ln f of one branch, and its derivatives by ln ρ, by the shape parameter and by ln ζ; of the shape of ρ."""
+
+    log_evidence: Array
+    by_log_rho: Array
+    by_shape: Array | float
+    by_width: Array | float
+
+
+@dataclass(frozen=True, eq=False)
 class SlabModel:
     """The learnt numbers of a local model, in units of the noise: shared by the implementations.
 
@@ -91,7 +101,7 @@ class SlabModel:
 
     def posterior(self, rho: Array) -> LocalPosterior:
         """C1: the local posterior of entries with ρ = τ̄ D."""
-        log_spike, spike_weight, log_slab, slab_shrinkage = self._branches(rho)
+        log_spike, spike_weight, log_slab, slab_shrinkage = self.branches(rho)
         log_spike = log_spike + np.log1p(-self.probability)
         log_slab = log_slab + np.log(self.probability)
         log_evidence = np.logaddexp(log_spike, log_slab)
@@ -99,13 +109,29 @@ class SlabModel:
         weight = (1.0 - outlier) * spike_weight + outlier * slab_shrinkage
         return LocalPosterior(log_evidence, weight, outlier, slab_shrinkage)
 
-    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+    def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
         raise TypeError("SlabModel is abstract")  # every implementation defines it
 
+    def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
+        """ln f of the noise alone, and with an outlier, with their derivatives."""
+        raise TypeError("SlabModel is abstract")
+
     def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
         """ln f, and its derivatives by ln ρ and by the three parameters; each of the shape of ρ."""
-        raise TypeError("SlabModel is abstract")
+        spike, slab = self.branch_gradients(rho)
+        log_spike = spike.log_evidence + np.log1p(-self.probability)
+        log_slab = slab.log_evidence + np.log(self.probability)
+        log_evidence = np.logaddexp(log_spike, log_slab)
+        outlier = np.exp(log_slab - log_evidence)
+        inlier = 1.0 - outlier
+        return (
+            log_evidence,
+            inlier * spike.by_log_rho + outlier * slab.by_log_rho,
+            outlier - self.probability,
+            inlier * spike.by_shape + outlier * slab.by_shape,
+            outlier * slab.by_width,
+        )
 
     @property
     def largest_weight(self) -> float:
@@ -176,12 +202,12 @@ class StudentSlab(SlabModel):
         slopes = np.stack([-0.5 * rho * first, -0.5 * rho * (second - first**2) / first], axis=1)
         return _hermite(log_rho, values, slopes)
 
-    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+    def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         log_rho = np.log(np.maximum(rho, np.exp(SMALLEST_LOG_RHO)))
         interpolated = self._table(float(log_rho.max()))(log_rho)
         return -0.5 * rho, 1.0, interpolated[..., 0], np.exp(interpolated[..., 1])
 
-    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
+    def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
         log_x, kappa, log_weight = self._nodes(float(rho.max()))
         exponent = log_weight - 0.5 * rho[:, None] * kappa
         peak = exponent.max(axis=1, keepdims=True)
@@ -192,7 +218,7 @@ class StudentSlab(SlabModel):
         mean_square = (mass @ kappa**2) / total
         by_width = -0.5 * (1.0 - mean_kappa - rho * (mean_kappa - mean_square))
         by_shape = self.shape * (mean_log_x - digamma(self.shape)) + by_width
-        return _mix(self.probability, rho, -0.5 * rho, -0.5 * rho, 0.0, log_slab, mean_kappa, by_shape, by_width)
+        return Branch(-0.5 * rho, -0.5 * rho, 0.0, 0.0), Branch(log_slab, -0.5 * rho * mean_kappa, by_shape, by_width)
 
     @property
     def noise_inflation(self) -> float:
@@ -224,16 +250,19 @@ class StudentNoise(SlabModel):
     def noise_inflation(self) -> float:
         return self.shape / (self.shape - 2.0)
 
-    def _branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+    def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         nu = self.shape
         log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
         log_slab, shrinkage = self._slab(rho)
         return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
 
-    def gradient(self, rho: Array) -> tuple[Array, Array, Array, Array, Array]:
-        log_spike, weight, log_slab, shrinkage = self._branches(rho)
-        by_shape, by_width = _student_by_shape(self.shape, rho), self._slab_by_width(rho, shrinkage)
-        return _mix(self.probability, rho, log_spike, -0.5 * rho * weight, by_shape, log_slab, shrinkage, 0.0, by_width)
+    def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
+        log_spike, weight, log_slab, shrinkage = self.branches(rho)
+        by_width = self._slab_by_width(rho, shrinkage)
+        return (
+            Branch(log_spike, -0.5 * rho * weight, _student_by_shape(self.shape, rho), 0.0),
+            Branch(log_slab, -0.5 * rho * shrinkage, 0.0, by_width),
+        )
 
     def _slab(self, rho: Array) -> tuple[Array, Array]:
         """ln f with an outlier, and the share κ that noise keeps."""
@@ -294,31 +323,6 @@ class FlatSlab(StudentNoise):
 
 LOCAL_MODELS: dict[str, type[SlabModel]] = {kind.__name__: kind for kind in (GaussianSlab, StudentSlab, FlatSlab)}
 """The local models among which the bound chooses, by name."""
-
-
-def _mix(
-    probability: float,
-    rho: Array,
-    log_spike: Array,
-    spike_by_rho: Array,
-    spike_by_shape: Array | float,
-    log_slab: Array,
-    slab_shrinkage: Array | float,
-    slab_by_shape: Array | float,
-    slab_by_width: Array,
-) -> tuple[Array, Array, Array, Array, Array]:
-    """ln f of a spike and a slab with the derivatives of both branches, weighted by the outlier probability p."""
-    log_spike = log_spike + np.log1p(-probability)
-    log_slab = log_slab + np.log(probability)
-    log_evidence = np.logaddexp(log_spike, log_slab)
-    outlier = np.exp(log_slab - log_evidence)
-    return (
-        log_evidence,
-        (1.0 - outlier) * spike_by_rho - 0.5 * outlier * rho * slab_shrinkage,
-        outlier - probability,
-        (1.0 - outlier) * spike_by_shape + outlier * slab_by_shape,
-        outlier * slab_by_width,
-    )
 
 
 def _student_constant(nu: float) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaln, digamma
 
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
@@ -63,8 +64,91 @@ class SliceNoise:
 
 
 @dataclass(frozen=True, eq=False)
+class ReplacementLaw:
+    """The law of values that stand in place of the data: a histogram over the data's range, in units of their scale.
+
+    Attributes
+    ----------
+    lowest, highest : the range
+    density : (B,) of equal bins
+    """
+
+    lowest: float
+    highest: float
+    density: Array
+
+    def bins(self, values: Array) -> NDArray[np.intp]:
+        """The bin of each value."""
+        place = (values - self.lowest) * (self.density.size / max(self.highest - self.lowest, 1e-300))
+        return np.clip(place.astype(np.intp), 0, self.density.size - 1)
+
+    def learnt(self, counts: Array) -> ReplacementLaw:
+        """The law after so many replaced values in each bin, one value spread evenly over all bins among them."""
+        share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)
+        width = max(self.highest - self.lowest, 1e-300) / counts.size
+        return replace(self, density=share / width)
+
+
+@dataclass(frozen=True, eq=False)
+class SliceRates:
+    """Outlier rates that differ between slices: π_g ~ Beta(prior), q(π_g) = Beta(outlying_g, regular_g).
+
+    Attributes
+    ----------
+    modes : the modes along which the rates differ
+    outlying, regular : (G,), G the number of positions, in C order over the modes
+    prior : learnt
+    """
+
+    modes: tuple[int, ...]
+    outlying: Array
+    regular: Array
+    prior: tuple[float, float]
+
+    @property
+    def mean(self) -> Array:
+        """E[π_g], (G,)."""
+        return self.outlying / (self.outlying + self.regular)
+
+    @property
+    def mean_logs(self) -> tuple[Array, Array]:
+        """E[ln π_g] and E[ln(1 − π_g)], each (G,)."""
+        together = digamma(self.outlying + self.regular)
+        return digamma(self.outlying) - together, digamma(self.regular) - together
+
+    @property
+    def kl(self) -> float:
+        """Σ_g KL(q(π_g) ‖ Beta(prior))."""
+        first, second = self.prior
+        log_rate, log_rest = self.mean_logs
+        terms = betaln(first, second) - betaln(self.outlying, self.regular)
+        return float(np.sum(terms + (self.outlying - first) * log_rate + (self.regular - second) * log_rest))
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierStructure:
+    """How outliers hang together, beyond one by one and at one rate.
+
+    Attributes
+    ----------
+    modes : along these an outlier is shared: entries that differ only there are outliers together, or none is
+    n_channels : κ, how many of the shared entries one independent entry is worth, for their noise is correlated
+    law : of the values that replace the data; None where outliers are added to them
+    rates : outlier rates of slices; None where the rate is common
+    """
+
+    modes: tuple[int, ...] = ()
+    n_channels: float = 1.0
+    law: ReplacementLaw | None = None
+    rates: SliceRates | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class State:
-    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without)."""
+    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without).
+
+    ``structure`` says how the outliers hang together; None where each entry is on its own.
+    """
 
     prior: Prior
     factors: tuple[RowGaussians, ...]
@@ -72,6 +156,7 @@ class State:
     tau: Gamma
     outliers: MeanFieldOutliers | SlabModel | None
     slices: SliceNoise | None = None
+    structure: OutlierStructure | None = None
 
     @property
     def rank(self) -> int:

@@ -35,6 +35,7 @@ __all__ = [
     "Block",
     "Labels",
     "Observations",
+    "block_positions",
     "distinct_columns",
     "entry_positions",
     "observe",
@@ -65,6 +66,8 @@ class Block:
         (b, I_1, ..., I_{N-1}) True = observed; masked layout only.
     coords
         (N, m) coordinates of the entries; coordinate layout only.
+    shape
+        (I_0, ..., I_{N-1}) of the whole tensor.
     """
 
     entries: slice
@@ -72,6 +75,7 @@ class Block:
     rows: slice
     mask: NDArray[np.bool_] | None
     coords: NDArray[np.intp] | None
+    shape: tuple[int, ...]
 
     @property
     def layout(self) -> Layout:
@@ -138,6 +142,18 @@ class Observations:
         n_per_row = np.count_nonzero(self.mask.reshape(self.shape[0], -1), axis=1)
         return np.concatenate([[0], np.cumsum(n_per_row)])
 
+    @cached_property
+    def block_list(self) -> tuple[Block, ...]:
+        """The blocks of usual size, in order."""
+        return tuple(self.blocks())
+
+    def in_one_block(self) -> Observations:
+        """The same observations, handled all together."""
+        together = replace(self)
+        everything = self.n_observed if self.coords is not None else self.n_entries
+        together.__dict__["block_list"] = tuple(self.blocks(everything))
+        return together
+
     def blocks(self, n_entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
         """Cut the entry vector into blocks, in order.
 
@@ -156,13 +172,16 @@ class Observations:
         if self.coords is not None:
             for start in range(0, self.n_observed, n_entries):
                 entries = slice(start, min(start + n_entries, self.n_observed))
-                yield Block(entries, values[entries], slice(0, self.shape[0]), None, self.coords[:, entries])
+                yield Block(
+                    entries, values[entries], slice(0, self.shape[0]), None, self.coords[:, entries], self.shape
+                )
             return
         n_rows = max(1, n_entries // math.prod(self.shape[1:]))
         for start in range(0, self.shape[0], n_rows):
             rows = slice(start, min(start + n_rows, self.shape[0]))
             entries = slice(int(self._row_starts[rows.start]), int(self._row_starts[rows.stop]))
-            yield Block(entries, values[entries], rows, None if self.mask is None else self.mask[rows], None)
+            mask = None if self.mask is None else self.mask[rows]
+            yield Block(entries, values[entries], rows, mask, None, self.shape)
 
     def entry_coords(self) -> NDArray[np.intp]:
         """Coordinates (N, M) of the entries, in the order of the entry vector, for every layout."""
@@ -313,16 +332,21 @@ def warn_empty_slices(observations: Observations) -> None:
 
 def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray[np.intp]:
     """Position of every entry along the given modes, (M,), numbered in C order over them."""
-    shape = observations.shape
-    if observations.coords is not None:
-        picked = tuple(observations.coords[mode] for mode in modes)
-        return np.ravel_multi_index(picked, tuple(shape[mode] for mode in modes))
-    numbers = np.arange(math.prod(shape[mode] for mode in modes))
-    lengths = [shape[mode] if mode in modes else 1 for mode in range(observations.order)]
-    in_order = np.argsort(modes)
-    numbers = numbers.reshape([shape[mode] for mode in modes]).transpose(in_order).reshape(lengths)
-    everywhere = np.broadcast_to(numbers, shape)
-    return everywhere.ravel() if observations.mask is None else everywhere[observations.mask]
+    return np.concatenate([block_positions(block, modes) for block in observations.block_list])
+
+
+def block_positions(block: Block, modes: Sequence[int]) -> NDArray[np.intp]:
+    """Position of every entry of a block along the given modes, (m,), numbered in C order over them."""
+    shape = block.shape
+    lengths = tuple(shape[mode] for mode in modes)
+    if block.coords is not None:
+        return np.ravel_multi_index(tuple(block.coords[mode] for mode in modes), lengths)
+    numbers = np.arange(math.prod(lengths)).reshape(lengths).transpose(np.argsort(modes))
+    numbers = numbers.reshape([shape[mode] if mode in modes else 1 for mode in range(len(shape))])
+    if 0 in modes:
+        numbers = numbers[block.rows]
+    everywhere = np.broadcast_to(numbers, (block.rows.stop - block.rows.start, *shape[1:]))
+    return everywhere.ravel() if block.mask is None else everywhere[block.mask]
 
 
 def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:

@@ -45,6 +45,10 @@ class ErrorLaw:
                 terms.append(np.log(weight) + density)
         return np.asarray(logsumexp(terms, axis=0))
 
+    def without_outliers(self) -> ErrorLaw:
+        """The law of an entry that is no outlier: the first component alone."""
+        return ErrorLaw(np.ones(1), self.dof[:1], self.scale_sq[:1], self.reach[:1])
+
     def std(self, variance: Array) -> Array:
         """Standard deviation of y at each entry; infinite where a component has no more than two degrees of freedom."""
         used = self.weight > 0
@@ -134,4 +138,16 @@ def error_law(state: State) -> ErrorLaw:
     if not isinstance(state.outliers, SlabModel):
         return ErrorLaw(np.ones(1), np.array([dof]), np.array([var]), np.zeros(1))
     weight, noise_dof, variance, reach = state.outliers.mixture()
+    structure = state.structure
+    if structure is not None and structure.law is not None:  # a replaced value deviates by no more than the range
+        extent = (structure.law.highest - structure.law.lowest) / np.sqrt(var)
+        weight, noise_dof, variance, reach = (
+            np.array([1.0 - state.outliers.probability, state.outliers.probability]),
+            np.array([noise_dof[0], np.inf]),
+            np.array([variance[0], 1.0]),
+            np.array([0.0, extent]),
+        )
+    elif structure is not None and structure.rates is not None:
+        rate = float(np.mean(structure.rates.mean))
+        weight = np.concatenate([[1.0 - rate], weight[1:] * rate / weight[1:].sum()])
     return ErrorLaw(weight, np.minimum(noise_dof, dof), variance * var, reach * np.sqrt(var))

@@ -5,19 +5,39 @@ A move may be wrong: :mod:`brtf.search` settles it for a few sweeps and keeps it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf import kernels
-from brtf.calibrated import Point, Problem, evaluate, relative_precision, retemper, with_noise
+from brtf.calibrated import (
+    Fit,
+    Point,
+    Problem,
+    evaluate,
+    retemper,
+    typical_residual,
+    with_noise,
+)
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 from brtf.model import Prior, State, component_amplitudes
-from brtf.observations import entry_positions
+from brtf.observations import Block, Observations, block_positions
+from brtf.passes import Field, Sums, add_up, remembered
+from brtf.posteriors import block_posterior, relative_precision
 from brtf.starts import leading_left_singular
-from brtf.updates import row_grams, row_products, update_component_precisions
+from brtf.tables import tabulate
+from brtf.updates import (
+    Weighing,
+    WeightsAndTargets,
+    add_up_rows,
+    gaussian_rows,
+    row_statistics,
+    update_component_precisions,
+)
 
 SMALL_VARIANCE = 1e-3
 """Posterior variance of a new component relative to its mean square: known well enough not to die at once."""
@@ -59,11 +79,11 @@ def empty_state(problem: Problem, model: SlabModel | None) -> State:
 def spectral_start(problem: Problem, n_components: int, model: SlabModel | None) -> State:
     """C7: components along leading directions of the unfoldings of the clipped data, missing entries made up for."""
     observations = problem.observations
-    clipped = np.clip(problem.values, -CLIP, CLIP)
+    clipped = replace(problem, limit=CLIP)
     density = observations.n_observed / observations.n_entries
     columns = []
     for mode in range(observations.order):
-        vectors, strengths = leading_left_singular(observations, mode, n_components, clipped)
+        vectors, strengths = leading_left_singular(observations, mode, n_components, clipped.values)
         columns.append(vectors * (strengths / density) ** (1.0 / observations.order))
     n_columns = min(column.shape[1] for column in columns)
     return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
@@ -71,9 +91,13 @@ def spectral_start(problem: Problem, n_components: int, model: SlabModel | None)
 
 def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:
     """Random components that together have the power of the clipped data."""
-    observations = problem.observations
-    power = float(np.mean(np.clip(problem.values, -CLIP, CLIP) ** 2))
-    amplitude = (power / n_components) ** (0.5 / observations.order)
+    observations, clipped = problem.observations, replace(problem, limit=CLIP)
+
+    def add(sums: Sums, block: Block) -> None:
+        sums[0][...] += np.sum(clipped.values(block) ** 2)
+
+    (power,) = add_up(observations, lambda: (np.zeros(()),), add)
+    amplitude = (float(power) / observations.n_observed / n_components) ** (0.5 / observations.order)
     drawn = {mode: rng.standard_normal((observations.shape[mode], n_components)) for mode in problem.modes}
     columns = [amplitude * drawn[mode] for mode in range(observations.order)]
     return add_components(problem, empty_state(problem, model), columns)
@@ -104,7 +128,12 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
     var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
     noise_share = 1.0 / np.maximum(var_share, 1e-300)
     variance = share * np.minimum(SMALL_VARIANCE, noise_share)
-    return update_component_precisions(replace(tempered, factors=joined(variance).factors))
+    joint = update_component_precisions(replace(tempered, factors=joined(variance).factors))
+    centred = [
+        new if old.centre is None else new.centred(joint.lam)
+        for old, new in zip(state.factors, joint.factors, strict=True)
+    ]
+    return replace(joint, factors=tuple(centred))
 
 
 def remove_components(state: State, components: NDArray[np.intp]) -> State:
@@ -120,28 +149,49 @@ def birth(
     The residual is weighted as the model weighs it, or clipped where the weights cannot be trusted. None where the
     residual has no more structure than the same residual with random signs.
     """
-    residual = point.fit.residual
-    weights = _relative_weights(problem, point, clipped=clipped)
-    if clipped:
-        spread = np.sqrt(weights)
-        limit = CLIP * 1.4826 * float(np.median(np.abs(residual) * spread))
-        residual = np.clip(residual, -limit / spread, limit / spread)
+    weigh = _relative_weights(problem, point, clipped=clipped)
+    limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
     columns: list[list[Array]] = []
-    left = residual.copy()
     for k in range(n_components):
-        fitted, gain = best_rank_one(problem, left * weights, weights, rng)
+        found = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(len(columns and columns[0]))]
+        left = _what_is_left(problem, point, weigh, limit, found)
+        fitted, gain = best_rank_one(problem, left, rng)
         if k == 0:
-            flipped = left * weights * rng.choice((-1.0, 1.0), size=left.size)
-            _, chance = best_rank_one(problem, flipped, weights, rng)
+            _, chance = best_rank_one(problem, _with_random_signs(problem, left, rng), rng)
             if gain < BEYOND_CHANCE * chance:
                 return None
         if _lives_on_a_fibre(fitted):
             return None
         columns.append(fitted)
-        for block in problem.observations.blocks():
-            left[block.entries] -= kernels.low_rank_at(block, fitted)
     stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
     return add_components(problem, point.state, stacked)
+
+
+def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, found: list[Array]) -> Weighing:
+    """Weights, and weight times residual, clipped at the limit and less the components found so far."""
+
+    def left(block: Block) -> tuple[Array, Array]:
+        weights, residual = weigh(block), point.fit.residual(block)
+        if np.isfinite(limit):
+            most = limit / np.sqrt(weights)
+            residual = np.clip(residual, -most, most)
+        if found:
+            residual = residual - kernels.low_rank_at(block, found)
+        return weights, residual * weights
+
+    return remembered(problem.observations, left)
+
+
+def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> Weighing:
+    """The same weights; targets with random signs, drawn anew for every block but always the same for it."""
+    seed = int(rng.integers(2**62))
+
+    def flipped(block: Block) -> tuple[Array | None, Array]:
+        weights, targets = weighing(block)
+        signs = np.random.default_rng((seed, block.entries.start)).integers(0, 2, targets.size)
+        return weights, np.where(signs, targets, -targets)
+
+    return remembered(problem.observations, flipped)
 
 
 def _lives_on_a_fibre(columns: list[Array]) -> bool:
@@ -150,9 +200,7 @@ def _lives_on_a_fibre(columns: list[Array]) -> bool:
     return sum(n_rows < SINGLE_ROW for n_rows in effective) >= 2
 
 
-def best_rank_one(
-    problem: Problem, targets: Array, weights: Array, rng: np.random.Generator
-) -> tuple[list[Array], float]:
+def best_rank_one(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> tuple[list[Array], float]:
     """The best of several alternating least-squares fits of one component, and Σ t x, twice its gain at unit noise.
 
     Starts are the leading directions of the unfoldings and random ones; all are fitted side by side, as columns.
@@ -161,7 +209,7 @@ def best_rank_one(
     observations = problem.observations
     columns: list[Array] = [np.empty(0)] * observations.order
     for mode in problem.modes:
-        leading, _ = leading_left_singular(observations, mode, 2, targets)
+        leading, _ = leading_left_singular(observations, mode, 2, lambda block: weighing(block)[1])
         drawn = rng.standard_normal((observations.shape[mode], RANDOM_FITS))
         columns[mode] = np.hstack([leading, drawn / np.linalg.norm(drawn, axis=0)])
     n_starts = min(column.shape[1] for column in columns)
@@ -170,15 +218,26 @@ def best_rank_one(
     for _ in range(RANK_ONE_ROUNDS):
         for mode in problem.modes:
             columns = [column / np.maximum(np.linalg.norm(column, axis=0), 1e-150) for column in columns]
-            squares = [column**2 for column in columns]
-            products, norms = np.zeros_like(columns[mode]), np.zeros_like(columns[mode])
-            for block in observations.blocks():
-                products += kernels.contract(block, targets[block.entries], columns, mode)
-                norms += kernels.contract(block, weights[block.entries], squares, mode)
+            products, norms = weighted_contractions(observations, weighing, columns, mode)
             columns[mode] = products / np.maximum(norms, 1e-6 * np.max(norms, axis=0) + 1e-150)
             explained = np.sum(products * columns[mode], axis=0)
     best = int(np.argmax(explained))
     return [column[:, [best]] for column in columns], float(explained[best])
+
+
+def weighted_contractions(
+    observations: Observations, weighing: Weighing, columns: list[Array], mode: int
+) -> tuple[Array, Array]:
+    """The targets contracted with the columns of all other modes, and the weights with their squares; each (I_n, C)."""
+    squares = [column**2 for column in columns]
+
+    def add(sums: Sums, block: Block) -> None:
+        weights, targets = weighing(block)
+        kernels.contract(block, targets, columns, mode, sums[0])
+        kernels.contract(block, np.ones(targets.size) if weights is None else weights, squares, mode, sums[1])
+
+    products, norms = add_up_rows(observations, mode, [columns[mode].shape] * 2, add)
+    return products, norms
 
 
 def collinear_pairs(state: State) -> list[tuple[int, int]]:
@@ -203,9 +262,16 @@ def _cosines(columns: Array) -> Array:
 def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.Generator) -> State:
     """C11: one component in place of two: the rank-one fit of their sum and of what is left over."""
     rest = remove_components(point.state, np.array(pair))
-    residual = _residual(problem, rest)
-    weights = _relative_weights(problem, point, clipped=False)
-    fitted, _ = best_rank_one(problem, residual * weights, weights, rng)
+    residual, weigh = (
+        Fit.of(replace(problem, collapsed=False), rest.factors).residual,
+        _relative_weights(problem, point),
+    )
+
+    def weighing(block: Block) -> tuple[Array, Array]:
+        weights = weigh(block)
+        return weights, residual(block) * weights
+
+    fitted, _ = best_rank_one(problem, remembered(problem.observations, weighing), rng)
     return add_components(problem, rest, fitted)
 
 
@@ -228,9 +294,8 @@ def condense(problem: Problem, point: Point) -> State | None:
         return None
     given = [rows.mean for rows in state.factors]
     error, columns = min((_condensed(given, dropped) for dropped in likely), key=lambda found: found[0])
-    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
     share = problem.observations.n_observed / problem.observations.n_entries
-    nats = 0.5 * float(state.tau.mean) * weight * share * max(error, 0.0)
+    nats = 0.5 * float(state.tau.mean) * point.mean_weight * share * max(error, 0.0)
     if nats > 5.0 * _price(problem):
         return None
     return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
@@ -287,9 +352,8 @@ def _loss_without(problem: Problem, point: Point, component: int) -> float:
     state = point.state
     if state.rank <= FEW_COMPONENTS:
         return point.bound - evaluate(problem, remove_components(state, np.array([component]))).bound
-    weight = 1.0 if point.local is None else float(np.mean(point.local.weight))
     amplitude = float(component_amplitudes(state)[component])
-    return 0.5 * float(state.tau.mean) * weight * problem.observations.n_observed * amplitude**2
+    return 0.5 * float(state.tau.mean) * point.mean_weight * problem.observations.n_observed * amplitude**2
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
@@ -302,20 +366,25 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if state.rank == 0 or not isinstance(state.outliers, SlabModel):
         return None
     old, rows = state.factors[mode], robust_rows(problem, state, mode)
-    index = entry_positions(problem.observations, (mode,))
-    relative = relative_precision(problem, state)
-    noise = float(state.tau.mean) * (1.0 if relative is None else relative)
+    tau, model = float(state.tau.mean), state.outliers
+    residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
 
-    def evidence(candidate: RowGaussians, residual: Array, model: SlabModel) -> Array:
-        log_evidence = model.posterior(noise * residual**2).log_evidence
-        return np.bincount(index, log_evidence, old.n_rows) - 0.5 * (candidate.mean**2) @ state.lam.mean
+    def add(sums: Sums, block: Block) -> None:
+        relative, positions = relative_precision(state, block), block_positions(block, (mode,))
+        noise = tau if relative is None else tau * relative
+        for total, deviation in zip(sums, (point.fit.residual(block), residual(block)), strict=True):
+            total += np.bincount(positions, model.posterior(noise * deviation**2).log_evidence, old.n_rows)
 
-    before = evidence(old, point.fit.residual, state.outliers)
-    after = evidence(rows, _residual(problem, state.with_factor(mode, rows)), state.outliers)
+    sums = add_up(problem.observations, lambda: (np.zeros(old.n_rows), np.zeros(old.n_rows)), add)
+    centre = 0.0 if old.centre is None else old.centre.mean
+    before, after = (
+        total - 0.5 * ((candidate.mean - centre) ** 2) @ state.lam.mean
+        for total, candidate in zip(sums, (old, rows), strict=True)
+    )
     better = after > before + 2.0
     if not better.any():
         return None
-    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov))
+    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov, old.centre))
 
 
 def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
@@ -323,38 +392,52 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
     The L1 fit is convex, so it does not depend on where the rows stood.
     """
-    if not isinstance(state.outliers, SlabModel):
+    model, tau = state.outliers, float(state.tau.mean)
+    if not isinstance(model, SlabModel):
         raise TypeError("robust_rows needs a local model with outliers")
-    tau = float(state.tau.mean)
-    relative = relative_precision(problem, state)
-    spread = np.ones_like(problem.values) if relative is None else np.sqrt(relative)
-    rows, residual = state.factors[mode], problem.values
+    table, given = tabulate(model), state.factors[mode].centre
+    centre = 0.0 if given is None else given.mean
+    rows, residual = state.factors[mode], cast(Field, problem.values)
     for step in range(L1_STEPS + MODEL_STEPS):
-        size = spread * np.abs(residual)
-        if step < L1_STEPS:
-            weights = 1.0 / np.maximum(size, 0.1 * float(np.median(size)) + 1e-300)
-            weights = weights / float(np.max(weights))
-        else:
-            weights = state.outliers.posterior(tau * size**2).weight
-        weights = spread**2 * weights
-        grams = row_grams(problem.observations, state.factors, mode, weights)
-        products = row_products(problem.observations, weights * problem.values, state.factors, mode)
-        rows = RowGaussians.from_natural(tau * grams + np.diag(state.lam.mean), tau * products)
-        residual = _residual(problem, state.with_factor(mode, rows))
+        smallest = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300
+
+        def weight_of(size: Array, step: int = step, smallest: float = smallest) -> Array:
+            return (
+                smallest / np.maximum(size, smallest) if step < L1_STEPS else kernels.evidence(table, tau * size**2)[1]
+            )
+
+        weigh = _weighed_by_size(problem, state, residual, weight_of)
+        grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
+        rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
+        residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
     return rows
 
 
-def _relative_weights(problem: Problem, point: Point, *, clipped: bool) -> Array:
+def _weighed_by_size(problem: Problem, state: State, residual: Field, weight_of: Callable[[Array], Array]) -> Weighing:
+    """Weights by the size of the residuals in units of their slices' noise."""
+
+    def weigh(block: Block) -> WeightsAndTargets:
+        relative, size = relative_precision(state, block), np.abs(residual(block))
+        weights = weight_of(size) if relative is None else relative * weight_of(np.sqrt(relative) * size)
+        return weights, weights * problem.values(block)
+
+    return weigh
+
+
+def _relative_weights(problem: Problem, point: Point, *, clipped: bool = False) -> Field:
     """Weights of the entries in a rank-one fit: the slices' relative precision, times the model's weights."""
-    relative = relative_precision(problem, point.state)
-    weights = np.ones_like(point.fit.residual) if relative is None else relative
-    return weights if clipped or point.local is None else weights * np.minimum(point.local.weight, 1.0)
+    state = point.state
+    tau = float(state.tau.mean)
 
+    def weigh(block: Block) -> Array:
+        deviation, relative = point.fit.deviation(block), relative_precision(state, block)
+        weights = np.ones_like(deviation) if relative is None else relative
+        if clipped:
+            return weights
+        local = block_posterior(state, block, problem.values(block), tau * weights * deviation)
+        return weights * np.minimum(local.weight, 1.0)
 
-def _residual(problem: Problem, state: State) -> Array:
-    means = [rows.mean for rows in state.factors]
-    low_rank = [kernels.low_rank_at(block, means) for block in problem.observations.blocks()]
-    return problem.values - np.concatenate(low_rank)
+    return weigh
 
 
 def _n_covariances(problem: Problem, length: int) -> int:

@@ -153,7 +153,9 @@ def core_consistency(factors: Sequence[ArrayLike], Y: Any, mask: Any = None) -> 
     excess = np.zeros((n_components, combinations.shape[1]))
     for block in observations.blocks():
         residual = block.values - kernels.low_rank_at(block, balanced)
-        excess += inverses[0] @ kernels.contract(block, residual, [balanced[0], *columns], 0)
+        contracted = np.zeros((observations.shape[0], combinations.shape[1]))
+        kernels.contract(block, residual, [balanced[0], *columns], 0, contracted)
+        excess += inverses[0] @ contracted
     return float(100.0 * (1.0 - np.sum(excess**2) / n_components))
 
 

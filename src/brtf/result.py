@@ -17,16 +17,18 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.checks import check_coords
 from brtf.distributions import Array
-from brtf.local import LocalPosterior, SlabModel
+from brtf.kernels.reference import symmetric_multiplicity
+from brtf.local import SlabModel
 from brtf.memory import check_memory
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
+from brtf.posteriors import block_outliers, grouped, relative_precision
 from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
 from brtf.shown import Shown
 from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
-from brtf.updates import Fit, fit_at_entries
+from brtf.updates import fit_at_entries, scaled_values, variance_field
 
 LARGEST_RATIO = 1e100
 """Other data may be this many scales of the fitted ones in size; their squares are finite then."""
@@ -147,15 +149,13 @@ class Result(Shown):
         modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
         """
         factors = self.state.factors
-        means = [rows.mean for rows in factors]
+        outers = [rows.outer_packed for rows in factors]
         moments = [rows.second_moment_packed for rows in factors]
         covs = [np.broadcast_to(rows.cov_packed, m.shape) for rows, m in zip(factors, moments, strict=True)]
         if method == "exact":
-            pieces = [kernels.variance_at(block, means, moments, covs) for block in self._blocks(coords)]
+            pieces = [kernels.variance_at(block, outers, moments, covs) for block in self._blocks(coords)]
         elif method == "first-order":
-            rows_, cols = np.triu_indices(self.rank)
-            multiplicity = np.where(rows_ == cols, 1.0, 2.0)
-            outers = [mean[:, rows_] * mean[:, cols] for mean in means]
+            multiplicity = symmetric_multiplicity(outers[0].shape[1])
             pieces = []
             for block in self._blocks(coords):
                 swapped = ([*outers[:n], covs[n] * multiplicity, *outers[n + 1 :]] for n in range(len(factors)))
@@ -174,8 +174,8 @@ class Result(Shown):
         if isinstance(outliers, MeanFieldOutliers):
             mean = outliers.mean
         else:
-            fit, local = self._local_posterior(outliers)
-            mean = local.outlier_probability * (1.0 - local.slab_shrinkage) * fit.residual
+            probability, share = self._local_posteriors()
+            mean = probability * share * fit_at_entries(self._modelled, self.state.factors).residual
         return self.transform.outliers(self.observations.values.ravel(), mean * self.scale)
 
     def outlier_probability_at_entries(self) -> Array:
@@ -190,16 +190,25 @@ class Result(Shown):
         if outliers is None:
             return np.zeros(self.observations.n_observed)
         if isinstance(outliers, SlabModel):
-            return self._local_posterior(outliers)[1].outlier_probability
+            return self._local_posteriors()[0]
         deviation = np.abs(fit_at_entries(self._modelled, self.state.factors).residual)
         limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
         std = np.sqrt(outliers.var)
         return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
 
-    def _local_posterior(self, model: SlabModel) -> tuple[Fit, LocalPosterior]:
-        fit = fit_at_entries(self._modelled, self.state.factors, per_entry=True)
-        relative = self._relative_precision(self.observations)
-        return fit, model.posterior(float(self.state.tau.mean) * relative * fit.deviation)
+    def _local_posteriors(self) -> tuple[Array, Array]:
+        """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
+        state = self.state
+        structure_modes = () if state.structure is None else state.structure.modes
+        observations = grouped(self._modelled, structure_modes)
+        means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
+        pieces = []
+        for block in observations.block_list:
+            values, relative = scaled_values(observations, block), relative_precision(state, block)
+            rho = float(state.tau.mean) * ((values - kernels.low_rank_at(block, means)) ** 2 + variance(block))
+            pieces.append(block_outliers(state, block, values, rho if relative is None else relative * rho))
+        probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return probability, share
 
     def _relative_precision(self, observations: Observations) -> Array:
         """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
@@ -293,11 +302,25 @@ class Result(Shown):
         fit = fit_at_entries(modelled, self.state.factors, per_entry=True)
         relative = self._relative_precision(observations)
         spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
-        density = self.error_law.log_density(spread * fit.residual, variance)
+        density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
         if self.transform.mirrored:  # −z would have given the same y
             mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
-            density = np.logaddexp(density, self.error_law.log_density(spread * mirrored, variance))
+            mirrored_values = replace(modelled, values=-modelled.values)
+            other = self._log_density_of_deviation(mirrored_values, spread * mirrored, variance, spread)
+            density = np.logaddexp(density, other)
         return density + np.log(spread) - np.log(self.scale) + self.transform.log_jacobian(observations.values.ravel())
+
+    def _log_density_of_deviation(
+        self, modelled: Observations, deviation: Array, variance: Array, spread: Array
+    ) -> Array:
+        """ln p of the deviations in units of the slices' noise; replaced values have a law of their own."""
+        law = None if self.state.structure is None else self.state.structure.law
+        if law is None:
+            return self.error_law.log_density(deviation, variance)
+        regular, rate = self.error_law.without_outliers(), self.error_law.weight[1]
+        values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
+        replaced = np.log(rate * law.density)[law.bins(values)] - np.log(spread)
+        return np.logaddexp(np.log1p(-rate) + regular.log_density(deviation, variance), replaced)
 
     def sample(
         self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
@@ -317,8 +340,19 @@ class Result(Shown):
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = np.concatenate(pieces).reshape(shape)
         if not _asks_low_rank(of):
-            draws += self.error_law.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
+            self._add_errors(draws, rng, coords)
         return self.transform.inverse(draws * self.scale)
+
+    def _add_errors(self, draws: Array, rng: np.random.Generator, coords: Any) -> None:
+        """Turn draws of the low-rank part into draws of observations."""
+        law = None if self.state.structure is None else self.state.structure.law
+        errors = self.error_law if law is None else self.error_law.without_outliers()
+        draws += errors.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
+        if law is not None:
+            replaced = rng.uniform(size=draws.shape) < self.error_law.weight[1]
+            bins = rng.choice(law.density.size, size=int(replaced.sum()), p=law.density / law.density.sum())
+            width = (law.highest - law.lowest) / law.density.size
+            draws[replaced] = law.lowest + width * (bins + rng.uniform(size=bins.size))
 
     # ---- notebooks ------------------------------------------------------------------------------------------
 
@@ -340,7 +374,7 @@ class Result(Shown):
             step = max(1, BLOCK_ENTRIES // n_per_row)
             for start in range(0, shape[0], step):
                 rows = slice(start, min(start + step, shape[0]))
-                yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None)
+                yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None, shape)
             return
         columns = list(coords if isinstance(coords, (list, tuple)) else np.atleast_1d(coords))
         n_asked = np.size(columns[0]) if len(columns) == len(shape) else len(columns)
@@ -349,7 +383,7 @@ class Result(Shown):
         positions = np.stack(check_coords(columns, n_asked, shape)).astype(np.intp)
         for start in range(0, positions.shape[1], BLOCK_ENTRIES):
             entries = slice(start, min(start + BLOCK_ENTRIES, positions.shape[1]))
-            yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries])
+            yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries], shape)
 
     def _assembled_shape(self, coords: Any) -> tuple[int, ...]:
         return self.observations.shape if coords is None else (int(np.shape(coords[0])[0]),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -21,9 +22,10 @@ from brtf.calibrated import (
     with_noise,
 )
 from brtf.local import LOCAL_MODELS, FlatSlab, GaussianSlab, SlabModel, StudentSlab
-from brtf.model import State
+from brtf.model import OutlierStructure, State
+from brtf.posteriors import initial_law, initial_rates, measured_channels
 from brtf.settings import Settings
-from brtf.updates import Fit, fit_at_entries, negligible_components, update_component_precisions
+from brtf.updates import negligible_components, update_component_precisions
 
 WORTH = 1.0
 """Nats by which a structural change must raise the bound."""
@@ -38,6 +40,8 @@ START_COMPONENTS = 10
 """Components of a spectral start; births add what is missing."""
 LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
+COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
+"""Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points settle sooner."""
 MANY_AFTER = 3
@@ -66,6 +70,8 @@ class Search:
         self.noise_modes = settings.noise_candidates(problem.observations.order)
         self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
         self.must_differ = settings.noise == "per-slice"
+        self.shared_modes = settings.shared_modes(problem.observations.order)
+        self.replaced = settings.outlier_kind == "replacement"
         self.rng = rng
         self.n_sweeps = 0
         self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
@@ -74,19 +80,25 @@ class Search:
     def run(self, starts: list[State]) -> Iterator[Step]:
         """From the starts to the best point found: converge, grow, merge, shrink until a round gains less than a nat.
 
-        Complete data with many components are searched in form 1, which is much cheaper there, and finished in form 2.
+        Complete data that are large or have many components are searched in form 1, which is much cheaper there, and
+        finished in form 2 where that is not out of reach.
         """
         yield from self.start(starts)
         if self._many_components():
             self._change_form(collapsed=False)
             yield from self.explore()
+        if self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
             self._change_form(collapsed=True)
-        yield from self.explore()
+            yield from self.explore()
         yield from self.converge(self.tol * self.problem.observations.n_observed, n_sweeps=self.max_sweeps)
 
     def _many_components(self) -> bool:
-        complete = self.problem.observations.layout == "complete" and not self.noise_modes
-        return complete and self.point.rank > LARGEST_COLLAPSED_RANK
+        complete = self.problem.observations.layout == "complete"
+        return complete and (self.point.rank > LARGEST_COLLAPSED_RANK or not self._affords(self.point.rank))
+
+    def _affords(self, rank: int, work: float = COLLAPSED_WORK) -> bool:
+        """Whether weighted Grams of that rank are cheap enough."""
+        return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= work
 
     def _change_form(self, *, collapsed: bool) -> None:
         self.problem = replace(self.problem, collapsed=collapsed)
@@ -99,6 +111,8 @@ class Search:
             while self.point.bound > before + WORTH:
                 yield from self.converge(gain, n_sweeps=100)
                 yield from self.choose_noise()
+                yield from self.choose_rates()
+                yield from self.choose_centres()
                 yield from self.choose_model(kinds)
                 before = self.point.bound
                 yield from self.refresh()
@@ -112,6 +126,8 @@ class Search:
         yield Step(self.point, self.n_sweeps, f"started with {self.point.rank}")
         if self.must_differ:
             yield from self.choose_noise()
+        if self.shared_modes or self.replaced:
+            yield from self.structure_outliers()
 
     def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
         """Sweep until a sweep raises the bound by less than ``gain`` nats."""
@@ -204,11 +220,12 @@ class Search:
     def choose_model(self, kinds: tuple[type[SlabModel], ...]) -> Iterator[Step]:
         """Another local model, if at the same factors it comes close to the present one."""
         present = self.point.state.outliers
-        if not isinstance(present, SlabModel):
+        if not isinstance(present, SlabModel) or self.point.state.structure is not None:
             return
         others = [kind for kind in kinds if not isinstance(present, kind)]
-        states = [learn_noise_globally(self.problem, self.point.state, self.point.fit, kind) for kind in others]
-        best = max((evaluate(self.problem, state) for state in states), key=lambda point: point.bound)
+        states = [learn_noise_globally(self.problem, self.point, kind) for kind in others]
+        points = [evaluate_at(self.problem, state, self.point.fit) for state in states]
+        best = max(points, key=lambda point: point.bound)
         if best.bound > self.point.bound - WORTH:
             name = type(best.state.outliers).__name__
             yield from self.judge(best.state, f"{name} chosen", n_held=0, n_free=20)
@@ -220,8 +237,7 @@ class Search:
         points = []
         for modes in self.noise_modes:
             state = slice_noise(self.problem, self.point.state, modes)
-            state = learn_slices(self.problem, state, self.point.fit)
-            points.append(evaluate_at(self.problem, state, self.point.fit))
+            points.append(settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit)))
         best = max(points, key=lambda point: point.bound)
         modes = best.state.slices.modes if best.state.slices is not None else ()
         if self.must_differ or best.bound > self.point.bound + WORTH:
@@ -229,6 +245,53 @@ class Search:
             self.point = best
             yield Step(self.point, self.n_sweeps, f"noise per slice of {modes} ({gain:+.1f})")
             yield from self.converge(self.roughly, n_sweeps=60)
+
+    def structure_outliers(self) -> Iterator[Step]:
+        """Outliers that are shared, or replace the data, as asked for; their numbers settled at fixed factors.
+
+        Then it is measured how far the noise of shared entries is correlated.
+        """
+        law = initial_law(*value_range(self.problem)) if self.replaced else None
+        state = replace(self.point.state, structure=OutlierStructure(self.shared_modes, law=law))
+        self.point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
+        yield Step(self.point, self.n_sweeps, "outliers structured")
+        yield from self.converge(self.roughly, n_sweeps=60)
+        structure, sums = self.point.state.structure, self.point.structure_sums
+        if self.shared_modes and structure is not None and sums is not None:
+            n_shared = math.prod(self.problem.observations.shape[mode] for mode in self.shared_modes)
+            structure = measured_channels(structure, sums, n_shared)
+            self.point = evaluate_at(self.problem, replace(self.point.state, structure=structure), self.point.fit)
+            yield Step(self.point, self.n_sweeps, f"{structure.n_channels:.2f} shared entries worth one")
+
+    def choose_rates(self) -> Iterator[Step]:
+        """Outlier rates that differ between slices as the noise does, if that raises the bound."""
+        state = self.point.state
+        structure = state.structure or OutlierStructure()
+        if state.slices is None or not isinstance(state.outliers, SlabModel) or structure.modes or structure.rates:
+            return
+        rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.outliers.probability)
+        state = replace(state, structure=replace(structure, rates=rates))
+        point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
+        if point.bound > self.point.bound + WORTH:
+            gain = point.bound - self.point.bound
+            self.point = point
+            yield Step(self.point, self.n_sweeps, f"outlier rates per slice (+{gain:.1f})")
+
+    def choose_centres(self) -> Iterator[Step]:
+        """Rows that are expected around a learnt centre instead of zero, for each mode that it pays for."""
+        state = self.point.state
+        for mode, rows in enumerate(state.factors):
+            centred = rows.centred(state.lam)
+            if rows.centre is None and state.rank and centred.kl(state.lam) < rows.kl(state.lam) - WORTH:
+                state = state.with_factor(mode, centred)
+        if state is self.point.state:
+            return
+        modes = tuple(mode for mode, rows in enumerate(state.factors) if rows.centre is not None)
+        point = evaluate_at(self.problem, update_component_precisions(state), self.point.fit)
+        gain = point.bound - self.point.bound
+        self.point = point
+        yield Step(self.point, self.n_sweeps, f"rows of modes {modes} centred ({gain:+.1f})")
+        yield from self.converge(self.roughly, n_sweeps=60)
 
     def _budget(self, n_sweeps: int) -> Iterator[int]:
         """Count sweeps, as long as there are any left."""
@@ -242,7 +305,7 @@ class Search:
         for _ in self._budget(n_held):
             point = sweep(self.problem, point, hold_precisions=True, hold_noise=True)
         if n_held:
-            point = evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit))
+            point = evaluate_at(self.problem, learn_noise_globally(self.problem, point), point.fit)
         if np.isfinite(beat) and self._far_off(point.state):
             point = self._approach(point)
         bounds = [point.bound]
@@ -265,13 +328,13 @@ class Search:
 
     def _approach(self, point: Point) -> Point:
         """Sweep with a Gaussian slab, which draws outlying entries back in, and return to the flat one."""
-        point = evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit, GaussianSlab))
+        point = evaluate_at(self.problem, learn_noise_globally(self.problem, point, GaussianSlab), point.fit)
         for k in self._budget(60):
             before = point
             point = prune(self.problem, sweep(self.problem, before))
             if k >= 5 and point.bound - before.bound < self.roughly:
                 break
-        return evaluate(self.problem, learn_noise_globally(self.problem, point.state, point.fit, FlatSlab))
+        return evaluate_at(self.problem, learn_noise_globally(self.problem, point, FlatSlab), point.fit)
 
 
 def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
@@ -283,11 +346,17 @@ def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
     return bounds[-1] + 2.0 * ahead < target
 
 
-def learn_slices(problem: Problem, state: State, fit: Fit) -> State:
-    """Settle noise that differs between slices at fixed factors."""
+def value_range(problem: Problem) -> tuple[float, float]:
+    """The smallest and the largest value, in units of the data's scale."""
+    values = [problem.values(block) for block in problem.observations.block_list]
+    return min(float(part.min(initial=np.inf)) for part in values), max(float(p.max(initial=-np.inf)) for p in values)
+
+
+def settle_noise(problem: Problem, point: Point) -> Point:
+    """Settle noise that differs between slices, or outliers that hang together, at fixed factors."""
     for _ in range(10):
-        state = learn_noise(problem, state, fit)
-    return state
+        point = evaluate_at(problem, learn_noise(problem, point), point.fit)
+    return point
 
 
 def prune(problem: Problem, point: Point) -> Point:
@@ -311,7 +380,7 @@ def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[
 
 def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
-    clipped = replace(problem, values=np.clip(problem.values, -5.0, 5.0))
+    clipped = replace(problem, limit=5.0)
     state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
     slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
@@ -334,11 +403,14 @@ def _with_noise_like(problem: Problem, state: State, present: State) -> State:
     """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
     if isinstance(present.outliers, SlabModel) and state.outliers is None:
         state = replace(state, outliers=START_MODEL)
-    fit = fit_at_entries(problem.observations, state.factors, per_entry=problem.collapsed)
-    state = learn_noise_globally(problem, state, fit)
-    if present.slices is None:
+    point = evaluate(problem, state)
+    state = learn_noise_globally(problem, point)
+    if present.slices is None and present.structure is None:
         return state
-    return learn_slices(problem, slice_noise(problem, state, present.slices.modes), fit)
+    if present.slices is not None:
+        state = slice_noise(problem, state, present.slices.modes)
+    state = replace(state, structure=present.structure)
+    return settle_noise(problem, evaluate_at(problem, state, point.fit)).state
 
 
 def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:

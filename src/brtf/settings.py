@@ -11,6 +11,7 @@ from typing import Any
 INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
+OUTLIER_KINDS = ("additive", "replacement")
 TRANSFORMS = ("sqrt", "log")
 LARGEST_DEFAULT_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
@@ -37,9 +38,15 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v is None or (isinstance(v, (list, tuple)) and len(v) > 0 and all(_is_int(mode) for mode in v)),
         "None or a list of modes",
     ),
+    "outlier_modes": (
+        lambda v: v is None or (isinstance(v, (list, tuple)) and len(v) > 0 and all(_is_int(mode) for mode in v)),
+        "None or a list of modes",
+    ),
+    "outlier_kind": (lambda v: isinstance(v, str) and v in OUTLIER_KINDS, f"one of {OUTLIER_KINDS}"),
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
     "transform": (lambda v: v is None or (isinstance(v, str) and v in TRANSFORMS), f"None or one of {TRANSFORMS}"),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
+    "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
     "tol": (lambda v: _is_real(v) and v >= 0, "a number of at least 0 (nats per observed entry)"),
 }
 
@@ -54,10 +61,13 @@ class Settings:
     init: Any = "spectral"
     noise: str = "common"
     noise_modes: tuple[int, ...] | None = None
+    outlier_modes: tuple[int, ...] | None = None
+    outlier_kind: str = "additive"
     calibrate: str | None = None
     transform: str | None = None
     max_sweeps: int = 500
     tol: float = 1e-6
+    n_jobs: int | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,6 +77,14 @@ class Settings:
                 raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")
         if self.inference == "paper" and self.noise != "common":
             raise ValueError('noise must be "common" with inference="paper", whose noise is one number.')
+        if self.outlier_modes is not None or self.outlier_kind != "additive":
+            if not self.outliers:
+                raise ValueError("outlier_modes and outlier_kind need outliers=True.")
+            if self.inference == "paper":
+                raise ValueError(
+                    'outlier_modes and outlier_kind need inference="calibrated": the paper\'s outliers are additive, '
+                    "each on its own."
+                )
 
     def noise_candidates(self, order: int) -> list[tuple[int, ...]]:
         """The sets of modes along which the noise may differ: the ones named, the first, or each in turn."""
@@ -74,12 +92,16 @@ class Settings:
             return [] if self.noise == "common" else [(m,) for m in range(order if self.noise == "auto" else 1)]
         if self.noise == "common":
             raise ValueError('noise_modes needs noise="per-slice" or "auto".')
-        modes = tuple(sorted({int(mode) % order if -order <= mode < order else order for mode in self.noise_modes}))
-        if order in modes or len(modes) != len(self.noise_modes):
-            raise ValueError(
-                f"noise_modes must be different modes of a tensor of order {order}, got {self.noise_modes}."
-            )
-        return [modes]
+        return [_check_modes("noise_modes", self.noise_modes, order)]
+
+    def shared_modes(self, order: int) -> tuple[int, ...]:
+        """The modes along which an outlier is shared."""
+        if self.outlier_modes is None:
+            return ()
+        modes = _check_modes("outlier_modes", self.outlier_modes, order)
+        if len(modes) == order:
+            raise ValueError("outlier_modes must leave out at least one mode: otherwise all entries are one.")
+        return modes
 
     def rank_limit(self, shape: tuple[int, ...]) -> int:
         """The largest rank considered: ``max_rank``, or min(max_n I_n, min_n Π_{k≠n} I_k, 100) by default."""
@@ -87,3 +109,11 @@ class Settings:
             return int(self.max_rank)
         n_entries = math.prod(shape)
         return min(max(shape), min(n_entries // length for length in shape), LARGEST_DEFAULT_RANK)
+
+
+def _check_modes(name: str, given: tuple[int, ...], order: int) -> tuple[int, ...]:
+    """The modes in rising order, counted from the front."""
+    modes = tuple(sorted({int(mode) % order if -order <= mode < order else order for mode in given}))
+    if order in modes or len(modes) != len(given):
+        raise ValueError(f"{name} must be different modes of a tensor of order {order}, got {given}.")
+    return modes

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from brtf import kernels
 from brtf.distributions import Array, Gamma, RowGaussians
+from brtf.kernels.reference import dense_block
 from brtf.model import MeanFieldOutliers, Prior, State
-from brtf.observations import Observations, distinct_columns
+from brtf.observations import Block, Observations, distinct_columns
+from brtf.passes import SMALL_DATA, Field, Sums, whole
 from brtf.settings import Settings
-from brtf.updates import scaled_values
+from brtf.updates import add_up_rows, scaled_values
 
 LARGEST_START = 1e50
 """Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
 LARGEST_GRAM = 2048
 """Side of the largest Gram matrix that is eigen-decomposed; longer modes use a randomised range finder."""
+OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
+"""Columns beyond those asked for, and rounds, of a subspace iteration."""
 
 
 def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
@@ -87,9 +93,9 @@ def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]
 
 def spectral_factors(observations: Observations, rank: int, rng: np.random.Generator) -> list[Array]:
     """U Σ^{1/2} of every unfolding, missing entries zero; columns beyond a mode's size are drawn from N(0, 1)."""
-    values = entry_values(observations)
     factors = []
     for mode, length in enumerate(observations.shape):
+        values = partial(scaled_values, observations)
         vectors, strengths = leading_left_singular(observations, mode, rank, values)
         columns = vectors * np.sqrt(strengths)
         extra = rng.standard_normal((length, rank - columns.shape[1]))
@@ -97,31 +103,93 @@ def spectral_factors(observations: Observations, rank: int, rng: np.random.Gener
     return factors
 
 
-def leading_left_singular(observations: Observations, mode: int, rank: int, values: Array) -> tuple[Array, Array]:
+def leading_left_singular(observations: Observations, mode: int, rank: int, values: Field) -> tuple[Array, Array]:
     """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
 
-    Found through the smaller Gram matrix, or by a randomised range finder where both sides are long. A sparse
-    input stays sparse. The sign of each vector is fixed by making its largest entry positive.
+    Of small data through the smaller Gram matrix; of large data by subspace iteration, a few passes over the blocks:
+    nothing as large as the data is stored. The sign of each vector is fixed by making its largest entry positive.
     Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
     """
-    matrix = _unfold(observations, mode, values)
+    n_rows = observations.shape[mode]
+    n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
+    if observations.n_observed <= SMALL_DATA:
+        vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
+    elif observations.coords is None:
+        vectors, strengths = _by_subspace(observations, mode, n_vectors, values)
+    else:
+        vectors, strengths = _by_power(observations, mode, n_vectors, values)
+    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(vectors.shape[1])])
+    return vectors * np.where(signs == 0, 1.0, signs), strengths
+
+
+def _by_gram(matrix: Any, n_vectors: int) -> tuple[Array, Array]:
     n_rows, n_cols = matrix.shape
-    n_vectors = min(rank, n_rows, n_cols)
+    n_vectors = min(n_vectors, n_cols)
     if min(n_rows, n_cols) > LARGEST_GRAM:
         from sklearn.utils.extmath import randomized_svd
 
         vectors, strengths, _ = randomized_svd(matrix, n_vectors, random_state=0)
-    else:
-        gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
-        powers, vectors = np.linalg.eigh(gram if isinstance(gram, np.ndarray) else gram.toarray())
-        strengths = np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
-        vectors = vectors[:, ::-1][:, :n_vectors]
-        if n_rows > n_cols:
-            # below the square root of rounding a Gram matrix knows nothing of a direction
-            known = strengths > 1e-8 * strengths[0]
-            vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
-    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(n_vectors)])
-    return vectors * np.where(signs == 0, 1.0, signs), strengths
+        return vectors, strengths
+    gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
+    powers, vectors = np.linalg.eigh(gram if isinstance(gram, np.ndarray) else gram.toarray())
+    strengths = np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
+    vectors = vectors[:, ::-1][:, :n_vectors]
+    if n_rows > n_cols:
+        # below the square root of rounding a Gram matrix knows nothing of a direction
+        known = strengths > 1e-8 * strengths[0]
+        vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
+    return vectors, strengths
+
+
+def _by_subspace(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
+    """Subspace iteration Q ← orth(X Xᵀ Q) for the unfolding X of dense data: two passes a round."""
+    n_rows = observations.shape[mode]
+    basis = np.random.default_rng(0).standard_normal((n_rows, min(n_rows, n_vectors + OVERSAMPLING)))
+    lengths = [length for k, length in enumerate(observations.shape) if k != mode]
+    for _ in range(SUBSPACE_ROUNDS):
+        basis = np.linalg.qr(basis)[0]
+
+        def add(sums: Sums, block: Block, basis: Array = basis) -> None:
+            kernels.contract_one(block, values(block), basis, mode, sums[0])
+
+        (image,) = add_up_rows(observations, 0 if mode else 1, [(*lengths, basis.shape[1])], add)
+        flat = image.reshape(-1, basis.shape[1])
+        turn, powers, _ = np.linalg.svd(flat.T @ flat)
+        basis = _times_image(observations, mode, image, values) @ turn
+    return np.linalg.qr(basis)[0][:, :n_vectors], np.sqrt(powers[:n_vectors])
+
+
+def _times_image(observations: Observations, mode: int, image: Array, values: Field) -> Array:
+    """X Z for the unfolding X of dense data and Z (the other modes…, C)."""
+
+    def add(sums: Sums, block: Block) -> None:
+        dense = np.moveaxis(dense_block(block, values(block)), mode, 0)
+        own = image if mode == 0 else image[block.rows]
+        product = dense.reshape(dense.shape[0], -1) @ own.reshape(-1, image.shape[-1])
+        if mode == 0:
+            sums[0][block.rows] += product
+        else:
+            sums[0][...] += product
+
+    return add_up_rows(observations, mode, [(observations.shape[mode], image.shape[-1])], add)[0]
+
+
+def _by_power(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
+    """Directions that all modes find together, for sparse data: each mode's from the others', made orthogonal."""
+    rng = np.random.default_rng(0)
+    n_vectors = min(n_vectors, *observations.shape)
+    columns = [np.linalg.qr(rng.standard_normal((length, n_vectors)))[0] for length in observations.shape]
+    others = [k for k in range(observations.order) if k != mode]
+    strengths = np.zeros(n_vectors)
+    for k in (*(others * SUBSPACE_ROUNDS), mode):
+
+        def add(sums: Sums, block: Block, k: int = k) -> None:
+            kernels.contract(block, values(block), columns, k, sums[0])
+
+        (found,) = add_up_rows(observations, k, [columns[k].shape], add)
+        strengths = np.linalg.norm(found, axis=0)
+        columns[k] = np.linalg.qr(found)[0]
+    return columns[mode], strengths
 
 
 def _unfold(observations: Observations, mode: int, values: Array) -> Any:
@@ -139,4 +207,4 @@ def _unfold(observations: Observations, mode: int, values: Array) -> Any:
 
 def entry_values(observations: Observations) -> Array:
     """The entry vector (M,) of the observed values in units of the data's scale."""
-    return np.concatenate([scaled_values(observations, block) for block in observations.blocks()])
+    return whole(observations, partial(scaled_values, observations))

@@ -10,25 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from brtf.bound import LOG_TWO_PI
-from brtf.calibrated import Point, Problem, cap_precision, evaluate, noise_prior, with_noise
-from brtf.calibration import HISTOGRAM_STEP, Histogram, joint_step
+from brtf.calibrated import Point, Problem, cap_precision, evaluate, noise_prior, weighing, with_noise
+from brtf.calibration import Histogram, joint_step
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.inference import Fitted, fold_in, stop_reason
 from brtf.local import WIDEST_SLAB, SlabModel
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import Labels, Observations
+from brtf.passes import workers
 from brtf.settings import Settings
-from brtf.starts import entry_values
 from brtf.trace import Record, StopReason
-from brtf.updates import row_grams, row_products, update_component_precisions
+from brtf.updates import gaussian_rows, row_statistics, update_component_precisions
 
 SMALLEST_LOG_RHO = -16.0
 """One entry in 4000 deviates by less, and all of those say the same."""
-POINTS_PER_BIN = 8
-"""The law of deviations is evaluated this much finer than it is binned, for the edge of a flat slab."""
+BIN_STEP, POINTS_PER_BIN = 0.08, 8
+"""Step in ln ρ of the law of deviations, and how much finer it is evaluated, for the edge of a flat slab."""
 FEWEST_EXPECTED = 1e-6
 """Entries expected at a deviation, below which it is left out."""
 
@@ -48,16 +47,17 @@ class RowLikelihood:
 
     @classmethod
     def of(cls, rows: RowGaussians, lam: Gamma) -> RowLikelihood:
-        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i.
+        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i − λ̄ μ.
 
         λ̄ may have moved since V was updated; P is kept non-negative.
         """
-        natural = RowGaussians.from_natural(rows.cov, rows.mean)  # the way back is the same: (V, ã) to (V⁻¹, V⁻¹ã)
+        natural = gaussian_rows(rows.cov, rows.mean)  # the way back is the same: (V, ã) to (V⁻¹, V⁻¹ã)
         prior = np.sqrt(lam.mean)
         ratios, directions = np.linalg.eigh(natural.cov / (prior[:, None] * prior))
         directions = prior[:, None] * directions
         precision = (directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
-        return cls(precision, natural.mean)
+        linear = natural.mean if rows.centre is None else natural.mean - lam.mean * rows.centre.mean
+        return cls(precision, linear)
 
     def expected_log(self, rows: RowGaussians) -> float:
         """Σ_i E[hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ] under the given posterior of the rows."""
@@ -112,7 +112,7 @@ def expected_deviations(state: State) -> Histogram:
     against new ones as they should.
     """
     n_observed = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
-    log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, HISTOGRAM_STEP / POINTS_PER_BIN)
+    log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
     rho = np.exp(log_rho)
     log_mass = 0.5 * log_rho + _log_evidence(state, rho)
     mass = np.exp(log_mass - log_mass.max())
@@ -147,7 +147,12 @@ def absorb(
             f"partial_fit needs one noise level, got one per slice of modes {state.slices.modes}. "
             'Fit with noise="common".'
         )
-    with threadpool_limits(limits=1, user_api="blas"):
+    if state.structure is not None:
+        raise ValueError(
+            "partial_fit needs outliers each on its own, added to the data, at one rate. Fit without outlier_modes and "
+            'outlier_kind, and with noise="common".'
+        )
+    with workers(settings.n_jobs):
         return _absorb(observations, state, settings, watch)
 
 
@@ -156,7 +161,7 @@ def _absorb(
 ) -> Fitted:
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
-    problem = Problem(observations, entry_values(observations), modes, collapsed=True)
+    problem = Problem(observations, modes, collapsed=True)
     point = evaluate_with(problem, earlier, state.with_factor(0, fold_in(observations, state, settings)))
     before = earlier.bound
     trace: list[Record] = []
@@ -184,16 +189,17 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
     all entries.
     """
     state = point.state
-    tau = float(state.tau.mean)
-    weights = None if point.local is None else point.local.weight
-    targets = problem.values if weights is None else weights * problem.values
+    tau, weigh = float(state.tau.mean), weighing(problem, state, point.fit)
     for mode in problem.modes:
-        precision = tau * row_grams(problem.observations, state.factors, mode, weights) + np.diag(state.lam.mean)
-        linear = tau * row_products(problem.observations, targets, state.factors, mode)
+        grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
+        precision, linear = tau * grams + np.diag(state.lam.mean), tau * products
+        centre = state.factors[mode].centre  # held: the rows so far say more about it than new ones
+        if centre is not None:
+            linear = linear + state.lam.mean * centre.mean
         if mode > 0:
             likelihood = earlier.likelihoods[mode - 1]
             precision, linear = precision + likelihood.precision, linear + likelihood.linear
-        state = state.with_factor(mode, RowGaussians.from_natural(precision, linear))
+        state = state.with_factor(mode, gaussian_rows(precision, linear).with_centre(centre))
     everything = state.with_factor(0, _appended(earlier.state.factors[0], state.factors[0]))
     swept = evaluate_with(problem, earlier, replace(state, lam=update_component_precisions(everything).lam))
     learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
@@ -203,7 +209,7 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
 def learn_noise(earlier: Earlier, point: Point) -> State:
     """Noise and outlier numbers from the deviations of all entries, earlier and new."""
     state = point.state
-    old, new = earlier.deviations, Histogram.of(point.fit.deviation, 0.0)
+    old, new = earlier.deviations, point.deviations
     joined = Histogram(np.concatenate([old.deviation, new.deviation]), np.concatenate([old.count, new.count]), 0.0)
     n_observed = round(float(joined.count.sum()))
     if isinstance(state.outliers, SlabModel):
@@ -220,15 +226,21 @@ def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
     terms = replace(
         point.terms,
         likelihood=point.terms.likelihood + earlier.log_likelihood(state),
-        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam),
+        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam) + _counted_twice(state),
     )
     return replace(point, terms=terms)
+
+
+def _counted_twice(state: State) -> float:
+    """The divergence of the first mode's centre, which earlier and new rows share."""
+    centre = state.factors[0].centre
+    return 0.0 if centre is None else centre.kl(state.lam)
 
 
 def _appended(first: RowGaussians, second: RowGaussians) -> RowGaussians:
     """The rows of both, one after the other."""
     covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in (first, second)]
-    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs))
+    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs), first.centre)
 
 
 def place_last(block: Observations, earlier: Observations) -> Observations:

@@ -6,6 +6,7 @@ of ``docs/equations.md``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,19 +16,26 @@ from scipy.special import digamma
 
 from brtf import kernels
 from brtf.distributions import Array, Gamma, RowGaussians, unpack_symmetric
+from brtf.kernels.reference import reduce_mode
 from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
+from brtf.passes import Field, Sums, add_up, of_entries, whole
 
 PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
 SMALLEST_GAP = 1e-14
 """Rounding of ln(mean γ̄) − mean E[ln γ]: where all γ̄ agree to the last digit, a₀ ends at 5e13."""
+PARTIAL_BYTES, PARTIAL_SHARE = 2**24, 0.1
+"""Sums over the longest mode are kept where they take no more than this, or this share of the data."""
+WeightsAndTargets = tuple[Array | None, Array]
+"""Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
+Weighing = Callable[[Block], WeightsAndTargets]
 
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """The low-rank part at the observed entries, in units of the data's scale.
+    """The low-rank part at all observed entries, in units of the data's scale.
 
     Attributes
     ----------
@@ -42,33 +50,44 @@ class Fit:
 
     @property
     def deviation(self) -> Array:
-        """D (M,): E[(y−x)²] where the variances are known per entry (form 2), (y−x̄)² otherwise (form 1)."""
+        """D (M,): E[(y−x)²] where the variances are known per entry, (y−x̄)² otherwise."""
         square = self.residual**2
         return square if self.variance is None else square + self.variance
 
 
 def scaled_values(observations: Observations, block: Block) -> Array:
     """The block's values divided by the data's scale, float64."""
-    return np.asarray(block.values, dtype=np.float64) / observations.scale
+    return np.divide(block.values, observations.scale, dtype=np.float64)
+
+
+def variance_field(factors: tuple[RowGaussians, ...]) -> Field:
+    """Var x at the entries."""
+    outers = [rows.outer_packed for rows in factors]
+    moments = [rows.second_moment_packed for rows in factors]
+    covs = [rows.cov_packed for rows in factors]
+    return lambda block: kernels.variance_at(block, outers, moments, covs)
 
 
 def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
     """Residuals y − x̄ at the observed entries, and the exact variance of x there (per entry, or only summed)."""
-    residual = np.empty(observations.n_observed)
-    pieces = []
     means = [rows.mean for rows in factors]
-    shortcut = observations.layout == "complete" and not per_entry
-    if not shortcut:
-        moments = [rows.second_moment_packed for rows in factors]
-        covs = [rows.cov_packed for rows in factors]
-    for block in observations.blocks():
-        residual[block.entries] = scaled_values(observations, block) - kernels.low_rank_at(block, means)
-        if not shortcut:
-            pieces.append(kernels.variance_at(block, means, moments, covs))
-    if shortcut:
-        return Fit(residual, None, _variance_sum_complete(factors))
-    variance_sum = float(sum(np.sum(piece) for piece in pieces))
-    return Fit(residual, np.concatenate(pieces) if per_entry else None, variance_sum)
+    residual = whole(observations, lambda b: scaled_values(observations, b) - kernels.low_rank_at(b, means))
+    if not per_entry:
+        return Fit(residual, None, variance_sum(observations, factors))
+    variance = whole(observations, variance_field(factors))
+    return Fit(residual, variance, float(variance.sum()))
+
+
+def variance_sum(observations: Observations, factors: tuple[RowGaussians, ...]) -> float:
+    """Σ Var x over the observed entries; of a complete tensor from the R×R sums of each mode (28)–(30)."""
+    if observations.layout == "complete":
+        return _variance_sum_complete(factors)
+    variance = variance_field(factors)
+
+    def add(sums: Sums, block: Block) -> None:
+        sums[0][...] += variance(block).sum()
+
+    return float(add_up(observations, lambda: (np.zeros(()),), add)[0])
 
 
 def _variance_sum_complete(factors: tuple[RowGaussians, ...]) -> float:
@@ -82,60 +101,175 @@ def _variance_sum_complete(factors: tuple[RowGaussians, ...]) -> float:
     return float(spread.sum())
 
 
+def complete_gram(factors: tuple[RowGaussians, ...], mode: int) -> Array:
+    """The Gram that all rows of a mode share where everything is observed: ⊛_{k≠n}(ÃᵀÃ + Σ_i V_i) (29), (1, R, R)."""
+    gram: Array = np.ones((factors[mode].rank,) * 2)
+    for k, rows in enumerate(factors):
+        if k != mode:
+            gram = gram * (rows.gram + rows.cov_sum)
+    return gram[None]
+
+
+def row_statistics(
+    observations: Observations,
+    factors: tuple[RowGaussians, ...],
+    mode: int,
+    weighing: Weighing,
+    grams: Array | None = None,
+) -> tuple[Array, Array]:
+    """Row Grams G_i = Σ_{m∈Ω, i_n=i} w_m ⊛_{k≠n} E[a⁽ᵏ⁾a⁽ᵏ⁾ᵀ] (14) and products h_i = Σ t_m ⊛_{k≠n} ã⁽ᵏ⁾, in one pass.
+
+    Shapes (I_n, R, R) and (I_n, R). Grams that are known already are passed through.
+    """
+    means = [rows.mean for rows in factors]
+    moments = [rows.second_moment_packed for rows in factors] if grams is None else []
+
+    def add(sums: Sums, block: Block) -> None:
+        weights, targets = weighing(block)
+        kernels.contract(block, targets, means, mode, sums[0])
+        if grams is None:
+            kernels.contract(block, _pattern(weights, targets), moments, mode, sums[1])
+
+    shapes = [means[mode].shape, moments[mode].shape] if grams is None else [means[mode].shape]
+    products, *packed = add_up_rows(observations, mode, shapes, add)
+    return unpack_symmetric(packed[0], factors[mode].rank) if grams is None else grams, products
+
+
 def row_grams(
     observations: Observations, factors: tuple[RowGaussians, ...], mode: int, weights: Array | None = None
 ) -> Array:
-    """Row Grams G_i = Σ_{m∈Ω, i_n=i} w_m ⊛_{k≠n} E[a⁽ᵏ⁾a⁽ᵏ⁾ᵀ] (14); unit weights where none are given.
-
-    Complete data without weights share one Gram, ⊛_{k≠n}(ÃᵀÃ + Σ_i V_i) (29). Shape (I_n, R, R) or (1, R, R).
-    """
-    rank = factors[mode].rank
+    """Row Grams (14); unit weights where none are given. Shape (I_n, R, R), or (1, R, R) of complete data (29)."""
     if weights is None and observations.layout == "complete":
-        gram: Array = np.ones((rank, rank))
-        for k, rows in enumerate(factors):
-            if k != mode:
-                gram = gram * (rows.gram + rows.cov_sum)
-        return gram[None]
-    moments = [rows.second_moment_packed for rows in factors]
-    total = np.zeros_like(moments[mode])
-    for block in observations.blocks():
-        pattern = np.ones(block.values.size) if weights is None else weights[block.entries]
-        total += kernels.contract(block, pattern, moments, mode)
-    return unpack_symmetric(total, rank)
+        return complete_gram(factors, mode)
+    chosen = of_entries(np.ones(observations.n_observed) if weights is None else weights)
+    return row_statistics(observations, factors, mode, lambda block: (chosen(block), chosen(block)))[0]
 
 
 def row_products(observations: Observations, targets: Array, factors: tuple[RowGaussians, ...], mode: int) -> Array:
     """Row products h_i = Σ_{m∈Ω, i_n=i} t_m ⊛_{k≠n} ã⁽ᵏ⁾, shape (I_n, R)."""
-    means = [rows.mean for rows in factors]
-    total = np.zeros_like(means[mode])
-    for block in observations.blocks():
-        total += kernels.contract(block, targets[block.entries], means, mode)
-    return total
+    chosen = of_entries(targets)
+    nothing = np.empty((0, 0, 0))
+    return row_statistics(observations, factors, mode, lambda block: (None, chosen(block)), nothing)[1]
 
 
-def update_factor(
+def _pattern(weights: Array | None, targets: Array) -> Array:
+    return np.ones(targets.size) if weights is None else weights
+
+
+def add_up_rows(
+    observations: Observations, mode: int, shapes: list[tuple[int, ...]], add: Callable[[Sums, Block], None]
+) -> Sums:
+    """Sums over blocks of arrays whose first axis is a mode's rows.
+
+    Dense blocks are runs of rows of the first mode: there each row belongs to one block, and one array serves all.
+    """
+    if mode == 0 and observations.coords is None:
+        everything = tuple(np.zeros(shape) for shape in shapes)
+        add_up(observations, tuple, lambda _, block: add(everything, block))
+        return everything
+    return add_up(observations, lambda: tuple(np.zeros(shape) for shape in shapes), add)
+
+
+def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
+    """Rows with the given precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i.
+
+    ``precision`` is (I, R, R), or (1, R, R) where all rows share it; ``linear`` is (I, R).
+    """
+    mean, cov, log_det = kernels.solve_rows(precision, linear)
+    rows = RowGaussians(mean, cov)
+    rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property
+    return rows
+
+
+def updated_factor(state: State, mode: int, grams: Array, products: Array, precision: float) -> State:
+    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i."""
+    centre = state.factors[mode].centre
+    linear = precision * products if centre is None else precision * products + state.lam.mean * centre.mean
+    rows = gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
+    return state.with_factor(mode, rows if centre is None else rows.centred(state.lam))
+
+
+def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
+    """U1 for one mode with unit weights; ``targets`` (M,) is what the low-rank part has to explain (y − s̄)."""
+    chosen = of_entries(targets)
+    grams = complete_gram(state.factors, mode) if observations.layout == "complete" else None
+    grams, products = row_statistics(observations, state.factors, mode, lambda b: (None, chosen(b)), grams)
+    return updated_factor(state, mode, grams, products, float(state.tau.mean))
+
+
+def update_factors(
     observations: Observations,
     state: State,
-    mode: int,
-    targets: Array,
-    *,
-    weights: Array | None = None,
-    precision: float | None = None,
+    modes: tuple[int, ...],
+    weighing: Weighing,
+    precision: float,
+    known_grams: Callable[[tuple[RowGaussians, ...], int], Array] | None = None,
 ) -> State:
-    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i.
+    """U1 for every mode in turn, weights and targets held: Grams are ``known_grams`` where those do not need the data.
 
-    ``targets`` is the entry vector of the values to be explained (y − s̄ in the paper); ``precision`` is τ̄ unless given.
+    Dense data are first contracted over the longest mode alone, which comes last; the statistics of all other modes
+    follow from that without another pass.
     """
-    noise_precision = float(state.tau.mean) if precision is None else precision
-    grams = row_grams(observations, state.factors, mode, weights)
-    products = row_products(observations, targets, state.factors, mode)
-    rows = RowGaussians.from_natural(noise_precision * grams + np.diag(state.lam.mean), noise_precision * products)
-    return state.with_factor(mode, rows)
+    if state.rank == 0:
+        return state
+    *others, longest = modes
+    if len(others) > 1 and _partial_fits(observations, state.rank, longest, known_grams is None):
+        partial = _over_longest(observations, state, longest, weighing, known_grams is None)
+        for mode in others:
+            products = _from_partial(partial[0], [rows.mean for rows in state.factors], mode, longest)
+            if known_grams is None:
+                moments = [rows.second_moment_packed for rows in state.factors]
+                packed = _from_partial(partial[1], moments, mode, longest)
+                grams = unpack_symmetric(packed, state.rank)
+            else:
+                grams = known_grams(state.factors, mode)
+            state = updated_factor(state, mode, grams, products, precision)
+        others = []
+    for mode in (*others, longest):
+        known = None if known_grams is None else known_grams(state.factors, mode)
+        grams, products = row_statistics(observations, state.factors, mode, weighing, known)
+        state = updated_factor(state, mode, grams, products, precision)
+    return state
+
+
+def _partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:
+    """Whether sums over the longest mode are small enough to be kept."""
+    if observations.coords is not None:
+        return False
+    n_columns = rank + (rank * (rank + 1) // 2 if with_grams else 0)
+    n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[longest])
+    return n_bytes <= max(PARTIAL_BYTES, PARTIAL_SHARE * observations.values.nbytes)
+
+
+def _over_longest(observations: Observations, state: State, longest: int, weighing: Weighing, with_grams: bool) -> Sums:
+    """Targets contracted with the longest mode's means, and weights with its second moments."""
+    rows = state.factors[longest]
+    matrices = [rows.mean, rows.second_moment_packed] if with_grams else [rows.mean]
+
+    def add(sums: Sums, block: Block) -> None:
+        weights, targets = weighing(block)
+        kernels.contract_one(block, targets, matrices[0], longest, sums[0])
+        if with_grams:
+            kernels.contract_one(block, _pattern(weights, targets), matrices[1], longest, sums[1])
+
+    lengths = [length for k, length in enumerate(observations.shape) if k != longest]
+    shapes = [(*lengths, matrix.shape[1]) for matrix in matrices]
+    return add_up_rows(observations, 0 if longest else 1, shapes, add)
+
+
+def _from_partial(partial: Array, matrices: list[Array], mode: int, longest: int) -> Array:
+    """The contraction of one mode from the sums over the longest."""
+    kept = [k for k in range(len(matrices)) if k != longest]
+    for k in reversed(kept):
+        if k != mode:
+            partial = reduce_mode(partial, matrices[k], kept.index(k))
+            kept.remove(k)
+    return partial
 
 
 def update_component_precisions(state: State) -> State:
     """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²])."""
-    n_rows = sum(rows.n_rows for rows in state.factors)
+    n_rows = sum(rows.n_counted for rows in state.factors)
     power = np.sum([rows.component_power for rows in state.factors], axis=0)
     return replace(
         state,
@@ -166,15 +300,12 @@ def update_noise(state: State, fit: Fit) -> State:
     )
 
 
-def update_slice_noise(slices: SliceNoise, index: NDArray[np.intp], weighted: Array) -> SliceNoise:
+def update_slice_noise(slices: SliceNoise, n_entries: Array, squares: Array) -> SliceNoise:
     """C14: q(ω_g) = Ga(a_t + ½M_g, a_t + ½ Σ_{m∈g} τ̄ w_m D_m), and a_t where the bound is largest.
 
-    ``index`` is the slice of every entry and ``weighted`` the entry vector τ̄ w D: as ln f is convex with slope −w/2,
-    this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1.
+    ``n_entries`` holds M_g and ``squares`` the sums of τ̄ w D over each slice, both (G,): as ln f is convex with slope
+    −w/2, this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1.
     """
-    n_slices = slices.precision.rate.size
-    n_entries = np.bincount(index, minlength=n_slices).astype(np.float64)
-    squares = np.bincount(index, weighted, n_slices).astype(np.float64)
     precision = Gamma(slices.concentration + 0.5 * n_entries, slices.concentration + 0.5 * squares)
     gap = float(np.mean(precision.mean) - np.mean(precision.mean_log) - 1.0)
     return SliceNoise(slices.modes, precision, solve_concentration(max(gap, SMALLEST_GAP)))

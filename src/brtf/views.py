@@ -177,7 +177,7 @@ class ResidualHistogram:
     edges : (B+1,) of the bins
     count : (B,) entries in each
     expected : (B,) by the law of noise and outliers
-    noise : (B,) the share of it that is noise alone; equal to ``expected`` where no law of outliers was learnt
+    noise : (B,) the share of it that is noise alone; equal to ``expected`` where no law of their deviations was learnt
     """
 
     edges: Array
@@ -192,8 +192,10 @@ def residual_histogram(result: Result, n_bins: int = 61) -> ResidualHistogram:
     reach = max(float(np.abs(residuals).max()) * (1 + 1e-9), np.arcsinh(4.0))
     edges = np.linspace(-reach, reach, n_bins + 1)
     count = np.histogram(residuals, edges)[0].astype(np.float64)
-    law = result.error_law
+    law, structure = result.error_law, result.state.structure
     alone = ErrorLaw(law.weight[:1], law.dof[:1], law.scale_sq[:1], law.reach[:1])
+    if structure is not None and structure.law is not None:  # of values, not of deviations
+        law = alone
     noise_sd = float(np.sqrt(result.state.noise_variance))
     expected, noise = (result.observations.n_observed * _bin_masses(part, edges, noise_sd) for part in (law, alone))
     return ResidualHistogram(np.sinh(edges), count, expected, noise)

@@ -1,5 +1,72 @@
-"""The contractions: the handful of functions through which the data are touched."""
+"""The contractions: the handful of functions through which the data are touched.
 
-from brtf.kernels.reference import contract, low_rank_at, variance_at
+Two twins have the same names, arguments and results to rounding: :mod:`brtf.kernels.reference`, plain NumPy and the
+definition, and :mod:`brtf.kernels.compiled`, which replaces by Numba what NumPy cannot do in one pass. The environment
+variable ``BRTF_KERNELS`` chooses: ``numba`` (the default) or ``numpy``. A twin is loaded when it is first used.
+"""
 
-__all__ = ["contract", "low_rank_at", "variance_at"]
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+
+from brtf.distributions import Array
+from brtf.observations import Block
+from brtf.tables import EvidenceTable
+
+TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
+
+
+@cache
+def twin(name: str) -> ModuleType:
+    """The kernels of that name."""
+    if name not in TWINS:
+        raise ValueError(f"BRTF_KERNELS must be one of {', '.join(TWINS)}, got {name!r}.")
+    return import_module(TWINS[name])
+
+
+def _chosen() -> ModuleType:
+    return twin(os.environ.get("BRTF_KERNELS", "numba"))
+
+
+def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
+    """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c], (m,)."""
+    return _chosen().low_rank_at(block, matrices)
+
+
+def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]) -> Array:
+    """Exact posterior variance of the low-rank part at the block's entries, (m,)."""
+    return _chosen().variance_at(block, outers, moments, covs)
+
+
+def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """Add to ``out`` (I_n, C) the contraction of an entry vector with the matrices of all other modes."""
+    _chosen().contract(block, entry_values, matrices, mode, out)
+
+
+def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
+    """Add to ``out`` (the other modes…, C) the contraction of an entry vector with one mode's matrix; dense layouts."""
+    _chosen().contract_one(block, entry_values, matrix, mode, out)
+
+
+def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
+    """ln f and the weights of entries with the given ρ, each (m,)."""
+    return _chosen().evidence(table, rho)
+
+
+def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    return _chosen().mix_branches(log_spike, log_slab)
+
+
+def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
+    """Add the entries, or a share of each, to a histogram of D: their number and their sum in each bin."""
+    _chosen().count_deviations(deviation, counts, totals, share)
+
+
+def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
+    """Means, covariances and ln|cov| of Gaussian rows from their precision matrices and linear terms."""
+    return _chosen().solve_rows(precision, linear)

@@ -14,9 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
+from brtf.distributions import Array, packed_indices
 from brtf.observations import Block
+from brtf.tables import FIRST_OCTAVE, LAST_OCTAVE, EvidenceTable
 
-Array = NDArray[np.float64]
+LOG2_BINS = 3
+"""Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
+FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE = -110, 66
+"""D from 1e-33 to 1e20, for data of unit scale; what lies outside is counted in the outermost bins."""
+N_BINS = (LAST_BIN_OCTAVE - FIRST_BIN_OCTAVE) << LOG2_BINS
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -26,69 +32,160 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """
     if block.coords is not None:
         return _gathered_product(block.coords, matrices).sum(axis=1)
-    *left, last = _rows_of_block(block, matrices)
-    return _entries(block, khatri_rao(left) @ last.T)
+    *left, last = rows_of_block(block, matrices)
+    return block_entries(block, khatri_rao(left) @ last.T)
 
 
-def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int) -> Array:
-    """Contraction of an entry vector with the matrices of all other modes (MTTKRP).
+def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """Contraction of an entry vector with the matrices of all other modes (MTTKRP), added to ``out``.
 
     H[i, c] = Σ_{m in block, i_n = i} v_m Π_{k≠n} M⁽ᵏ⁾[i_k, c], shape (I_n, C). With the data for v it gives the row
     products h_i of U1; with the observation pattern or weights for v, and packed second moments for M, the row Grams.
     """
-    n_rows = matrices[mode].shape[0]
-    others = [matrix for k, matrix in enumerate(matrices) if k != mode]
     if block.coords is not None:
+        others = [matrix for k, matrix in enumerate(matrices) if k != mode]
         product = _gathered_product(np.delete(block.coords, mode, axis=0), others)
-        n_entries = product.shape[0]
-        scatter = coo_array((entry_values, (block.coords[mode], np.arange(n_entries))), shape=(n_rows, n_entries))
-        return np.asarray(scatter @ product)
-    local = _rows_of_block(block, matrices)
-    dense = _dense(block, entry_values, tuple(matrix.shape[0] for matrix in local))
+        shape = (out.shape[0], product.shape[0])
+        out += coo_array((entry_values, (block.coords[mode], np.arange(product.shape[0]))), shape=shape) @ product
+        return
+    contract_dense(block, dense_block(block, entry_values), matrices, mode, out)
+
+
+def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
+    local = rows_of_block(block, matrices)
     if mode == len(local) - 1:
-        return dense.reshape(-1, dense.shape[-1]).T @ khatri_rao(local[:-1])
+        out += dense.reshape(-1, dense.shape[-1]).T @ khatri_rao(local[:-1])
+        return
     partial = dense @ local[-1]
     for k in range(len(local) - 2, -1, -1):
         if k != mode:
-            shape = partial.shape
-            n_before, n_after = math.prod(shape[:k]), math.prod(shape[k + 1 : -1])
-            partial = np.einsum(
-                "aibc,ic->abc", partial.reshape(n_before, shape[k], n_after, shape[-1]), local[k]
-            ).reshape(*shape[:k], *shape[k + 1 :])
-    if mode == 0 and local[0].shape[0] != n_rows:
-        placed = np.zeros((n_rows, partial.shape[-1]))
-        placed[block.rows] = partial
-        return placed
-    return partial
+            partial = reduce_mode(partial, local[k], k)
+    if mode == 0:
+        out[block.rows] += partial
+    else:
+        out += partial
 
 
-def variance_at(block: Block, means: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]) -> Array:
+def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
+    """Contraction of an entry vector with the matrix of one mode, added to ``out``; dense layouts only.
+
+    T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, then C. From it follow the contractions
+    of all the other modes without another look at the data.
+    """
+    contract_one_dense(block, dense_block(block, entry_values), matrix, mode, out)
+
+
+def contract_one_dense(block: Block, dense: Array, matrix: Array, mode: int, out: Array) -> None:
+    """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
+    if mode == 0:
+        flat = dense.reshape(dense.shape[0], -1)
+        out += (flat.T @ matrix[block.rows]).reshape(out.shape)
+        return
+    moved = dense.reshape(math.prod(dense.shape[:mode]), dense.shape[mode], -1).transpose(0, 2, 1)
+    out[block.rows] += (moved @ matrix).reshape(*dense.shape[:mode], *dense.shape[mode + 1 :], matrix.shape[1])
+
+
+def reduce_mode(partial: Array, matrix: Array, axis: int) -> Array:
+    """Sum an array (…, C) over one axis, weighted by the matrix (I, C) of that axis."""
+    shape = partial.shape
+    n_before, n_after = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1])
+    split = partial.reshape(n_before, shape[axis], n_after, shape[-1])
+    return np.einsum("aibc,ic->abc", split, matrix).reshape(*shape[:axis], *shape[axis + 1 :])
+
+
+def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]) -> Array:
     """Exact posterior variance of the low-rank part at the block's entries.
 
     Var x_m = Σ_{rs} [Π_n (Q⁽ⁿ⁾+V⁽ⁿ⁾) − Π_n Q⁽ⁿ⁾]_{rs} with Q = ããᵀ, accumulated by the recursion
     d ← d⊛(Q+V) + q⊛V, q ← q⊛Q, in which every term is positive: nothing cancels.
 
-    ``moments`` and ``covs`` are packed upper halves, (I_n, P) and (I_n or 1, P) with P = R(R+1)/2; returns (m,).
+    All are packed upper halves: ``outers`` Q (I_n, P), ``moments`` Q+V (I_n, P), ``covs`` V (I_n or 1, P), with
+    P = R(R+1)/2; returns (m,).
     """
-    rank = means[0].shape[1]
-    rows, cols = np.triu_indices(rank)
-    multiplicity = np.where(rows == cols, 1.0, 2.0)
-    outers = [mean[:, rows] * mean[:, cols] for mean in means]
     covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
+    multiplicity = symmetric_multiplicity(outers[0].shape[1])
     if block.coords is not None:
         pick = [np.take(matrix, index, axis=0) for matrix, index in zip(covs, block.coords, strict=True)]
         spread, product = pick[0], np.take(outers[0], block.coords[0], axis=0)
-        for k in range(1, len(means)):
+        for k in range(1, len(outers)):
             spread = spread * np.take(moments[k], block.coords[k], axis=0) + product * pick[k]
             product = product * np.take(outers[k], block.coords[k], axis=0)
         return np.asarray(spread @ multiplicity)
-    outers, moments, covs = (_rows_of_block(block, matrices) for matrices in (outers, moments, covs))
+    spread, product = left_variance(block, outers, moments, covs)
+    return block_entries(block, (spread * multiplicity) @ moments[-1].T + (product * multiplicity) @ covs[-1].T)
+
+
+def left_variance(
+    block: Block, outers: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]
+) -> tuple[Array, Array]:
+    """The recursion (d, q) of a dense block over all modes but the last; each (fibres, P)."""
+    outers, moments, covs = (rows_of_block(block, matrices) for matrices in (outers, moments, covs))
     spread, product = covs[0], outers[0]
-    for k in range(1, len(means) - 1):
+    for k in range(1, len(outers) - 1):
         spread = _combine(spread, moments[k]) + _combine(product, covs[k])
         product = _combine(product, outers[k])
-    dense = (spread * multiplicity) @ moments[-1].T + (product * multiplicity) @ covs[-1].T
-    return _entries(block, dense)
+    return spread, product
+
+
+def symmetric_multiplicity(n_packed: int) -> Array:
+    """How often each packed element stands in the symmetric matrix: once on the diagonal, twice beside it."""
+    rank = (math.isqrt(8 * n_packed + 1) - 1) // 2
+    rows, cols = packed_indices(rank)
+    return np.where(rows == cols, 1.0, 2.0)
+
+
+def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
+    """ln f(ρ) of the entries and their weights w = −2 d ln f/dρ, each (m,).
+
+    The exponent of ρ is its octave, the leading bits of its mantissa the segment.
+    """
+    mantissa, exponent = np.frexp(np.where(np.isfinite(rho), rho, 1.0))  # ρ = mantissa · 2^exponent, from [½, 1)
+    octave = exponent.astype(np.int64) - 1 - FIRST_OCTAVE
+    inside = np.clip(octave, 0, LAST_OCTAVE - FIRST_OCTAVE - 1)
+    segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
+    row = table.first[inside] + segment
+    row = np.where(octave < 0, 0, np.where(octave > inside, len(table.rows) - 1, row))
+    lower, per_width, *cubic = table.rows[row].T
+    step = (rho - lower) * per_width
+    log_evidence = cubic[0] + step * (cubic[1] + step * (cubic[2] + step * cubic[3]))
+    weight = -2.0 * per_width * (cubic[1] + step * (2.0 * cubic[2] + 3.0 * step * cubic[3]))
+    return log_evidence, weight
+
+
+def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    log_evidence = np.logaddexp(log_spike, log_slab)
+    return log_evidence, np.exp(log_slab - log_evidence)
+
+
+def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
+    """Add entries, or a share of each (m,), to a histogram of D: number and sum in each of the ``N_BINS`` bins."""
+    mantissa, exponent = np.frexp(np.where(np.isfinite(deviation), deviation, 1.0))
+    within = ((2.0 * mantissa - 1.0) * (1 << LOG2_BINS)).astype(np.int64)
+    place = ((exponent.astype(np.int64) - 1 - FIRST_BIN_OCTAVE) << LOG2_BINS) + within
+    place = np.where(deviation > 0, np.clip(place, 0, N_BINS - 1), 0)
+    counts += np.bincount(place, share, N_BINS)
+    totals += np.bincount(place, deviation if share is None else share * deviation, N_BINS)
+
+
+def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
+    """Gaussian rows with precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i, ln|cov_i|.
+
+    Solved by Cholesky after scaling each precision to unit diagonal, so that components of very different strength do
+    not cost accuracy. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
+    """
+    spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
+    scaled = precision * spread[:, :, None] * spread[:, None, :]
+    try:
+        lower = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:  # singular to rounding: components that meet the same entries alike
+        lower = np.linalg.cholesky(scaled + np.finfo(float).eps * 4 * scaled.shape[-1] * np.eye(scaled.shape[-1]))
+    half = np.linalg.inv(lower) * spread[:, None, :]
+    cov = half.transpose(0, 2, 1) @ half
+    shared = precision.shape[0] != linear.shape[0]
+    mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
+    return mean, cov, 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
 
 
 def khatri_rao(matrices: Sequence[Array]) -> Array:
@@ -103,7 +200,7 @@ def _combine(rows: Array, matrix: Array) -> Array:
     return (rows[:, None, :] * matrix[None, :, :]).reshape(len(rows) * len(matrix), matrix.shape[1])
 
 
-def _rows_of_block(block: Block, matrices: Sequence[Array]) -> list[Array]:
+def rows_of_block(block: Block, matrices: Sequence[Array]) -> list[Array]:
     return [matrices[0][block.rows], *matrices[1:]]
 
 
@@ -114,11 +211,13 @@ def _gathered_product(coords: NDArray[np.intp], matrices: Sequence[Array]) -> Ar
     return product
 
 
-def _entries(block: Block, dense: Array) -> Array:
+def block_entries(block: Block, dense: Array) -> Array:
     return dense.ravel() if block.mask is None else dense.reshape(block.mask.shape)[block.mask]
 
 
-def _dense(block: Block, entry_values: Array, shape: tuple[int, ...]) -> Array:
+def dense_block(block: Block, entry_values: Array) -> Array:
+    """The block's entries in a dense array (rows of mode 0, I_1, …), zero where nothing is observed."""
+    shape = (block.rows.stop - block.rows.start, *block.shape[1:])
     if block.mask is None:
         return entry_values.reshape(shape)
     dense = np.zeros(shape)

@@ -20,6 +20,7 @@ from brtf.report.entries import unseen
 from brtf.report.frames import Layout, Still, Viewer, layout_of, make_viewer, pixel_picture
 from brtf.report.svg import glyph, number
 from brtf.result import Result
+from brtf.settings import Settings
 from brtf.summary import Summary, fitted_to
 from brtf.views import (
     Move,
@@ -305,6 +306,7 @@ def _details(result: Result) -> list[tuple[str, str]]:
             "outlier model",
             OUTLIER_MODELS.get(type(result.state.outliers).__name__, type(result.state.outliers).__name__),
         ),
+        ("outliers asked for", _outliers_asked(settings)),
         ("start", str(settings.init) if isinstance(settings.init, str) else "given factors"),
         ("noise asked for", settings.noise),
         ("calibration asked for", settings.calibrate or "none"),
@@ -312,6 +314,13 @@ def _details(result: Result) -> list[tuple[str, str]]:
         ("most sweeps", f"{settings.max_sweeps:,}"),
         ("brtf", result.version),
     ]
+
+
+def _outliers_asked(settings: Settings) -> str:
+    if not settings.outliers:
+        return "none"
+    modes = settings.outlier_modes
+    return settings.outlier_kind + (f", shared along modes {', '.join(map(str, modes))}" if modes else "")
 
 
 def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None, *, given: bool) -> list[str]:

@@ -1,0 +1,101 @@
+"""A local model as a table: ln f and its slope for any ρ by one look-up, whatever the model.
+
+An entry's share in the bound is a function of one number, so it is tabulated once per change of the model and looked up
+for every entry. Knots are equally spaced within an octave of ρ, so that the leading bits of ρ are the place in the
+table; between knots stands the cubic with the right values and slopes. The weight is the slope of that cubic itself:
+sweeps climb the very function that is evaluated.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.distributions import Array
+from brtf.local import FlatSlab, SlabModel
+
+FIRST_OCTAVE, LAST_OCTAVE = -12, 70
+"""ρ from 2⁻¹² to 2⁷⁰: below, ln f is linear to 1e-7; no deviation within the resolution of the data is beyond."""
+FEATURES = range(-4, 10)
+"""Octaves in which noise turns into outliers, the finer table; elsewhere ln f is smooth in ln ρ."""
+LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 3, 7, 12
+"""Segments per octave, as powers of two; the last is the most that the edge of a flat slab may take."""
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceTable:
+    """Cubics of ln f over segments of ρ.
+
+    Attributes
+    ----------
+    rows : (K, 6) per segment its lower end, the inverse of its width, and the coefficients c₀…c₃ of ln f in the
+        fraction t of the segment. The first row is the line below all octaves, the last the line beyond them
+    first : (octaves,) the row of each octave's first segment
+    log2_segments : (octaves,) ln₂ of the number of segments of each octave
+    """
+
+    rows: Array
+    first: NDArray[np.int64]
+    log2_segments: NDArray[np.int64]
+
+
+@lru_cache(maxsize=16)
+def tabulate(model: SlabModel) -> EvidenceTable:
+    """The table of a local model; right to some 1e-6 in ln f at the sharpest features."""
+    log2_segments = _resolution(model)
+    knots = np.append(0.0, _segments(log2_segments)[1])
+    posterior = model.posterior(knots)
+    return _cubics(log2_segments, posterior.log_evidence, posterior.weight)
+
+
+@lru_cache(maxsize=16)
+def tabulate_branches(model: SlabModel) -> tuple[EvidenceTable, EvidenceTable]:
+    """The tables of a local model's two branches: noise alone, and with an outlier."""
+    log2_segments = _resolution(model)
+    knots = np.append(0.0, _segments(log2_segments)[1])
+    log_spike, spike_weight, log_slab, slab_shrinkage = model.branches(knots)
+    return (
+        _cubics(log2_segments, log_spike, np.broadcast_to(spike_weight, knots.shape)),
+        _cubics(log2_segments, log_slab, slab_shrinkage),
+    )
+
+
+def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> EvidenceTable:
+    """The table through values and weights at zero and at all knots."""
+    first, lower, width = _segments(log2_segments)
+    slopes = -0.5 * weights
+    rise = np.diff(values[1:])
+    left, right = slopes[1:-1] * width, slopes[2:] * width
+    rows = np.empty((width.size + 2, 6))
+    inner = (lower[:-1], 1.0 / width, values[1:-1], left, 3 * rise - 2 * left - right, left + right - 2 * rise)
+    rows[1:-1] = np.stack(inner, axis=1)
+    rows[0] = (0.0, 1.0, values[0], slopes[0], 0.0, 0.0)
+    rows[-1] = (lower[-1], 1.0, values[-1], slopes[-1], 0.0, 0.0)
+    return EvidenceTable(rows, first, np.array(log2_segments))
+
+
+def _resolution(model: SlabModel) -> tuple[int, ...]:
+    """ln₂ of the number of segments of each octave."""
+    octaves = range(FIRST_OCTAVE, LAST_OCTAVE)
+    log2_segments = [LOG2_SEGMENTS_FEATURES if octave in FEATURES else LOG2_SEGMENTS for octave in octaves]
+    if isinstance(model, FlatSlab):  # the noise blurs its edge over a share ζ^{−1/2} of ρ
+        edge = min(math.ceil(0.5 * math.log2(model.width)) + 4, LOG2_SEGMENTS_EDGE)
+        for octave in range(math.floor(math.log2(model.width)) - 1, math.floor(math.log2(model.width)) + 2):
+            if octave in octaves:
+                place = octave - FIRST_OCTAVE
+                log2_segments[place] = max(log2_segments[place], edge)
+    return tuple(log2_segments)
+
+
+@lru_cache(maxsize=64)
+def _segments(log2_segments: tuple[int, ...]) -> tuple[NDArray[np.int64], Array, Array]:
+    """The row of each octave's first segment, the lower ends of all segments with the last upper end, and widths."""
+    counts = np.array([1 << power for power in log2_segments])
+    first = 1 + np.concatenate([[0], np.cumsum(counts)[:-1]])
+    lower = [2.0**octave * (1.0 + np.arange(n) / n) for octave, n in enumerate(counts, FIRST_OCTAVE)]
+    ends = np.append(np.concatenate(lower), 2.0**LAST_OCTAVE)
+    return first, ends, np.diff(ends)
