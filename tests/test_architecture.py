@@ -41,8 +41,13 @@ ORDER = (
     "inference",
     "streaming",
     "storage",
+    "shown",
     "result",
     "archive",
+    "views",
+    "summary",
+    "plots",
+    "report",
     "estimator",
     "evaluation",
     "ranks",
@@ -51,9 +56,11 @@ ORDER = (
     "__init__",
     "cli",
 )
+# Methods that only hand a result on to what describes it.
+HANDED_ON = {"shown": {"result", "summary", "plots", "report"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
-HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click")
+HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "PIL", "jinja2", "click")
 
 
 def place(module):
@@ -91,7 +98,7 @@ class TestEveryModule:
     def test_imports_only_from_its_left(self, module):
         if place(module) != "__init__":
             left = ORDER[: ORDER.index(place(module)) + 1]
-            assert set(imported_places(tree_of(module))) <= set(left)
+            assert set(imported_places(tree_of(module))) <= set(left) | HANDED_ON.get(place(module), set())
 
     def test_standalone_modules_stand_alone(self, module):
         if place(module) in STANDALONE:

@@ -21,11 +21,13 @@ import numpy as np
 
 from brtf import __version__
 from brtf.evaluation import PATTERNS
+from brtf.report.command import report
 from brtf.settings import INFERENCES, INITS, NOISES, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
     from brtf.observations import Observations
+    from brtf.result import Result
 
 DONE, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 DENSE_LIMIT = 10_000_000
@@ -69,6 +71,9 @@ def main(context: click.Context) -> int:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return DONE
+
+
+main.add_command(report)
 
 
 def _reads_input(command: Callable[..., int]) -> Callable[..., int]:
@@ -207,11 +212,11 @@ def fit(
         if out is not None and staging is not None:
             first_position = 1 if source.suffix.lower() == ".tns" else 0
             written = [out / name for name in _write_results(staging, model, first_position, replace_outliers)]
-    numbers = _summary(model)
+    summary = model.summary()
     if as_json:
-        _print_json({**numbers, "written": [str(path) for path in written]})
+        _print_json({**summary.numbers, "written": [str(path) for path in written]})
     else:
-        click.echo(_summary_text(numbers))
+        click.echo(summary)
         click.echo(_written_text(written))
         if written and _is_too_large(observations):
             click.echo(f"No imputed tensor: it would have {observations.n_entries:,} entries, most of them missing.")
@@ -228,18 +233,20 @@ def show(result: Path, as_json: bool) -> int:
     transformed data if a transform was fitted.
     """
     from brtf.estimator import load
+    from brtf.summary import fitted_to
+    from brtf.views import component_strengths
 
     model = load(result)
-    numbers = _summary(model)
-    strengths = np.prod([np.sqrt(np.mean(factor**2, axis=0)) for factor in model.factors_], axis=0).tolist()
+    summary = model.summary()
+    strengths = component_strengths(model.result_).tolist()
     trace = model.trace_[-TRACE_LINES:]
     names = trace.dtype.names or ()
     if as_json:
         records = [dict(zip(names, record, strict=True)) for record in trace.tolist()]
-        _print_json({**numbers, "component_strengths": strengths, "trace": records})
+        _print_json({**summary.numbers, "component_strengths": strengths, "trace": records})
         return DONE
-    click.echo(_summary_text(numbers))
-    units = _fitted_to(numbers["transform"])
+    click.echo(summary)
+    units = fitted_to(summary.numbers["transform"])
     click.echo(f"\nStrength of the components (root mean square, in the units of {units})")
     click.echo(_table([(str(component), f"{strength:.4g}") for component, strength in enumerate(strengths)]))
     click.echo(f"\nLast sweeps of {len(model.trace_)}")
@@ -305,12 +312,13 @@ def demo(out: Path | None, as_json: bool) -> int:
     from brtf.datasets import paper_synthetic
     from brtf.estimator import BRTF
     from brtf.metrics import coverage, f_measure, rrse
+    from brtf.summary import times
 
     data = paper_synthetic(outliers=0.1, missing=0.5, magnitude="10std", seed=1)
     rank = data.factors[0].shape[1]
     if not as_json:
         click.echo(
-            f"A tensor of {_times(data.observed.shape)} entries was made of {rank} components. Noise of variance "
+            f"A tensor of {times(data.observed.shape)} entries was made of {rank} components. Noise of variance "
             f"{data.noise_variance:g} was added\nto all entries, and to one in ten a gross error of up to ten "
             "standard deviations of the tensor.\nThen half of the entries were hidden. The fit is told none of this: "
             "it sees the other half.\n"
@@ -331,7 +339,7 @@ def demo(out: Path | None, as_json: bool) -> int:
         ("outlier_f_measure", "F-measure of the outliers flagged", f_measure(flagged, is_outlier), 1.0),
         ("coverage", "95 % intervals that hold the hidden truth", coverage(low, high, data.low_rank[~data.mask]), 0.95),
     ]
-    numbers = _summary(model)
+    numbers = model.summary().numbers
     written = [] if out is None else [out / "result.brtf"]
     if as_json:
         comparison = {name: {"found": found, "true": true} for name, _, found, true in compared}
@@ -347,64 +355,6 @@ def demo(out: Path | None, as_json: bool) -> int:
         )
         click.echo(_written_text(written))
     return DONE if model.converged_ else NOT_CONVERGED
-
-
-def _summary(model: BRTF) -> dict[str, Any]:
-    """The numbers every command tells of a fit."""
-    result = model.result_
-    observations = result.observations
-    return {
-        "shape": list(observations.shape),
-        "n_observed": observations.n_observed,
-        "observed_share": observations.n_observed / observations.n_entries,
-        "inference": result.settings.inference,
-        "transform": result.settings.transform,
-        "rank": model.rank_,
-        "rank_limit": result.settings.rank_limit(observations.shape),
-        "noise_sd": np.sqrt(model.noise_variance_).tolist(),
-        "noise_variance": np.asarray(model.noise_variance_).tolist(),
-        "noise_modes": None if result.state.slices is None else list(result.state.slices.modes),
-        "outlier_rate": model.outlier_rate_,
-        "bound": model.bound_,
-        "sweeps": model.n_sweeps_,
-        "seconds": result.seconds,
-        "converged": model.converged_,
-        "stop_reason": model.stop_reason_,
-    }
-
-
-def _summary_text(numbers: dict[str, Any]) -> str:
-    return _table(
-        [
-            ("shape", _times(numbers["shape"])),
-            ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
-            ("inference", numbers["inference"]),
-            ("fitted to", _fitted_to(numbers["transform"])),
-            ("rank", f"{numbers['rank']} (at most {numbers['rank_limit']} considered)"),
-            ("noise", _noise_text(numbers)),
-            ("outliers", _rate_text(numbers["outlier_rate"])),
-            ("bound", f"{numbers['bound']:.8g} nats"),
-            ("sweeps", f"{numbers['sweeps']} in {numbers['seconds']:.2f} s"),
-            ("stopped", numbers["stop_reason"]),
-        ]
-    )
-
-
-def _noise_text(numbers: dict[str, Any]) -> str:
-    if numbers["noise_modes"] is None:
-        return f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"
-    low, middle, high = np.quantile(numbers["noise_sd"], (0.0, 0.5, 1.0))
-    modes = ", ".join(str(mode) for mode in numbers["noise_modes"])
-    return f"differs along mode {modes}: standard deviation {low:.4g} to {high:.4g}, typically {middle:.4g}"
-
-
-def _rate_text(rate: float) -> str:
-    return "none" if rate < 1e-5 else f"{100 * rate:.3g} % of the observed entries"
-
-
-def _fitted_to(transform: str | None) -> str:
-    """What the components add up to, and whose units the noise is in."""
-    return "the data" if transform is None else f"{transform}(data)"
 
 
 @contextmanager
@@ -454,28 +404,18 @@ def _write_results(staging: Path, model: BRTF, first_position: int, replace_outl
     _write_csv(
         staging / "outliers.csv",
         [*modes, "observed", "low_rank", "outlier", "probability"],
-        _outlier_rows(model, positions),
+        _outlier_rows(result, positions),
     )
     return [*written, "outliers.csv"]
 
 
-def _outlier_rows(model: BRTF, positions: list[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+def _outlier_rows(result: Result, positions: list[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
     """Entries that are more likely outliers than not, the largest first."""
-    result = model.result_
-    probability = result.outlier_probability_at_entries()
-    outliers = result.outliers_at_entries()
-    chosen = np.flatnonzero(probability > 0.5)
-    if chosen.size == 0:
-        return
-    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")]
-    coords = result.observations.entry_coords()[:, chosen]
-    columns = (
-        result.observations.values.ravel()[chosen],
-        result.low_rank(coords),
-        outliers[chosen],
-        probability[chosen],
-    )
-    for entry, *numbers in zip(coords.T.tolist(), *(column.tolist() for column in columns), strict=True):
+    from brtf.views import largest_outliers
+
+    found = largest_outliers(result)
+    columns = (found.observed, found.low_rank, found.outlier, found.probability)
+    for entry, *numbers in zip(found.coords.T.tolist(), *(column.tolist() for column in columns), strict=True):
         yield *(names[position] for names, position in zip(positions, entry, strict=True)), *numbers
 
 
@@ -506,10 +446,6 @@ def _table(rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(entry: Any) -> str:
     return f"{entry:.8g}" if isinstance(entry, float) else str(entry)
-
-
-def _times(shape: Iterable[int]) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _print_json(document: dict[str, Any]) -> None:

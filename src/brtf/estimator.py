@@ -25,6 +25,7 @@ from brtf.memory import check_memory
 from brtf.observations import Labels, Observations, observe, warn_empty_slices
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
+from brtf.shown import Shown
 from brtf.streaming import absorb, place_last
 from brtf.trace import Record
 from brtf.transforms import TRANSFORMS
@@ -59,7 +60,7 @@ class _UnavailableError(AttributeError, ValueError):
     """A method that the options leave out: absent to ``hasattr``, as scikit-learn asks, and a wrong value to a user."""
 
 
-class BRTF(BaseEstimator):
+class BRTF(Shown, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
     Finds in Y = X + S + noise the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the outliers S, the rank and the noise

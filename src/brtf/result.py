@@ -25,6 +25,7 @@ from brtf.observations import BLOCK_ENTRIES, Block, Observations, entry_position
 from brtf.posteriors import block_outliers, grouped, relative_precision
 from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
+from brtf.shown import Shown
 from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 from brtf.updates import fit_at_entries, scaled_values, variance_field
@@ -35,7 +36,7 @@ Quantity = Literal["low_rank", "observation"]
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class Result(Shown):
     """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
 
     Only the factors and the noise variance are those of t(Y), where the fit had a transform t.
@@ -227,6 +228,11 @@ class Result:
             return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
         return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
 
+    def standardized_residuals(self) -> Array:
+        """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
+        residual = fit_at_entries(self._modelled, self.state.factors).residual
+        return residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
+
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
         observations = self.observations
@@ -347,6 +353,14 @@ class Result:
             bins = rng.choice(law.density.size, size=int(replaced.sum()), p=law.density / law.density.sum())
             width = (law.highest - law.lowest) / law.density.size
             draws[replaced] = law.lowest + width * (bins + rng.uniform(size=bins.size))
+
+    # ---- notebooks ------------------------------------------------------------------------------------------
+
+    def _fitted(self) -> Result:
+        return self
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     # ---- entries asked for ---------------------------------------------------------------------------------
 

@@ -1,0 +1,74 @@
+"""The command ``brtf report``: the page of a saved fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    """Whole numbers separated by commas, or by an x in a size."""
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.replace("x", ",").split(",")]
+    except ValueError:
+        raise click.BadParameter(f"whole numbers such as {parameter.metavar} are needed, got {text}.") from None
+
+
+@click.command()
+@click.argument("result", metavar="RESULT.brtf", type=click.Path(path_type=Path))
+@click.option(
+    "--out", metavar="F.html", type=click.Path(path_type=Path), help="Where to write  [default: RESULT.html]."
+)
+@click.option(
+    "--data",
+    metavar="F",
+    type=click.Path(path_type=Path),
+    help="Data with entries that the fit has not seen: they judge its intervals.",
+)
+@click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file.")
+@click.option("--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value].")
+@click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last].")
+@click.option(
+    "--image-modes", metavar="0,1", callback=_numbers, help="Modes that make up a picture: rows, columns[, colours]."
+)
+@click.option(
+    "--image-size",
+    metavar="48x64",
+    callback=_numbers,
+    help="Height and width, where --image-modes is pixels[, colours].",
+)
+@click.option("--title", help="Headline of the page.")
+def report(
+    result: Path,
+    out: Path | None,
+    data: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    image_modes: list[int] | None,
+    image_size: list[int] | None,
+    title: str | None,
+) -> int:
+    """Write a page about a saved fit: one HTML file that needs no network.
+
+    It tells the rank and the strengths of the components, draws their factors with credible bands, the outliers, the
+    residuals against the fitted law and the course of the fit, and shows slices of the data beside the low-rank part.
+    """
+    from brtf.archive import load_result
+    from brtf.readers import read_tensor
+    from brtf.report import write_report
+
+    target = result.with_suffix(".html") if out is None else out
+    columns = None if index is None else [name.strip() for name in index.split(",")]
+    given = None if data is None else read_tensor(data, key=key, index=columns, value=value)
+    try:
+        write_report(
+            load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title
+        )
+    except ImportError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"Wrote {target}.")
+    return 0

@@ -1,0 +1,132 @@
+"""Plots: axes in, the same axes out, and on them the numbers of the views."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from brtf import BRTF
+from brtf.datasets import synthetic
+from brtf.views import by_strength, component_strengths, factor_profiles, half_width, outlier_map
+
+matplotlib = pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install brtf[viz]")
+matplotlib.use("Agg")
+from matplotlib import pyplot  # noqa: E402  the backend is chosen first
+
+DATA = synthetic((10, 9, 8), 2, outliers=0.08, missing=0.2, seed=0)
+LABELLED = xr.DataArray(
+    DATA.observed,
+    dims=("price in $", "day", "nm"),
+    coords={
+        "price in $": [f"${k}_{k}$" for k in range(10)],  # would be a formula, or none that can be read
+        "day": pd.date_range("2024-01-30", periods=9),
+        "nm": np.linspace(400.0, 700.0, 8),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return BRTF(max_rank=4, random_state=0).fit(LABELLED)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    pyplot.close("all")
+
+
+def drawn(axes):
+    """Draw the figure, so that labels that cannot be set in type fail here."""
+    figure = np.atleast_1d(np.asarray(axes, dtype=object)).ravel()[0].figure
+    figure.canvas.draw()
+    return figure
+
+
+def test_components_are_bars_of_their_strengths(model):
+    ax = model.plot_components()
+    heights = [bar.get_height() for bar in ax.patches]
+    np.testing.assert_allclose(heights, component_strengths(model.result_)[by_strength(model.result_)])
+    drawn(ax)
+
+
+def test_factors_are_lines_with_their_bands(model):
+    axes = model.plot_factors(level=0.8)
+    assert axes.shape == (model.rank_, 3)
+    for row, component in enumerate(by_strength(model.result_)):
+        for mode in range(3):
+            mean, std = (part[:, component] for part in factor_profiles(model.result_)[mode])
+            np.testing.assert_array_equal(axes[row, mode].lines[-1].get_ydata(), mean)
+            edge = axes[row, mode].collections[0].get_paths()[0].vertices[:, 1]
+            assert edge.max() == pytest.approx((mean + half_width(0.8) * std).max())
+    texts = [text.get_text() for text in axes[-1, 1].get_xticklabels()]
+    drawn(axes)
+    assert "2024-01-30" in texts
+    assert axes[-1, 0].get_xlabel() == r"price in \$"
+    assert axes[0, 2].lines[-1].get_xdata()[-1] == 700.0
+
+
+def test_some_factors_on_given_axes(model):
+    _, given = pyplot.subplots(2, 1)
+    axes = model.plot_factors(components=[1], modes=[2, 0], axes=given)
+    assert axes.shape == (1, 2)
+    assert list(axes.ravel()) == list(given)
+    mean = factor_profiles(model.result_)[2][0][:, 1]
+    np.testing.assert_array_equal(given[0].lines[-1].get_ydata(), mean)
+
+
+def test_the_trace_climbs_to_the_best(model):
+    axes = model.plot_trace()
+    assert axes.shape == (2,)
+    gap = axes[0].lines[0].get_ydata()
+    assert gap[-1] == gap.min()
+    bottom, top = axes[0].get_ylim()
+    assert bottom > gap.max() >= gap.min() > top  # up is better
+    assert axes[1].lines[0].get_ydata()[-1] == model.rank_
+    drawn(axes)
+    _, given = pyplot.subplots(1, 2)
+    assert list(model.result_.plot_trace(axes=given)) == list(given)
+
+
+def test_outliers_are_a_map_on_the_axes_given(model):
+    _, given = pyplot.subplots()
+    ax = model.plot_outliers(modes=(2, 0), ax=given)
+    assert ax is given
+    probability = model.result_.outlier_probability_at_entries()
+    expected = outlier_map(model.result_.observations, probability, (2, 0))
+    np.testing.assert_array_equal(ax.images[0].get_array().filled(np.nan), expected)
+    assert ax.get_ylabel() == "nm"
+    drawn(ax)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("plot_factors", {"components": [5]}, "components must be one or more of 0 to 1, got 5"),
+        ("plot_factors", {"modes": []}, "modes must be one or more of 0 to 2, got none"),
+        ("plot_factors", {"level": 95}, "level must be a number between 0 and 1, got 95"),
+        ("plot_factors", {"axes": [None]}, "axes must hold 6 axes, 2 x 3, got 1"),
+        ("plot_outliers", {"modes": (1, 1)}, "modes must be two different ones"),
+        ("plot_outliers", {"modes": (0, 3)}, "modes must be one or more of 0 to 2, got 3"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(model, method, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        getattr(model, method)(**options)
+
+
+def test_a_fit_of_rank_zero_has_no_factors_to_draw():
+    found = BRTF(random_state=0).fit(np.zeros((5, 4)))
+    assert found.rank_ == 0
+    assert len(found.plot_components().patches) == 0
+    drawn(found.plot_trace())
+    with pytest.raises(ValueError, match="rank 0"):
+        found.plot_factors()
+
+
+def test_without_matplotlib_the_error_says_what_to_install(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "brtf\[viz\]"'):
+        model.plot_components()

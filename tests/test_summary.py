@@ -1,0 +1,57 @@
+"""The summary says the same to a script, a terminal and a notebook, from the model and from its result."""
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from brtf import BRTF
+from brtf.datasets import synthetic
+from brtf.summary import Summary
+
+DATA = synthetic((8, 7, 6), 1, outliers=0.05, missing=0.2, seed=3)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return BRTF(max_rank=3, random_state=0).fit(DATA.observed)
+
+
+def test_numbers_are_those_of_the_model(model):
+    numbers = model.summary().numbers
+    assert numbers == model.result_.summary().numbers
+    assert numbers["rank"] == model.rank_
+    assert numbers["bound"] == model.bound_
+    assert numbers["noise_variance"] == model.noise_variance_
+    assert numbers["noise_sd"] == pytest.approx(np.sqrt(model.noise_variance_))
+    assert numbers["outlier_rate"] == model.outlier_rate_
+    assert numbers["n_observed"] == model.n_observed_
+
+
+def test_text_and_table_hold_every_row(model):
+    summary = model.summary()
+    text, table = str(summary), summary._repr_html_()
+    assert repr(summary) == text
+    for name, said in summary.rows():
+        assert name in text
+        assert said in text
+        assert f"<tr><th>{name}</th><td>{said}</td></tr>" in table
+    assert model.result_._repr_html_() == table
+
+
+def test_the_table_escapes_what_it_shows(model):
+    numbers = {**model.summary().numbers, "stop_reason": "<img src=x onerror=alert(1)>"}
+    assert "<img" not in Summary(numbers)._repr_html_()
+
+
+def test_noise_per_slice_is_told_as_a_range():
+    found = BRTF(max_rank=2, noise="per-slice", random_state=0).fit(DATA.observed)
+    assert "differs along mode 0" in str(found.summary())
+    assert np.shape(found.summary().numbers["noise_sd"]) == (8,)
+
+
+def test_a_model_that_is_not_fitted_says_so():
+    for method in ("summary", "plot_factors", "plot_trace", "plot_outliers", "plot_components"):
+        with pytest.raises(NotFittedError):
+            getattr(BRTF(), method)()
+    with pytest.raises(NotFittedError):
+        BRTF().report("page.html")
