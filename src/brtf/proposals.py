@@ -45,8 +45,9 @@ SMALL_VARIANCE = 1e-3
 BEYOND_CHANCE = 1.2
 """A birth is proposed only if its rank-one fit explains this many times what the same residual with random signs gives:
 without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
-RANDOM_FITS, RANK_ONE_ROUNDS = 4, 10
-"""Random starts of a rank-one fit, beside the spectral ones, and rounds of alternating least squares."""
+RANDOM_FITS, RANK_ONE_ROUNDS, RANK_ONE_GAIN = 4, 10, 0.005
+"""Random starts of a rank-one fit, beside the spectral ones; rounds of alternating least squares, and the relative gain
+below which they end."""
 FEW_COMPONENTS = 16
 """Up to so many components, each one's worth is looked at by taking it away."""
 CONDENSING_ROUNDS = 400
@@ -240,11 +241,14 @@ def best_rank_one(problem: Problem, weighing: Weighing, rng: np.random.Generator
     columns = [column[:, -n_starts:] for column in columns]
     explained = np.zeros(n_starts)
     for _ in range(RANK_ONE_ROUNDS):
+        before = float(explained.max())
         for mode in problem.modes:
             columns = [column / np.maximum(np.linalg.norm(column, axis=0), 1e-150) for column in columns]
             products, norms = weighted_contractions(observations, weighing, columns, mode)
             columns[mode] = products / np.maximum(norms, 1e-6 * np.max(norms, axis=0) + 1e-150)
             explained = np.sum(products * columns[mode], axis=0)
+        if explained.max() < (1.0 + RANK_ONE_GAIN) * before:
+            break
     best = int(np.argmax(explained))
     return [column[:, [best]] for column in columns], float(explained[best])
 

@@ -42,6 +42,8 @@ LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
 COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
 """Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
+LEARN_NOISE_EVERY = 3
+"""Sweeps per step of the noise and outlier numbers, after the first few."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points settle sooner."""
 MANY_AFTER = 3
@@ -131,10 +133,10 @@ class Search:
 
     def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
         """Sweep until a sweep raises the bound by less than ``gain`` nats."""
-        anderson = Anderson()
+        anderson, hold = Anderson(), False
         for k in self._budget(n_sweeps):
             before = self.point
-            swept = prune(self.problem, sweep(self.problem, before))
+            swept = prune(self.problem, sweep(self.problem, before, hold_noise=hold))
             if k >= ACCELERATE_AFTER:
                 swept = self._accelerated(anderson, before, swept)
             if swept.bound < before.bound:  # at the limit of rounding, or of a local model's validity
@@ -143,8 +145,10 @@ class Search:
             n_pruned = before.rank - self.point.rank
             self.drift = swept.bound - before.bound
             yield Step(self.point, self.n_sweeps, f"pruned {n_pruned}" if n_pruned else "")
-            if not n_pruned and self.point.bound - before.bound < gain:
+            settled = not n_pruned and self.point.bound - before.bound < gain
+            if settled and not hold:
                 break
+            hold = not settled and _holds_noise(k + 1)
 
     def _accelerated(self, anderson: Anderson, before: Point, swept: Point) -> Point:
         """The extrapolated point where the bound prefers it."""
@@ -312,7 +316,7 @@ class Search:
         anderson = Anderson()
         for k in self._budget(n_free):
             before = point
-            point = prune(self.problem, sweep(self.problem, before))
+            point = prune(self.problem, sweep(self.problem, before, hold_noise=_holds_noise(k)))
             if k >= ACCELERATE_AFTER:
                 point = self._accelerated(anderson, before, point)
             bounds.append(point.bound)
@@ -335,6 +339,11 @@ class Search:
             if k >= 5 and point.bound - before.bound < self.roughly:
                 break
         return evaluate_at(self.problem, learn_noise_globally(self.problem, point, FlatSlab), point.fit)
+
+
+def _holds_noise(k: int) -> bool:
+    """Whether the k-th sweep in a row leaves noise and outlier numbers alone: they move little from one to the next."""
+    return k >= 3 and k % LEARN_NOISE_EVERY != 0
 
 
 def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:

@@ -28,7 +28,9 @@ def twin(name: str) -> ModuleType:
     return import_module(TWINS[name])
 
 
+@cache
 def _chosen() -> ModuleType:
+    """The twin that the environment names when the first kernel is used."""
     return twin(os.environ.get("BRTF_KERNELS", "numba"))
 
 
