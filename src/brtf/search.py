@@ -86,17 +86,18 @@ class Search:
         finished in form 2 where that is not out of reach.
         """
         yield from self.start(starts)
-        if self._many_components():
-            self._change_form(collapsed=False)
-            yield from self.explore()
-        if self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
+        self._suit_form(self.point.rank)
+        yield from self.explore()
+        if not self.problem.collapsed and self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
             self._change_form(collapsed=True)
             yield from self.explore()
         yield from self.converge(self.tol * self.problem.observations.n_observed, n_sweeps=self.max_sweeps)
 
-    def _many_components(self) -> bool:
-        complete = self.problem.observations.layout == "complete"
-        return complete and (self.point.rank > LARGEST_COLLAPSED_RANK or not self._affords(self.point.rank))
+    def _suit_form(self, rank: int) -> None:
+        """Go on in form 1 where the data are complete and so many components make weighted Grams expensive."""
+        many = rank > LARGEST_COLLAPSED_RANK or not self._affords(rank)
+        if self.problem.collapsed and many and self.problem.observations.layout == "complete":
+            self._change_form(collapsed=False)
 
     def _affords(self, rank: int, work: float = COLLAPSED_WORK) -> bool:
         """Whether weighted Grams of that rank are cheap enough."""
@@ -109,8 +110,9 @@ class Search:
     def explore(self) -> Iterator[Step]:
         """Rounds of all moves, until one gains less than a nat: roughly converged ones first, then well converged."""
         for gain, kinds in ((self.roughly, PULLING_MODELS), (0.1 * WORTH, tuple(LOCAL_MODELS.values()))):
-            before = -np.inf
-            while self.point.bound > before + WORTH:
+            before, collapsed = -np.inf, self.problem.collapsed
+            while self.point.bound > before + WORTH or collapsed is not self.problem.collapsed:
+                collapsed = self.problem.collapsed
                 yield from self.converge(gain, n_sweeps=100)
                 yield from self.choose_noise()
                 yield from self.choose_rates()
@@ -181,6 +183,9 @@ class Search:
             before = self.point
             if successes == MANY_AFTER and self.max_rank >= 2 * before.rank:
                 successes += 1
+                if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK):
+                    self._suit_form(self.max_rank)
+                    before = self.point
                 for many, n_many in ((anneal, self.max_rank), (least_squares, self.max_rank), (least_squares, half)):
                     if self.point is before:
                         state = many(self.problem, n_many, before.state, self.rng)
