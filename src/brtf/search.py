@@ -71,6 +71,7 @@ class Search:
         self.tol = settings.tol
         self.noise_modes = settings.noise_candidates(problem.observations.order)
         self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
+        self.many_wanted = settings.max_rank is not None and settings.max_rank > 2 * START_COMPONENTS
         self.must_differ = settings.noise == "per-slice"
         self.shared_modes = settings.shared_modes(problem.observations.order)
         self.replaced = settings.outlier_kind == "replacement"
@@ -96,8 +97,12 @@ class Search:
     def _suit_form(self, rank: int) -> None:
         """Go on in form 1 where the data are complete and so many components make weighted Grams expensive."""
         many = rank > LARGEST_COLLAPSED_RANK or not self._affords(rank)
-        if self.problem.collapsed and many and self.problem.observations.layout == "complete":
+        if self.problem.collapsed and many and self._is_complete:
             self._change_form(collapsed=False)
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.problem.observations.layout == "complete"
 
     def _affords(self, rank: int, work: float = COLLAPSED_WORK) -> bool:
         """Whether weighted Grams of that rank are cheap enough."""
@@ -124,7 +129,14 @@ class Search:
                 yield from self.shrink()
 
     def start(self, starts: list[State]) -> Iterator[Step]:
-        """Settle every start for a few sweeps and go on from the best."""
+        """Settle every start for a few sweeps and go on from the best.
+
+        Where many components are allowed for by name, one start has them all.
+        """
+        if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK) and self._is_complete:
+            self.problem = replace(self.problem, collapsed=False)
+        if self.many_wanted and len(starts) > 1:
+            starts = [*starts, least_squares(self.problem, self.max_rank, starts[0], self.rng)]
         points = [self._settle(state, np.inf, n_held=20, n_free=15) for state in starts]
         self.point = max(points, key=lambda point: point.bound)
         yield Step(self.point, self.n_sweeps, f"started with {self.point.rank}")
@@ -224,7 +236,7 @@ class Search:
         for mode in self.problem.modes:
             state = proposals.refresh_rows(self.problem, self.point, mode)
             if state is not None:
-                yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2)
+                yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
 
     def choose_model(self, kinds: tuple[type[SlabModel], ...]) -> Iterator[Step]:
         """Another local model, if at the same factors it comes close to the present one."""
