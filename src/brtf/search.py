@@ -40,8 +40,9 @@ START_COMPONENTS = 10
 """Components of a spectral start; births add what is missing."""
 LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
-COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
-"""Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
+COLLAPSED_WORK, LARGEST_REFRESH_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**28, 2**31
+"""Entries times packed products of components up to which complete data are searched in form 2, rows are refitted with
+weights, and complete data are finished in form 2."""
 LEARN_NOISE_EVERY = 3
 """Sweeps per step of the noise and outlier numbers, after the first few."""
 ACCELERATE_AFTER = 5
@@ -232,7 +233,9 @@ class Search:
                 yield from self.converge(WORTH, n_sweeps=30)
 
     def refresh(self) -> Iterator[Step]:
-        """Robust refits of rows that may be lost."""
+        """Robust refits of rows that may be lost; weighted Grams of very many components are out of reach."""
+        if not self._affords(self.point.rank, LARGEST_REFRESH_WORK):
+            return
         for mode in self.problem.modes:
             state = proposals.refresh_rows(self.problem, self.point, mode)
             if state is not None:
