@@ -40,6 +40,8 @@ ORDER = (
     "storage",
     "result",
     "archive",
+    "fitting",
+    "conventions",
     "estimator",
     "evaluation",
     "ranks",
