@@ -14,11 +14,14 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # A module imports only from modules to its left. The package itself gathers the public names.
 ORDER = (
+    "extras",
     "settings",
     "checks",
     "memory",
     "observations",
     "readers",
+    "exports",
+    "writers",
     "distributions",
     "local",
     "model",
@@ -52,7 +55,7 @@ ORDER = (
 )
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
-HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click")
+HEAVY = ("sklearn", "pandas", "xarray", "pyarrow", "zarr", "h5py", "h5netcdf", "tensorly", "matplotlib", "click")
 
 
 def place(module):

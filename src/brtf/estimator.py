@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,9 +23,10 @@ from brtf.conventions import (
     generator,
     mask_argument,
 )
+from brtf.exports import to_data_array
 from brtf.fitting import fit, fit_on
 from brtf.inference import fold_in
-from brtf.observations import Labels, observe
+from brtf.observations import observe
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 
@@ -293,7 +294,7 @@ class BRTF(BaseEstimator):
         labels = result.observations.labels
         if labels is None:
             return filled
-        return label(filled, labels)
+        return to_data_array(filled, labels)
 
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
         """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
@@ -365,6 +366,36 @@ class BRTF(BaseEstimator):
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
 
+    def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
+        """A pandas long table with the index columns of the data, by their own names.
+
+        ``"outliers"``: a row per entry that is more likely an outlier than not, the largest first, with the columns
+        ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the tensor, with
+        the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation ``std`` of the
+        low-rank part, and ``missing``, True where no value was given. Modes without names are called mode_0, mode_1, …;
+        a column whose name a mode has already gets an underscore at its end.
+        """
+        return self._fitted().to_frame(of)
+
+    def to_xarray(self) -> Any:
+        """Everything that was found as an xarray.Dataset with the labels of the data.
+
+        Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
+        ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
+        ``factor_<mode>``, (I_n, R) along the mode and ``component``. ``noise_variance``, a number or along the noise
+        modes. Attributes: rank, bound, inference, transform, stop_reason, brtf_version. Units as in the methods of the
+        same names; a name that a mode has already gets an underscore at its end. ``to_netcdf`` writes it.
+        """
+        return self._fitted().to_xarray()
+
+    def to_tensorly(self) -> Any:
+        """The posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
+
+        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a transform t it is the low-rank part of t(Y).
+        Rank 0, which TensorLy cannot expand, becomes one component of zeros.
+        """
+        return self._fitted().to_tensorly()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
         save_result(self._fitted(), path)
@@ -384,11 +415,3 @@ def load(path: str | os.PathLike[str]) -> BRTF:
     model = BRTF(**settings)
     model._adopt(result)
     return model
-
-
-def label(values: Array, labels: Labels) -> Any:
-    """A tensor with its labels as an xarray.DataArray."""
-    import xarray
-
-    coords = {dim: names for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
-    return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
