@@ -14,11 +14,14 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # A module imports only from modules to its left. The package itself gathers the public names.
 ORDER = (
+    "extras",
     "settings",
     "checks",
     "memory",
     "observations",
     "readers",
+    "exports",
+    "writers",
     "distributions",
     "local",
     "tables",
@@ -48,6 +51,8 @@ ORDER = (
     "summary",
     "plots",
     "report",
+    "fitting",
+    "conventions",
     "estimator",
     "evaluation",
     "ranks",
@@ -60,7 +65,21 @@ ORDER = (
 HANDED_ON = {"shown": {"result", "summary", "plots", "report"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
-HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "PIL", "jinja2", "click")
+HEAVY = (
+    "sklearn",
+    "pandas",
+    "xarray",
+    "pyarrow",
+    "zarr",
+    "h5py",
+    "h5netcdf",
+    "tensorly",
+    "matplotlib",
+    "PIL",
+    "jinja2",
+    "numba",
+    "click",
+)
 
 
 def place(module):

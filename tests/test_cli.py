@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 
 import brtf
 from brtf import cli
+from brtf.cli.output import print_json
 from brtf.settings import INFERENCES
 
 DATA = brtf.datasets.synthetic((8, 7, 6), 1, outliers=0.05, missing=0.2, noise=0.01, seed=3)
@@ -141,7 +142,7 @@ def test_coordinates_count_from_one_as_in_the_file(coordinates: Path, source: Pa
 def test_a_large_sparse_tensor_is_not_made_dense(
     coordinates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "DENSE_LIMIT", DATA.observed.size)
+    monkeypatch.setattr("brtf.cli.fit.DENSE_LIMIT", DATA.observed.size)
     outcome = run("fit", coordinates, "--out", tmp_path / "out", *SETTINGS)
     assert outcome.exit_code == 0
     assert "No imputed tensor" in outcome.stdout
@@ -254,7 +255,7 @@ def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, mo
     def refuse(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(cli, "_write_csv", refuse)
+    monkeypatch.setattr("brtf.cli.fit._write_csv", refuse)
     outcome = run("fit", source, "--out", out, "--max-sweeps", 1, "--inference", "paper")
     assert outcome.exit_code == 2
     assert "No space left on device" in outcome.stderr
@@ -323,7 +324,7 @@ def test_the_demo_explains_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._print_json({"a": math.inf, "b": [math.nan, 1.0, {"c": -math.inf}], "d": "nan"})
+    print_json({"a": math.inf, "b": [math.nan, 1.0, {"c": -math.inf}], "d": "nan"})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0, {"c": None}], "d": "nan"}
 
 
@@ -337,9 +338,18 @@ def test_version_and_help() -> None:
 
 
 def test_help_does_not_wait_for_heavy_libraries() -> None:
-    code = "import sys, brtf.cli; print({'sklearn', 'scipy', 'pandas', 'xarray', 'tqdm'} & {*sys.modules})"
+    listing = "import sys; from brtf.cli import main; main.get_help(main.make_context('brtf', []))"
+    code = f"{listing}; print({{'sklearn', 'scipy', 'pandas', 'xarray', 'tqdm'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_a_command_is_imported_only_when_it_is_needed() -> None:
+    code = "import sys, brtf.cli as cli; print({f'brtf.cli.{name}' for name in cli.COMMANDS} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    for name in cli.COMMANDS:
+        assert cli.main.get_command(None, name).name == name
 
 
 def test_an_error_of_the_program_itself() -> None:

@@ -89,8 +89,10 @@ class TestReadme:
         named = re.findall(r"`make ([a-z-]+)`", README) + re.findall(r"^make ([a-z-]+)", shell, flags=re.MULTILINE)
         assert {"demo", "test"} <= set(named) <= set(targets)
         used = set(re.findall(r"^brtf ([a-z]+)", shell, flags=re.MULTILINE))
-        assert used == set(cli.main.commands)
-        options = {name for command in cli.main.commands.values() for p in command.params for name in p.opts}
+        assert used == set(cli.COMMANDS)
+        options = {
+            name for command in cli.COMMANDS for p in cli.main.get_command(None, command).params for name in p.opts
+        }
         assert set(re.findall(r"--[a-z-]+", shell)) <= options
 
     def test_attributes_exist(self):

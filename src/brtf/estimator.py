@@ -4,60 +4,34 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
-from tqdm import tqdm
 
-from brtf import __version__
 from brtf.archive import load_result, save_result
-from brtf.inference import fold_in, run
-from brtf.memory import check_memory
-from brtf.observations import Labels, Observations, observe, warn_empty_slices
+from brtf.conventions import (
+    OptionAndMethod,
+    UnavailableError,
+    check_shape,
+    feature_names,
+    generator,
+    mask_argument,
+)
+from brtf.exports import to_data_array
+from brtf.fitting import fit, fit_on
+from brtf.inference import fold_in
+from brtf.observations import observe
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
-from brtf.streaming import absorb, place_last
-from brtf.trace import Record
-from brtf.transforms import TRANSFORMS
 
 Array = NDArray[np.float64]
-FEWEST_HELD_BACK = 20
-"""With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
-
-
-class _OptionAndMethod:
-    """One name for an option of the constructor and a method of the fitted model.
-
-    ``BRTF(outliers=False)`` says that the model has no outliers; ``model.outliers()`` returns those that were found.
-    ``BRTF(transform="log")`` fits the logarithm of Y; ``model.transform(Y)`` returns loadings.
-    The option lives in the instance's ``__dict__`` and is read by ``get_params``; the attribute is the method.
-    """
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.method = method
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return self.method if instance is None else self.method.__get__(instance, owner)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        instance.__dict__[self.name] = value
-
-
-class _UnavailableError(AttributeError, ValueError):
-    """A method that the options leave out: absent to ``hasattr``, as scikit-learn asks, and a wrong value to a user."""
 
 
 class BRTF(Shown, BaseEstimator):
@@ -203,26 +177,8 @@ class BRTF(Shown, BaseEstimator):
             tol=self.tol,
             n_jobs=self.n_jobs,
         )
-        observations = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
-        transform = TRANSFORMS[settings.transform]()
-        transform.check(observations)
-        rng = _generator(self.random_state)
-        held_back = None
-        if settings.calibrate is not None:
-            observations, held_back = _hold_back(observations, rng)
-        warn_empty_slices(observations)
-        _check_fit_memory(observations, settings)
-        modelled = transform.apply(observations)
-        observations = replace(observations, scale=modelled.scale)
-        started = time.perf_counter()
-        with _progress_bar(settings.max_sweeps, shown=self.progress) as show:
-            fitted = run(modelled, settings, rng, show)
-        seconds = time.perf_counter() - started
-        self._adopt(
-            Result(
-                observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__, held_back
-            )
-        )
+        observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
+        self._adopt(fit(observations, settings, generator(self.random_state), progress=self.progress))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
@@ -268,7 +224,7 @@ class BRTF(Shown, BaseEstimator):
         ((60, 20, 15), 3)
         """
         if self.inference == "paper":
-            raise _UnavailableError(
+            raise UnavailableError(
                 'partial_fit needs inference="calibrated", got "paper", which learns numbers of its own for every '
                 "entry. Choose calibrated inference, or fit all data at once."
             )
@@ -278,24 +234,10 @@ class BRTF(Shown, BaseEstimator):
         """See :attr:`partial_fit`."""
         if not hasattr(self, "result_"):
             return self.fit(Y, y, mask=mask)
-        result = self.result_
-        if result.held_back is not None:
-            raise ValueError(
-                "partial_fit cannot go on from a fit whose intervals are calibrated by entries held back, got "
-                f"calibrate={result.settings.calibrate!r}. Fit with calibrate=None."
-            )
-        block = observe(Y, _mask_argument(y, mask), dtype=self.dtype)
-        _check_shape(self, block, same_rows=False)
-        settings = result.settings
-        _check_fit_memory(block, replace(settings, max_rank=max(1, result.rank)))
-        started = time.perf_counter()
-        with _progress_bar(settings.max_sweeps, shown=self.progress) as show:
-            fitted = absorb(result.as_modelled(block), result.state, settings, show)
-        seconds = time.perf_counter() - started
-        observations = place_last(block, result.observations)
-        self._adopt(
-            Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
-        )
+        earlier = self.result_
+        block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
+        check_shape(block, earlier.observations, same_rows=False)
+        self._adopt(fit_on(block, earlier, progress=self.progress))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
@@ -320,7 +262,7 @@ class BRTF(Shown, BaseEstimator):
         self.n_features_in_ = math.prod(self.shape_in_[1:])
         self.n_iter_ = self.n_sweeps_
         self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        names = _feature_names(result.observations)
+        names = feature_names(result.observations)
         if names is not None:
             self.feature_names_in_ = names
 
@@ -346,7 +288,7 @@ class BRTF(Shown, BaseEstimator):
         result = self._fitted()
         return result.place(result.outliers_at_entries(), 0.0)
 
-    outliers = _OptionAndMethod(_found_outliers)
+    outliers = OptionAndMethod(_found_outliers)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The options of the constructor; none of them is an estimator, so ``deep`` changes nothing."""
@@ -371,7 +313,7 @@ class BRTF(Shown, BaseEstimator):
         labels = result.observations.labels
         if labels is None:
             return filled
-        return label(filled, labels)
+        return to_data_array(filled, labels)
 
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
         """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
@@ -407,7 +349,7 @@ class BRTF(Shown, BaseEstimator):
         """Draws (n, …) of new observations, or of the low-rank part, from the posterior."""
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
-        return self._fitted().sample(int(n), _generator(random_state), coords, of=of)
+        return self._fitted().sample(int(n), generator(random_state), coords, of=of)
 
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """Mean log predictive density of the observed entries of Y, which should be held-out ones.
@@ -417,11 +359,11 @@ class BRTF(Shown, BaseEstimator):
         ``y`` as in :meth:`fit`. With a transform too it is a density of Y, so models with different transforms compare.
         """
         result = self._fitted()
-        observations = observe(Y, _mask_argument(y, mask))
-        _check_shape(self, observations, same_rows=True)
+        observations = observe(Y, mask_argument(y, mask))
+        check_shape(observations, result.observations, same_rows=True)
         return float(np.mean(result.log_density(observations)))
 
-    @_OptionAndMethod
+    @OptionAndMethod
     def transform(self, Y: Any, return_std: bool = False) -> Any:
         """Loadings (n, rank_) of new slices of the first mode, all else held; with ``return_std`` also their std.
 
@@ -430,7 +372,7 @@ class BRTF(Shown, BaseEstimator):
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
-        _check_shape(self, observations, same_rows=False)
+        check_shape(observations, result.observations, same_rows=False)
         rows = fold_in(result.as_modelled(observations), result.state, result.settings)
         share = result.scale ** (1.0 / observations.order)
         loadings = rows.mean * share
@@ -442,6 +384,36 @@ class BRTF(Shown, BaseEstimator):
         """Fit, and return the loadings of the first mode as :meth:`transform` finds them."""
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
+
+    def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
+        """A pandas long table with the index columns of the data, by their own names.
+
+        ``"outliers"``: a row per entry that is more likely an outlier than not, the largest first, with the columns
+        ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the tensor, with
+        the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation ``std`` of the
+        low-rank part, and ``missing``, True where no value was given. Modes without names are called mode_0, mode_1, …;
+        a column whose name a mode has already gets an underscore at its end.
+        """
+        return self._fitted().to_frame(of)
+
+    def to_xarray(self) -> Any:
+        """Everything that was found as an xarray.Dataset with the labels of the data.
+
+        Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
+        ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
+        ``factor_<mode>``, (I_n, R) along the mode and ``component``. ``noise_variance``, a number or along the noise
+        modes. Attributes: rank, bound, inference, transform, stop_reason, brtf_version. Units as in the methods of the
+        same names; a name that a mode has already gets an underscore at its end. ``to_netcdf`` writes it.
+        """
+        return self._fitted().to_xarray()
+
+    def to_tensorly(self) -> Any:
+        """The posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
+
+        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a transform t it is the low-rank part of t(Y).
+        Rank 0, which TensorLy cannot expand, becomes one component of zeros.
+        """
+        return self._fitted().to_tensorly()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
@@ -462,96 +434,3 @@ def load(path: str | os.PathLike[str]) -> BRTF:
     model = BRTF(**settings)
     model._adopt(result)
     return model
-
-
-def label(values: Array, labels: Labels) -> Any:
-    """A tensor with its labels as an xarray.DataArray."""
-    import xarray
-
-    coords = {dim: names for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
-    return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
-
-
-@contextmanager
-def _progress_bar(n_sweeps: int, *, shown: bool) -> Iterator[Callable[[Record], None]]:
-    """A function that shows every record on a bar, if it is to be shown."""
-    with tqdm(total=n_sweeps, unit="sweep", disable=not shown) as bar:
-
-        def show(record: Record) -> None:
-            bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
-            bar.update(record.sweep - bar.n)
-
-        yield show
-
-
-def _generator(random_state: Any) -> np.random.Generator:
-    """One Generator from whatever scikit-learn users pass as a seed."""
-    if isinstance(random_state, np.random.RandomState):
-        return np.random.Generator(random_state._bit_generator)
-    try:
-        return np.random.default_rng(random_state)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"random_state must be None, an integer of at least 0 or a NumPy generator, got {random_state!r}."
-        ) from error
-
-
-def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:
-    """What to fit, and a random one in twenty of the entries, by which the intervals are calibrated."""
-    n_observed = observations.n_observed
-    n_held_back = n_observed // 20
-    if n_held_back < FEWEST_HELD_BACK:
-        raise ValueError(
-            f'calibrate="conformal" holds back 5 % of the observed entries and needs at least {FEWEST_HELD_BACK} of '
-            f"them, but Y has {n_observed} observed entries, which gives {n_held_back}. "
-            f"Give at least {20 * FEWEST_HELD_BACK}, or use calibrate=None."
-        )
-    held_back = np.zeros(n_observed, dtype=bool)
-    held_back[rng.choice(n_observed, n_held_back, replace=False)] = True
-    return observations.select(~held_back), observations.select(held_back)
-
-
-def _mask_argument(positional: Any, mask: Any) -> Any:
-    """The mask, given by name or as second positional argument; a scikit-learn target vector is not a mask."""
-    if positional is None:
-        return mask
-    array = np.asarray(positional)
-    if array.dtype != bool and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
-        return mask
-    if mask is not None:
-        raise ValueError("mask was given twice, by position and by name: give it once.")
-    return positional
-
-
-def _check_shape(model: BRTF, observations: Observations, *, same_rows: bool) -> None:
-    """Whether other data fit the model's shape, in the words scikit-learn uses for matrices."""
-    got, wanted = observations.shape, model.shape_in_
-    if got[1:] != wanted[1:]:
-        if len(got) == len(wanted) == 2:
-            raise ValueError(f"X has {got[1]} features, but BRTF is expecting {wanted[1]} features as input.")
-        raise ValueError(f"Y has shape {got}, but the modes after the first must be {wanted[1:]} as fitted.")
-    if same_rows and got != wanted:
-        raise ValueError(f"Y has shape {got}, but the model was fitted to {wanted}: mark what is not observed as NaN.")
-    names, wanted_names = _feature_names(observations), getattr(model, "feature_names_in_", None)
-    if names is not None and wanted_names is not None and not np.array_equal(names, wanted_names):
-        raise ValueError(
-            f"The feature names should match those that were passed during fit: {list(wanted_names)}, "
-            f"got {list(names)}. Select and order the columns accordingly."
-        )
-
-
-def _feature_names(observations: Observations) -> NDArray[Any] | None:
-    """The column labels of a matrix if they are strings, as scikit-learn defines feature names."""
-    columns = None if observations.labels is None else observations.labels.coords[1]
-    if columns is None or observations.order != 2 or not all(isinstance(name, str) for name in columns):
-        return None
-    return columns.astype(object)
-
-
-def _check_fit_memory(observations: Observations, settings: Settings) -> None:
-    """Refuse before allocating: every row of every mode holds a few R×R matrices."""
-    rank = settings.rank_limit(observations.shape)
-    shared = observations.layout == "complete" and settings.inference == "paper"
-    n_matrices = 1 if shared else 4
-    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank * rank + 8 * observations.n_observed)
-    check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")

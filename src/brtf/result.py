@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.checks import check_coords
 from brtf.distributions import Array
+from brtf.exports import Table, long_table, spread, to_cp_tensor, to_dataset, to_frame
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.local import SlabModel
 from brtf.memory import check_memory
@@ -257,6 +258,81 @@ class Result(Shown):
         if self.held_back is not None and not replace_outliers:
             filled[tuple(self.held_back.entry_coords())] = self.held_back.values
         return filled
+
+    # ---- in other forms ------------------------------------------------------------------------------------
+
+    def outlier_table(self, *, first_position: int = 0) -> Table:
+        """The entries that are more likely outliers than not, the largest first, as columns by name.
+
+        Labels or positions (from ``first_position``) of the modes, then ``observed``, ``low_rank``, ``outlier`` and
+        ``probability``.
+        """
+        probability, outliers = self.outlier_probability_at_entries(), self.outliers_at_entries()
+        chosen = np.flatnonzero(probability > 0.5)
+        chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")]
+        coords = self.observations.entry_coords()[:, chosen]
+        numbers = [
+            ("observed", self.observations.values.ravel()[chosen]),
+            ("low_rank", self.low_rank(coords) if chosen.size else np.empty(0)),
+            ("outlier", outliers[chosen]),
+            ("probability", probability[chosen]),
+        ]
+        return long_table(self.observations, coords, numbers, first_position=first_position)
+
+    def imputed_table(self) -> Table:
+        """Every entry of the tensor, observed or imputed, as columns by name.
+
+        Labels or positions of the modes, then the value by its own name (``value`` without one), ``std`` of the
+        low-rank part, and ``missing``: whether the value is the low-rank part, as none was given.
+        """
+        observations = self.observations
+        n_bytes = 8 * (observations.order + 3) * observations.n_entries
+        check_memory(n_bytes, f"a table of all entries of shape {observations.shape}", "ask predict() for some")
+        missing = np.isnan(self._given())
+        name = None if observations.labels is None else observations.labels.name
+        numbers = [(name or "value", self.impute().ravel()), ("std", self.std().ravel()), ("missing", missing.ravel())]
+        return long_table(observations, np.indices(missing.shape).reshape(missing.ndim, -1), numbers)
+
+    def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
+        """A pandas.DataFrame with the index columns of the data: :meth:`outlier_table` or :meth:`imputed_table`."""
+        if of not in ("outliers", "imputed"):
+            raise ValueError(f"of must be 'outliers' or 'imputed', got {of!r}.")
+        return to_frame(self.outlier_table() if of == "outliers" else self.imputed_table())
+
+    def to_xarray(self) -> Any:
+        """Everything of the fit as an xarray.Dataset with the labels of the data; see :meth:`brtf.BRTF.to_xarray`."""
+        observations = self.observations
+        n_bytes = 5 * 8 * observations.n_entries
+        check_memory(n_bytes, f"a dataset of shape {observations.shape}", "use to_frame(), or predict() with coords=")
+        tensors = {
+            "observed": self._given(),
+            "low_rank": self.low_rank(),
+            "std": self.std(),
+            "outliers": spread(observations, self.outliers_at_entries()),
+            "outlier_probability": spread(observations, self.outlier_probability_at_entries()),
+        }
+        noise_modes = () if self.state.slices is None else self.state.slices.modes
+        attrs = {
+            "rank": self.rank,
+            "bound": self.bound,
+            "inference": self.settings.inference,
+            "transform": self.settings.transform or "none",
+            "stop_reason": self.stop_reason.value,
+            "brtf_version": self.version,
+        }
+        noise = {"noise_variance": (noise_modes, np.asarray(self.noise_variance))}
+        return to_dataset(observations, tensors, self.factor_means(), noise, attrs)
+
+    def to_tensorly(self) -> Any:
+        """The posterior means of the factors as a tensorly.cp_tensor.CPTensor; see :meth:`brtf.BRTF.to_tensorly`."""
+        return to_cp_tensor(self.factor_means())
+
+    def _given(self) -> Array:
+        """The data as a dense tensor, NaN where nothing was given; entries held back were."""
+        given = spread(self.observations, self.observations.values.ravel())
+        if self.held_back is not None:
+            given[tuple(self.held_back.entry_coords())] = self.held_back.values
+        return given
 
     # ---- predictions ---------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The command ``brtf report``: the page of a saved fit."""
+"""``brtf report``: the page of a saved fit."""
 
 from __future__ import annotations
 

@@ -1,0 +1,69 @@
+"""The command line: results to stdout, everything else to stderr. The only package that writes to the terminal.
+
+A command is a function of the name of its module, decorated with ``click.command()``, that returns an exit code. A new
+one is a module here and its name in ``COMMANDS``; its module is imported when it is called or listed, so it should
+import what is heavy inside its function. What commands share: ``options``, ``output``.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from brtf import __version__
+from brtf.cli.output import BAD_INPUT, DONE, INTERRUPTED, complain, sentence
+
+COMMANDS = (
+    "demo",
+    "fit",
+    "show",
+    "report",
+    "evaluate",
+)
+
+
+class _Commands(click.Group):
+    """Commands whose return value is the exit code, and whose errors and warnings are one line each."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return getattr(import_module(f"brtf.cli.{cmd_name}"), cmd_name) if cmd_name in COMMANDS else None
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = lambda message, *_, **__: complain("warning", message)
+            try:
+                code = super().main(*args, **{**kwargs, "standalone_mode": False})
+            except click.ClickException as error:
+                complain("error", error.format_message())
+                code = BAD_INPUT
+            except click.Abort:
+                click.echo("brtf: interrupted, nothing was written.", err=True)
+                code = INTERRUPTED
+            except (ValueError, TypeError, MemoryError, OSError) as error:
+                complain("error", sentence(error))
+                code = BAD_INPUT
+        sys.exit(code)
+
+
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="brtf")
+@click.pass_context
+def main(context: click.Context) -> int:
+    """Robust tensor factorization from incomplete data.
+
+    Finds the low-rank structure, the outliers, the rank and the noise level of a matrix or tensor with missing
+    entries. `brtf demo` shows it at work.
+
+    Exit codes: 0 done, 1 not converged (results are still written), 2 bad input, 130 interrupted.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+    return DONE

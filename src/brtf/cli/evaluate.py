@@ -1,0 +1,63 @@
+"""``brtf evaluate``: accuracy on held-out entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brtf.cli.options import chooses_model, json_option, read, reads_input, seed_option
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json
+from brtf.evaluation import PATTERNS
+from brtf.settings import INFERENCES
+
+
+@click.command()
+@reads_input
+@click.option(
+    "--inference",
+    "inferences",
+    type=click.Choice(INFERENCES),
+    multiple=True,
+    default=INFERENCES,
+    show_default=True,
+    help="What to compare; may be given several times.",
+)
+@chooses_model
+@click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
+@click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
+@click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often to draw what is hidden."
+)
+@seed_option
+@json_option
+def evaluate(
+    source: Path,
+    mask: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    inferences: tuple[str, ...],
+    repeats: int,
+    as_json: bool,
+    model_options: dict[str, Any],
+    **options: Any,
+) -> int:
+    """Hide some observed entries of INPUT, predict them from the others, and compare.
+
+    Prints for every inference the errors at the hidden entries (root mean square, mean, median), the mean log
+    predictive density, the share of hidden values inside their 50, 80 and 95 % intervals, the mean width of the last,
+    the rank and the seconds; means over the repeats. INPUT is read as by `brtf fit`.
+    """
+    from brtf.estimator import BRTF
+    from brtf.evaluation import evaluate
+
+    models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
+    found = evaluate(read(source, mask, key, index, value), model=models, n_repeats=repeats, **options)
+    if as_json:
+        print_json({**options, "repeats": repeats, "rows": found.rows})
+    else:
+        click.echo(found.table())
+    return DONE if all(row["converged"] for row in found.rows) else NOT_CONVERGED

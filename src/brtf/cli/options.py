@@ -1,0 +1,127 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brtf.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
+
+if TYPE_CHECKING:
+    from brtf.observations import Observations
+
+DEFAULTS = Settings()
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+out_option = click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to write the results.")
+seed_option = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random."
+)
+
+
+def reads_input(command: Callable[..., int]) -> Callable[..., int]:
+    """The argument INPUT and the options that say how to read it."""
+    for option in (
+        click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
+        click.option(
+            "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
+        ),
+        click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file."),
+        click.option(
+            "--mask", type=click.Path(path_type=Path), help="What is observed: .npy .npz .mat of True/False or 1/0."
+        ),
+        click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
+    """Modes, separated by commas."""
+    try:
+        return None if text is None else [int(mode) for mode in text.split(",")]
+    except ValueError:
+        name = parameter.opts[0]
+        raise click.BadParameter(f"{name} must be modes such as 0,2, separated by commas; got {text}.") from None
+
+
+def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that say what to fit; they arrive as ``model_options`` by the names of :class:`brtf.BRTF`."""
+
+    @functools.wraps(command)
+    def collected(
+        max_rank: int | None,
+        no_outliers: bool,
+        noise: str,
+        noise_modes: list[int] | None,
+        outlier_modes: list[int] | None,
+        outlier_kind: str,
+        transform: str | None,
+        max_sweeps: int,
+        tol: float,
+        jobs: int | None,
+        **rest: Any,
+    ) -> int:
+        model_options = {
+            "max_rank": max_rank,
+            "outliers": not no_outliers,
+            "noise": noise,
+            "noise_modes": noise_modes,
+            "outlier_modes": outlier_modes,
+            "outlier_kind": outlier_kind,
+            "transform": transform,
+            "max_sweeps": max_sweeps,
+            "tol": tol,
+            "n_jobs": jobs,
+        }
+        return command(model_options=model_options, **rest)
+
+    decorated: Callable[..., int] = collected
+    for option in (
+        click.option("--jobs", type=int, help="Threads to work with; -1 for all cores  [default: 1]."),
+        click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry."),
+        click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up."),
+        click.option(
+            "--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or logarithm of the data."
+        ),
+        click.option(
+            "--outlier-kind",
+            type=click.Choice(OUTLIER_KINDS),
+            default=DEFAULTS.outlier_kind,
+            show_default=True,
+            help="Whether outliers are added to the data or stand in their place.",
+        ),
+        click.option(
+            "--outlier-modes",
+            metavar="A,B",
+            callback=_modes,
+            help="Modes along which an outlier is shared, counted from 0, as by the colours of a pixel.",
+        ),
+        click.option(
+            "--noise-modes", metavar="A,B", callback=_modes, help="Modes along which the noise differs, counted from 0."
+        ),
+        click.option(
+            "--noise",
+            type=click.Choice(NOISES),
+            default=DEFAULTS.noise,
+            show_default=True,
+            help="One noise level, one per slice, or as the bound decides.",
+        ),
+        click.option("--no-outliers", is_flag=True, help="Fit a model without outliers."),
+        click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100]."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:
+    from brtf.observations import observe
+    from brtf.readers import read_mask, read_tensor
+
+    columns = None if index is None else [name.strip() for name in index.split(",")]
+    tensor = read_tensor(source, key=key, index=columns, value=value)
+    return observe(tensor, None if mask is None else read_mask(mask))

@@ -1,0 +1,76 @@
+"""What leaves a command: exit codes, tables, JSON, one-line complaints, and files that arrive all together or never."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+DONE, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+@contextmanager
+def staged(directory: Path | None) -> Iterator[Path | None]:
+    """A place to write: its files move to the directory together in the end, and vanish if something fails."""
+    if directory is None:
+        yield None
+        return
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".brtf-", dir=directory) as staging:
+            yield Path(staging)
+            for file in Path(staging).iterdir():
+                os.replace(file, directory / file.name)
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # not empty: then something in it is worth keeping
+                directory.rmdir()
+        raise
+
+
+def written_text(written: Iterable[Path]) -> str:
+    """The sentence that says which files were written."""
+    listed = ", ".join(map(str, written))
+    return f"\nWrote {listed}." if listed else "\nNothing was written; pass --out DIR to keep the results."
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells, in columns as wide as they need to be."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print one JSON object."""
+    click.echo(json.dumps(_finite(document), allow_nan=False, indent=2))
+
+
+def _finite(document: Any) -> Any:
+    """The document with null for NaN and infinities, which JSON does not have."""
+    if isinstance(document, dict):
+        return {name: _finite(entry) for name, entry in document.items()}
+    if isinstance(document, list):
+        return [_finite(entry) for entry in document]
+    return None if isinstance(document, float) and not math.isfinite(document) else document
+
+
+def complain(kind: str, message: object) -> None:
+    """One line on stderr, an error or a warning."""
+    click.echo(f"brtf: {kind}: {' '.join(str(message).split())}", err=True)
+
+
+def sentence(error: Exception) -> str:
+    """What an exception has to say."""
+    if isinstance(error, OSError) and error.strerror is not None and error.filename is not None:
+        return f"{error.filename}: {error.strerror}."
+    return str(error) or type(error).__name__

@@ -1,0 +1,48 @@
+"""``brtf show``: what a saved fit found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from brtf.cli.options import json_option
+from brtf.cli.output import DONE, print_json, table
+
+TRACE_LINES = 5
+
+
+@click.command()
+@click.argument("result", metavar="RESULT.brtf", type=click.Path(path_type=Path))
+@json_option
+def show(result: Path, as_json: bool) -> int:
+    """Print what a saved fit found: the summary, the strength of every component, the end of the trace.
+
+    The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
+    transformed data if a transform was fitted.
+    """
+    from brtf.estimator import load
+    from brtf.summary import fitted_to
+    from brtf.views import component_strengths
+
+    model = load(result)
+    summary = model.summary()
+    strengths = component_strengths(model.result_).tolist()
+    trace = model.trace_[-TRACE_LINES:]
+    names = trace.dtype.names or ()
+    if as_json:
+        records = [dict(zip(names, record, strict=True)) for record in trace.tolist()]
+        print_json({**summary.numbers, "component_strengths": strengths, "trace": records})
+        return DONE
+    click.echo(summary)
+    units = fitted_to(summary.numbers["transform"])
+    click.echo(f"\nStrength of the components (root mean square, in the units of {units})")
+    click.echo(table([(str(component), f"{strength:.4g}") for component, strength in enumerate(strengths)]))
+    click.echo(f"\nLast sweeps of {len(model.trace_)}")
+    click.echo(table([names, *([_cell(entry) for entry in record] for record in trace.tolist())]))
+    return DONE
+
+
+def _cell(entry: Any) -> str:
+    return f"{entry:.8g}" if isinstance(entry, float) else str(entry)

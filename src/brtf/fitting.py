@@ -1,0 +1,97 @@
+"""From observations and settings to a result: what happens around the inference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+from tqdm import tqdm
+
+from brtf import __version__
+from brtf.inference import run
+from brtf.memory import check_memory
+from brtf.observations import Observations, warn_empty_slices
+from brtf.result import Result
+from brtf.settings import Settings
+from brtf.streaming import absorb, place_last
+from brtf.trace import Record
+from brtf.transforms import TRANSFORMS
+
+FEWEST_HELD_BACK = 20
+"""With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
+
+
+def fit(observations: Observations, settings: Settings, rng: np.random.Generator, *, progress: bool) -> Result:
+    """Fit the model to the observations."""
+    transform = TRANSFORMS[settings.transform]()
+    transform.check(observations)
+    held_back = None
+    if settings.calibrate is not None:
+        observations, held_back = _hold_back(observations, rng)
+    warn_empty_slices(observations)
+    _check_fit_memory(observations, settings)
+    modelled = transform.apply(observations)
+    observations = replace(observations, scale=modelled.scale)
+    started = time.perf_counter()
+    with _progress_bar(settings.max_sweeps, shown=progress) as show:
+        fitted = run(modelled, settings, rng, show)
+    seconds = time.perf_counter() - started
+    return Result(
+        observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__, held_back
+    )
+
+
+def fit_on(block: Observations, earlier: Result, *, progress: bool) -> Result:
+    """Go on from an earlier fit with a block of new slices of the first mode, with its settings."""
+    settings = earlier.settings
+    if earlier.held_back is not None:
+        raise ValueError(
+            "partial_fit cannot go on from a fit whose intervals are calibrated by entries held back, got "
+            f"calibrate={settings.calibrate!r}. Fit with calibrate=None."
+        )
+    _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
+    started = time.perf_counter()
+    with _progress_bar(settings.max_sweeps, shown=progress) as show:
+        fitted = absorb(earlier.as_modelled(block), earlier.state, settings, show)
+    seconds = time.perf_counter() - started
+    observations = place_last(block, earlier.observations)
+    return Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+
+
+def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:
+    """What to fit, and a random one in twenty of the entries, by which the intervals are calibrated."""
+    n_observed = observations.n_observed
+    n_held_back = n_observed // 20
+    if n_held_back < FEWEST_HELD_BACK:
+        raise ValueError(
+            f'calibrate="conformal" holds back 5 % of the observed entries and needs at least {FEWEST_HELD_BACK} of '
+            f"them, but Y has {n_observed} observed entries, which gives {n_held_back}. "
+            f"Give at least {20 * FEWEST_HELD_BACK}, or use calibrate=None."
+        )
+    held_back = np.zeros(n_observed, dtype=bool)
+    held_back[rng.choice(n_observed, n_held_back, replace=False)] = True
+    return observations.select(~held_back), observations.select(held_back)
+
+
+def _check_fit_memory(observations: Observations, settings: Settings) -> None:
+    """Refuse before allocating: every row of every mode holds a few R×R matrices."""
+    rank = settings.rank_limit(observations.shape)
+    shared = observations.layout == "complete" and settings.inference == "paper"
+    n_matrices = 1 if shared else 4
+    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank * rank + 8 * observations.n_observed)
+    check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
+
+
+@contextmanager
+def _progress_bar(n_sweeps: int, *, shown: bool) -> Iterator[Callable[[Record], None]]:
+    """A function that shows every record on a bar, if it is to be shown."""
+    with tqdm(total=n_sweeps, unit="sweep", disable=not shown) as bar:
+
+        def show(record: Record) -> None:
+            bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
+            bar.update(record.sweep - bar.n)
+
+        yield show
