@@ -80,23 +80,33 @@ def write_archive(path: str | os.PathLike[str], header: Mapping[str, Any], array
     OSError
         The disk refuses.
     """
-    target = os.path.realpath(path)
-    _require_regular_file(target)
     stored = {name: _as_stored(name, arrays[name]) for name in sorted(arrays)}
     members = {_HEADER: (_encode_header(header, stored), b"")} | {
         f"{name}.npy": (_npy_header(array.dtype, array.shape), _raw_bytes(array)) for name, array in stored.items()
     }
+    with atomic_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for member_name, parts in members.items():
+            with archive.open(_member(member_name, sum(map(len, parts))), "w") as member:
+                for part in parts:
+                    member.write(part)
+
+
+@contextlib.contextmanager
+def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file to write that takes the name `path` when all is written, and leaves no trace where something fails.
+
+    An existing regular file is replaced and keeps its permissions; a link is followed. A ValueError says that `path`
+    is a directory or a device.
+    """
+    target = os.path.realpath(path)
+    _require_regular_file(target)
     directory = os.path.dirname(target)
     partial = os.path.join(directory, f".brtf-{secrets.token_hex(8)}.part")
     try:
         with open(partial, "xb") as file:
             if os.path.exists(target):  # before any content: a private file is at no moment readable by others
                 shutil.copymode(target, partial)
-            with zipfile.ZipFile(file, "w") as archive:
-                for member_name, parts in members.items():
-                    with archive.open(_member(member_name, sum(map(len, parts))), "w") as member:
-                        for part in parts:
-                            member.write(part)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
@@ -154,7 +164,7 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 def _require_regular_file(path: str) -> None:
     """Refuse what exists but is not a file: replacing a device or waiting on a pipe helps nobody."""
     if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"{path} is a directory or a device; give the path of one .brtf file.")
+        raise ValueError(f"{path} is a directory or a device; give the path of one file.")
 
 
 def _as_stored(name: str, array: NDArray[Any]) -> NDArray[Any]:
