@@ -45,12 +45,15 @@ ORDER = (
     "ranks",
     "datasets",
     "metrics",
+    "reels",
+    "video",
+    "foreground",
     "__init__",
     "cli",
 )
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
-HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click")
+HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click", "av", "PIL")
 
 
 def place(module):
