@@ -22,6 +22,7 @@ COMMANDS = (
     "fit",
     "show",
     "evaluate",
+    "video",
 )
 
 
