@@ -58,6 +58,9 @@ ORDER = (
     "ranks",
     "datasets",
     "metrics",
+    "reels",
+    "video",
+    "foreground",
     "__init__",
     "cli",
 )
@@ -78,6 +81,7 @@ HEAVY = (
     "PIL",
     "jinja2",
     "numba",
+    "av",
     "click",
 )
 
