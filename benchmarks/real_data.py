@@ -5,7 +5,10 @@ project; sets that are not found are skipped and said so. Every fit is one line 
 
 - Birmingham parking (30 × 77 × 18) and Hangzhou metro (80 × 25 × 108): random entries hidden by the masks of the
   published comparison (github.com/xinychen/transdim), RMSE and MAPE on them;
-- CDnet "highway", grey, half size (19200 × 151): pixels × frames, noise per pixel; the mask is outlier_probability > ½;
+- CDnet "highway", half size: grey, pixels × frames (19200 × 151), and every fourth frame in colour, pixels × colours ×
+  frames (19200 × 3 × 76), noise per pixel, outliers shared by the colours; the mask is outlier_probability > ½;
+- CMU PIE faces (1024 × 10 × 5 × 10, pixels × persons × poses × lights) with Poisson noise and 10 % salt and pepper:
+  error against the clean images;
 - claus (5 × 201 × 61): correlation of the three scores with the known concentrations;
 - sugar (268 × 53 × 7): half of the entries hidden, coverage of 95 % intervals and log predictive density.
 """
@@ -13,8 +16,10 @@ project; sets that are not found are skipped and said so. Every fit is one line 
 from __future__ import annotations
 
 import argparse
+import io
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +29,10 @@ from numpy.typing import NDArray
 from scipy.io import loadmat
 
 from brtf import BRTF
-from brtf.metrics import best_f_measure, f_measure
+from brtf.metrics import best_f_measure, f_measure, psnr, rrse
 
 Array = NDArray[Any]
+PARTS = ("input", "groundtruth")
 
 
 def fit(observed: Array, **options: Any) -> tuple[BRTF, float]:
@@ -68,18 +74,55 @@ def highway(data: Path, **options: Any) -> str:
     with np.load(data / "cdnet_highway" / "highway_gray_half.npz") as clip:
         video, labels = clip["video"].astype(np.float32), clip["gt"]
     pixels = video.reshape(-1, video.shape[-1])
-    labels = labels.reshape(pixels.shape)
+    return foreground(pixels, labels.reshape(pixels.shape), **options)
+
+
+def colour_highway(data: Path, **options: Any) -> str:
+    """The same in colour, every fourth frame."""
+    from PIL import Image
+
+    with zipfile.ZipFile(data / "cdnet_highway" / "highway_frames.zip") as clip:
+        names = [sorted(n for n in clip.namelist() if f"{part}/" in n and n[-4:] in (".jpg", ".png")) for part in PARTS]
+        frames, masks = [], []
+        for frame, mask in list(zip(*names, strict=True))[::4]:
+            frames.append(np.asarray(Image.open(io.BytesIO(clip.read(frame))).resize((160, 120), Image.Resampling.BOX)))
+            small = Image.open(io.BytesIO(clip.read(mask))).resize((160, 120), Image.Resampling.NEAREST)
+            masks.append(np.asarray(small))
+    pixels = np.stack(frames, axis=-1).reshape(120 * 160, 3, -1).astype(np.float32)
+    return foreground(pixels, np.stack(masks, axis=-1).reshape(120 * 160, -1), **options)
+
+
+def foreground(pixels: Array, labels: Array, **options: Any) -> str:
+    """F-measure of the model's own decision, beside distances from the median frame."""
     moving, ignored = labels == 255, (labels == 85) | (labels == 170)
-    distance = np.abs(pixels - np.median(pixels, axis=1, keepdims=True))
-    robust = distance / (1.4826 * np.median(distance, axis=1, keepdims=True) + 1)
+    distance = np.abs(pixels - np.median(pixels, axis=-1, keepdims=True))
+    robust = distance / (1.4826 * np.median(distance, axis=-1, keepdims=True) + 1)
     model, seconds = fit(pixels, **options)
-    own = f_measure(model.outlier_probability() > 0.5, moving, ignore=ignored)
+    probability = model.outlier_probability()
+    if pixels.ndim == 3:
+        probability, distance, robust = probability.max(axis=1), distance.max(axis=1), robust.max(axis=1)
+    own = f_measure(probability > 0.5, moving, ignore=ignored)
     median = best_f_measure(distance, moving, ignore=ignored)[0]
     scaled = f_measure(robust > 3, moving, ignore=ignored)
     return (
         f"F {own:.3f} (median background at its best threshold {median:.3f}, per-pixel MAD at z > 3 {scaled:.3f}), "
         f"rank {model.rank_}, "
         f"outlier rate {model.outlier_rate_:.3f}, {seconds:.0f} s"
+    )
+
+
+def faces(data: Path, **options: Any) -> str:
+    """Faces with photon noise and salt and pepper, against the clean ones."""
+    with np.load(data / "pie_faces" / "pie_1024x10x5x21.npz") as content:
+        clean = content["X"][:, :, :, :10].astype(float)
+    rng = np.random.default_rng(0)
+    hit = rng.random(clean.shape) < 0.1
+    noisy = np.where(hit, np.where(rng.random(clean.shape) < 0.5, 0.0, 255.0), rng.poisson(clean))
+    model, seconds = fit(noisy, **options)
+    flagged = model.outlier_probability() > 0.5
+    return (
+        f"RRSE {rrse(model.low_rank(), clean):.4f}, PSNR {psnr(model.low_rank(), clean):.2f} dB, rank {model.rank_}, "
+        f"{flagged[hit].mean():.3f} of the hits and {flagged[~hit].mean():.4f} of the others flagged, {seconds:.0f} s"
     )
 
 
@@ -114,6 +157,8 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
         options = {"max_rank": 40, "transform": "sqrt"}
         yield job(f"Hangzhou, {missing:.0%} hidden", traffic, "Hangzhou", missing, **options)
     yield job("CDnet highway, grey", highway, max_rank=2, noise="per-slice")
+    yield job("CDnet highway, colour", colour_highway, max_rank=3, noise="per-slice", outlier_modes=(1,))
+    yield job("PIE faces, salt and pepper", faces, max_rank=300, outlier_kind="replacement")
     yield job("claus", claus, max_rank=3, outliers=False)
     yield job("sugar, half hidden", sugar, max_rank=20, noise="auto")
 
