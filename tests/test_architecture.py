@@ -49,6 +49,7 @@ ORDER = (
     "datasets",
     "metrics",
     "__init__",
+    "bench",
     "cli",
 )
 # These know nothing of the model.

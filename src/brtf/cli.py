@@ -20,6 +20,7 @@ import click
 import numpy as np
 
 from brtf import __version__
+from brtf.bench.command import bench
 from brtf.evaluation import PATTERNS
 from brtf.settings import INFERENCES, INITS, NOISES, TRANSFORMS, Settings
 
@@ -69,6 +70,9 @@ def main(context: click.Context) -> int:
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
     return DONE
+
+
+main.add_command(bench)
 
 
 def _reads_input(command: Callable[..., int]) -> Callable[..., int]:
