@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint oracle real clean
+.PHONY: demo test test-slow lint oracle bench real clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -17,6 +17,10 @@ test-slow: .venv/installed
 # How close a fit that is told nothing comes to least squares that knows the outliers and the rank (about ten minutes).
 oracle: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --seeds 10 --write docs/accuracy.md
+
+# Speed and memory against references measured in the same run (a few minutes; leave the machine alone meanwhile).
+bench: .venv/installed
+	$(BIN)/brtf bench --write docs/performance.md
 
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed

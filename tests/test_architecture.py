@@ -62,6 +62,7 @@ ORDER = (
     "video",
     "foreground",
     "__init__",
+    "bench",
     "cli",
 )
 # Methods that only hand a result on to what describes it.

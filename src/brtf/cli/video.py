@@ -60,8 +60,8 @@ def video(
     and outliers shared by the colours. A pixel is foreground when it is more likely an outlier than not.
 
     Writes into DIR: background.mp4, foreground.mp4 (on grey) and mask.mp4, for any browser, result.brtf (all of it, for
-    `brtf show` and `brtf.load`) and report.html, a page with the frames. Pixels that were dropped are never foreground, but with --clean they take after
-    their neighbours.
+    `brtf show` and `brtf.load`) and report.html, a page with the frames. Pixels that were dropped are never foreground,
+    but with --clean they take after their neighbours.
     """
     from brtf.estimator import BRTF
     from brtf.foreground import foreground_probability, smooth_mask

@@ -1,0 +1,49 @@
+"""``brtf bench``: speed and memory as ratios."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+N_TARGETS = 8
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Small stand-ins and few repeats: seconds, and only roughly right.")
+@click.option(
+    "--target",
+    "targets",
+    type=click.IntRange(1, N_TARGETS),
+    multiple=True,
+    help="Only this target; may be given several times.",
+)
+@click.option("--repeats", type=click.IntRange(min=1), help="Runs of which the fastest counts  [default: 5, quick 1].")
+@click.option("--write", metavar="FILE", type=click.Path(path_type=Path), help="Write the page in Markdown, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Path | None, as_json: bool) -> int:
+    """Speed and memory on this machine, as ratios to references measured in the same run.
+
+    Sweeps against copies of the data and products of dense matrices, whole fits against other programs where they are
+    installed, memory against the data. A few minutes, or seconds with --quick; leave the machine alone meanwhile.
+    """
+    from tqdm import tqdm
+
+    from brtf.bench.measure import Effort
+    from brtf.bench.page import machine, measure, page, text
+
+    effort = Effort(quick, repeats or (1 if quick else 5))
+    words = machine(effort)
+    chosen = targets or tuple(range(1, N_TARGETS + 1))
+    rows = list(tqdm(measure(effort, chosen), desc="rows", unit="", disable=not sys.stderr.isatty(), leave=False))
+    if as_json:
+        click.echo(json.dumps({**words, "rows": [{**asdict(row), "met": row.met} for row in rows]}, indent=2))
+    else:
+        click.echo("\n".join(f"{name}: {value}" for name, value in words.items()) + "\n")
+        click.echo(text(rows))
+    if write is not None:
+        write.write_text(page(rows, words, effort), encoding="utf-8")
+    return 0

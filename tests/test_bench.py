@@ -1,0 +1,80 @@
+"""The benchmark measures everything it promises, in turns, and says so; how fast anything is, is not tested."""
+
+import json
+import re
+import socket
+
+import pytest
+from click.testing import CliRunner
+
+from brtf import cli
+from brtf.bench import fits, measure, page, peers
+from brtf.cli import bench as command
+
+
+def run(*arguments):
+    outcome = CliRunner().invoke(cli.main, ["bench", *arguments])
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """One quick run of the command: its JSON and the page it wrote."""
+    path = tmp_path_factory.mktemp("bench") / "performance.md"
+    return json.loads(run("--quick", "--json", "--write", str(path))), path.read_text(encoding="utf-8")
+
+
+def test_every_target_has_its_rows(measured):
+    rows = measured[0]["rows"]
+    assert {row["target"] for row in rows} == set(page.MEASUREMENTS) == set(range(1, command.N_TARGETS + 1))
+    counts = {target: sum(row["target"] == target for row in rows) for target in page.MEASUREMENTS}
+    assert counts == {1: 3, 2: 6, 3: 2, 4: 3, 5: 1, 6: 3, 7: 3, 8: 2}
+
+
+def test_every_row_is_a_positive_number_or_says_why_not(measured):
+    for row in measured[0]["rows"]:
+        if row["value"] is None:
+            assert "skipped" in row["against"]
+        elif "to the power of" not in row["what"]:  # small stand-ins need not grow at all
+            assert row["value"] > 0
+
+
+def test_the_page_holds_every_row_and_names_no_host(measured):
+    document, written = measured
+    for row in document["rows"]:
+        assert any(row["what"] in line and row["against"] in line for line in written.splitlines())
+    assert re.search(r"^- Machine: \d+ cores", written, re.MULTILINE)
+    assert "numpy" in written
+    assert socket.gethostname() not in written
+
+
+def test_a_single_target_as_text():
+    lines = run("--quick", "--target", "2").splitlines()
+    table = lines[lines.index("") + 1 :]
+    assert table[0].split()[:2] == ["target", "value"]
+    assert len(table) == 7
+    assert all(line.startswith("2 ") and "row Grams" in line for line in table[1:])
+
+
+def test_a_peer_that_is_not_installed_is_skipped_with_a_word(monkeypatch):
+    monkeypatch.setattr(fits, "PEERS", (peers.Peer("no_such_package", "nobody", lambda data: data.observed),))
+    monkeypatch.setattr(fits, "_own", lambda data: data.low_rank)
+    (row,) = fits.whole_fits(measure.Effort(quick=True, n_repeats=1))
+    assert row.value is None
+    assert row.met is None
+    assert "no_such_package is not installed" in row.against
+
+
+def test_tasks_take_turns_and_the_fastest_run_counts():
+    calls, times = [], iter([0.0, 5.0, 5.0, 6.0, 6.0, 7.0, 7.0, 10.0])
+    tasks = {name: lambda name=name: calls.append(name) for name in "ab"}
+    assert measure.fastest(tasks, 2, clock=lambda: next(times)) == {"a": 1.0, "b": 1.0}
+    assert "".join(calls) == "ababab"  # the first round is not counted
+
+
+@pytest.mark.parametrize(
+    ("value", "at_least", "met"), [(1.9, False, True), (2.1, False, False), (2.1, True, True), (None, False, None)]
+)
+def test_a_target_is_met_from_its_side(value, at_least, met):
+    assert measure.Row(1, "", value, "", 2.0, at_least).met is met
