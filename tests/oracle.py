@@ -20,10 +20,12 @@ from brtf import calibrated
 from brtf.calibrated import with_noise
 from brtf.calibration import LARGEST_PRECISION, PROBABILITY_RANGE, Histogram, NoisePrior
 from brtf.distributions import Gamma, RowGaussians
+from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Observations, observe, robust_scale
 from brtf.starts import entry_values
+from brtf.tables import EvidenceTable
 from brtf.updates import (
     fit_at_entries,
     learn_outlier_prior,
@@ -223,6 +225,56 @@ def contract(matrices: Sequence[Array], entries: Sequence[Index], entry_values: 
             product = product * matrices[k][index[k]]
         found[index[mode]] += product
     return found
+
+
+def contract_one(
+    matrix: Array, entries: Sequence[Index], entry_values: Sequence[float], mode: int, shape: Index
+) -> Array:
+    """T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c], the other modes in their order."""
+    found = np.zeros((*shape[:mode], *shape[mode + 1 :], matrix.shape[1]))
+    for index, value in zip(entries, entry_values, strict=True):
+        found[index[:mode] + index[mode + 1 :]] += value * matrix[index[mode]]
+    return found
+
+
+def look_up(table: EvidenceTable, rho: Sequence[float]) -> tuple[list[float], list[float]]:
+    """ln f and −2 d ln f/dρ from the segment that holds ρ, found by going through all of them."""
+    log_evidence, weight = [], []
+    below, *segments, (end, _, value, slope, *_) = table.rows.tolist()
+    for one in rho:
+        if one >= end:  # ln f ∝ ln ρ from there on
+            log_evidence.append(value + slope * end * np.log(one / end))
+            weight.append(-2.0 * slope * end / one)
+            continue
+        lower, per_width, c0, c1, c2, c3 = below
+        for row in segments:
+            if row[0] <= one:
+                lower, per_width, c0, c1, c2, c3 = row
+        t = (one - lower) * per_width
+        log_evidence.append(c0 + c1 * t + c2 * t**2 + c3 * t**3)
+        weight.append(-2.0 * (c1 + 2 * c2 * t + 3 * c3 * t**2) * per_width)
+    return log_evidence, weight
+
+
+def count_deviations(deviation: Sequence[float], share: Sequence[float]) -> tuple[Array, Array]:
+    """Number and sum of D in bins that cut every octave into 2^LOG2_BINS equal parts."""
+    counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+    for one, amount in zip(deviation, share, strict=True):
+        place = 0
+        for octave in range(FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE):
+            for part in range(1 << LOG2_BINS):
+                if one >= 2.0**octave * (1.0 + part / (1 << LOG2_BINS)):
+                    place = ((octave - FIRST_BIN_OCTAVE) << LOG2_BINS) + part
+        counts[place] += amount
+        totals[place] += amount * one
+    return counts, totals
+
+
+def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
+    """P_i⁻¹ h_i, P_i⁻¹ and −ln|P_i|; one P for all rows or one each."""
+    covs = np.array([np.linalg.inv(matrix) for matrix in precision])
+    means = [covs[i if len(covs) == len(linear) else 0] @ row for i, row in enumerate(linear)]
+    return np.array(means).reshape(linear.shape), covs, np.array([-np.linalg.slogdet(p)[1] for p in precision])
 
 
 # Updates
