@@ -22,7 +22,7 @@ from brtf.calibration import LARGEST_PRECISION, PROBABILITY_RANGE, Histogram, No
 from brtf.distributions import Gamma, RowGaussians
 from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
-from brtf.model import MeanFieldOutliers, Prior, State
+from brtf.model import MeanFieldOutliers, Prior, ReplacementLaw, State
 from brtf.observations import Observations, observe, robust_scale
 from brtf.starts import entry_values
 from brtf.tables import EvidenceTable
@@ -707,3 +707,66 @@ def log_evidence(case: Case, n_draws: int, rng: np.random.Generator) -> tuple[fl
     peak = likelihood.max()
     shares = np.exp(likelihood - peak)
     return float(np.log(shares.mean()) + peak), float(shares.std() / shares.mean() / np.sqrt(n_draws))
+
+
+# Outliers that hang together
+
+
+def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
+    """Σ ln p(y | q) with every z tried: all 2^G assignments of G groups; and how probable each entry is an outlier.
+
+    Noise alone: ½(E ln τ + E ln ω − ln 2π) + ln f₀(τ̄ ω̄ D). An outlier: the same with f₁, or ln h(y) where it replaces.
+    κ must be 1: only then is it the evidence of a model.
+    """
+    model, structure, slices = state.outliers, state.structure, state.slices
+    if not isinstance(model, SlabModel) or structure is None or structure.n_channels != 1.0:
+        raise TypeError("The state has no structure to enumerate.")
+    shape, entries, tau = case.problem.shape, case.problem.entries, float(mean_of(state.tau))
+    values, x = case.values, low_rank_at([rows.mean for rows in state.factors], entries)
+    variances = variance_at(state.factors, entries)
+    groups: dict[Index, list[int]] = {}
+    logs = np.zeros((2, len(entries)))
+    rates = np.zeros((2, len(entries)))
+    for m, index in enumerate(entries):
+        groups.setdefault(tuple(i for k, i in enumerate(index) if k not in structure.modes), []).append(m)
+        rho = tau * ((values[m] - x[m]) ** 2 + variances[m])
+        counted = float(digamma(state.tau.concentration) - np.log(state.tau.rate)) - np.log(2 * np.pi)
+        if slices is not None:
+            place = position_along(index, slices.modes, shape)
+            rho *= float(mean_of(slices.precision)[place])
+            counted += float(digamma(slices.precision.concentration[place]) - np.log(slices.precision.rate[place]))
+        log_spike, _, log_slab, _ = model.branches(np.array([rho]))
+        logs[:, m] = log_spike[0] + 0.5 * counted, log_slab[0] + 0.5 * counted
+        if structure.law is not None:
+            logs[1, m] = np.log(replacement_density(structure.law, values[m]))
+        rates[:, m] = np.log1p(-model.probability), np.log(model.probability)
+        if structure.rates is not None:
+            place = position_along(index, structure.rates.modes, shape)
+            outlying, regular = structure.rates.outlying[place], structure.rates.regular[place]
+            together = digamma(outlying + regular)
+            rates[:, m] = digamma(regular) - together, digamma(outlying) - together
+    of_groups = np.array([[rates[z, group[0]] + logs[z, group].sum() for group in groups.values()] for z in (0, 1)])
+    assigned = np.array(list(itertools.product((0, 1), repeat=len(groups))))
+    terms = of_groups[assigned, np.arange(len(groups))].sum(axis=1)
+    evidence = float(np.logaddexp.reduce(terms))
+    probability = np.zeros(len(entries))
+    for g, members in enumerate(groups.values()):
+        probability[members] = np.exp(terms - evidence) @ assigned[:, g]
+    return evidence, list(probability)
+
+
+def position_along(index: Index, modes: Sequence[int], shape: Index) -> int:
+    """Where an entry stands along the given modes, numbered in C order over them."""
+    place = 0
+    for mode in modes:
+        place = place * shape[mode] + index[mode]
+    return place
+
+
+def replacement_density(law: ReplacementLaw, value: float) -> float:
+    """The density of the bin that holds a value; the last bin holds its upper end too."""
+    edges = np.linspace(law.lowest, law.highest, law.density.size + 1)
+    for k in range(law.density.size):
+        if value < edges[k + 1]:
+            return float(law.density[k])
+    return float(law.density[-1])

@@ -6,7 +6,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -193,8 +193,8 @@ class BRTF(BaseEstimator):
             outliers=self.__dict__["outliers"],
             init=self.init,
             noise=self.noise,
-            noise_modes=None if self.noise_modes is None else tuple(self.noise_modes),
-            outlier_modes=None if self.outlier_modes is None else tuple(self.outlier_modes),
+            noise_modes=_as_tuple(self.noise_modes),
+            outlier_modes=_as_tuple(self.outlier_modes),
             outlier_kind=self.outlier_kind,
             calibrate=self.calibrate,
             transform=self.__dict__["transform"],
@@ -508,6 +508,11 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
     held_back = np.zeros(n_observed, dtype=bool)
     held_back[rng.choice(n_observed, n_held_back, replace=False)] = True
     return observations.select(~held_back), observations.select(held_back)
+
+
+def _as_tuple(modes: Any) -> Any:
+    """Any sequence of modes as a tuple; what is none is left for the settings to refuse."""
+    return tuple(modes) if isinstance(modes, Iterable) and not isinstance(modes, str) else modes
 
 
 def _mask_argument(positional: Any, mask: Any) -> Any:
