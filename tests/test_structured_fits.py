@@ -67,6 +67,18 @@ def test_the_structure_is_found(fit):
     assert np.mean(model.noise_variance_) == pytest.approx(0.01, rel=0.15)
 
 
+def test_the_structure_is_worth_it(fit):
+    """Shared outliers no larger than a few times the noise, and a sensor stuck within the range of its data."""
+    kind, low_rank, hit, data, model = fit
+    if kind not in ("shared", "replaced"):
+        return
+    plain = BRTF(random_state=0).fit(data)
+    found, other = (f_measure(fitted.outlier_probability() > 0.5, hit) for fitted in (model, plain))
+    assert found > other + 0.15
+    errors = [rrse(fitted.low_rank(), low_rank) for fitted in (model, plain)]
+    assert errors[0] < (0.95 if kind == "shared" else 0.3) * errors[1]
+
+
 def test_outliers_and_what_is_left_without_them(fit):
     kind, _, _, data, model = fit
     probability, outliers = model.outlier_probability(), model.outliers()
