@@ -100,7 +100,7 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
     target = out if mode == 0 else out[block.rows]
     fibres = _fibres(block)
     if mode == len(block.shape) - 1:
-        _gather_fibres(fibres, entry_values, own, target.reshape(-1, out.shape[-1]))
+        _gather_fibres(fibres, entry_values, own, target.reshape(fibres.shape[0], out.shape[-1]))
         return
     n_before = 1 if mode == 0 else (block.rows.stop - block.rows.start) * math.prod(block.shape[1:mode])
     split = fibres.reshape(n_before, own.shape[0], -1)

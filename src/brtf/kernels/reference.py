@@ -143,7 +143,7 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     The exponent of ρ is its octave, the leading bits of its mantissa the segment.
     """
     mantissa, exponent = np.frexp(np.where(np.isfinite(rho), rho, 1.0))  # ρ = mantissa · 2^exponent, from [½, 1)
-    octave = exponent.astype(np.int64) - 1 - FIRST_OCTAVE
+    octave = np.where(rho > 0, exponent.astype(np.int64) - 1 - FIRST_OCTAVE, -1)
     inside = np.clip(octave, 0, LAST_OCTAVE - FIRST_OCTAVE - 1)
     segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
     row = table.first[inside] + segment
