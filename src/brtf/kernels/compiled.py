@@ -11,18 +11,18 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from brtf.distributions import Array
-from brtf.kernels import reference
+from brtf.kernels import masked, reference
+from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
     LOG2_BINS,
     N_BINS,
+    as_matrix,
     khatri_rao,
     left_variance,
-    reduce_mode,
     rows_of_block,
     symmetric_multiplicity,
 )
@@ -34,9 +34,6 @@ DENSE_SHARE = 0.4
 LARGEST_OWN_SOLVE = 48
 """Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
 
-_compile = njit(cache=True, nogil=True)
-_compile_sums = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})  # sums in any order: SIMD
-
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries, (m,)."""
@@ -46,8 +43,11 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
         return out
     if block.mask is None:
         return reference.low_rank_at(block, matrices)
+    if _is_dense(block):
+        rows, columns = as_matrix(rows_of_block(block, matrices))
+        return _compressed(block, khatri_rao(rows) @ khatri_rao(columns).T)
     *left, last = rows_of_block(block, matrices)
-    return _products_at(block.mask, khatri_rao(left), last)
+    return _products_at(block, khatri_rao(left), last)
 
 
 def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]) -> Array:
@@ -63,7 +63,8 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
     covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
     spread, product = left_variance(block, outers, moments, covs)
     left = np.hstack([spread * multiplicity, product * multiplicity])
-    return _products_at(block.mask, left, np.hstack([moments[-1], covs[-1]]))
+    last = np.hstack([moments[-1], covs[-1]])
+    return _compressed(block, left @ last.T) if _is_dense(block) else _products_at(block, left, last)
 
 
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
@@ -74,21 +75,17 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
     if _is_dense(block):
         reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
         return
-    *left, last = rows_of_block(block, matrices)
-    mask = _fibres(block)
+    *left, last = map(np.ascontiguousarray, rows_of_block(block, matrices))
     if mode == len(left):
-        _scatter_fibres(mask, entry_values, khatri_rao(left), out)
+        others, inner = (left[0], khatri_rao(left[1:])) if len(left) > 1 else (np.ones((1, last.shape[1])), left[0])
+        slabs = _fibres(block).reshape(len(others), len(inner), -1)
+        masked.spread_onto(slabs, entry_values, inner, others, out)
         return
-    gathered = np.zeros((mask.shape[0], last.shape[1]))
-    _gather_fibres(mask, entry_values, np.ascontiguousarray(last), gathered)
-    partial = gathered.reshape(*(matrix.shape[0] for matrix in left), last.shape[1])
-    for k in range(len(left) - 1, -1, -1):
-        if k != mode:
-            partial = reduce_mode(partial, left[k], k)
-    if mode == 0:
-        out[block.rows] += partial
-    else:
-        out += partial
+    rest = [matrix for k, matrix in enumerate(left) if k != mode]
+    others = khatri_rao(rest) if rest else np.ones((1, last.shape[1]))
+    n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
+    target = out[block.rows] if mode == 0 else out
+    masked.gather_onto(_fibres(block), entry_values, last, others, len(left[mode]), n_after, target)
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
@@ -100,11 +97,11 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
     target = out if mode == 0 else out[block.rows]
     fibres = _fibres(block)
     if mode == len(block.shape) - 1:
-        _gather_fibres(fibres, entry_values, own, target.reshape(fibres.shape[0], out.shape[-1]))
+        masked.gather(fibres, entry_values, own, target.reshape(fibres.shape[0], out.shape[-1]))
         return
     n_before = 1 if mode == 0 else (block.rows.stop - block.rows.start) * math.prod(block.shape[1:mode])
     split = fibres.reshape(n_before, own.shape[0], -1)
-    _spread_fibres(split, entry_values, own, target.reshape(n_before, split.shape[2], out.shape[-1]))
+    masked.spread(split, entry_values, own, target.reshape(n_before, split.shape[2], out.shape[-1]))
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
@@ -159,120 +156,30 @@ def _is_dense(block: Block) -> bool:
 def _dense(block: Block, entry_values: Array) -> Array:
     if block.mask is None:
         return reference.dense_block(block, entry_values)
-    dense = np.zeros(block.mask.shape)
-    _expand(block.mask.reshape(-1), entry_values, dense.reshape(-1))
+    dense = np.empty(block.mask.shape)
+    masked.expand(block.mask.reshape(-1), entry_values, dense.reshape(-1))
     return dense
 
 
-def _products_at(mask: NDArray[np.bool_], left: Array, last: Array) -> Array:
+def _compressed(block: Block, dense: Array) -> Array:
+    """The entries (m,) of a dense array."""
+    n_observed = block.entries.stop - block.entries.start
+    out = np.empty(n_observed + 1)
+    masked.compress(_fibres(block).reshape(-1), dense.reshape(-1), out)
+    return out[:n_observed]
+
+
+def _products_at(block: Block, left: Array, last: Array) -> Array:
     """Σ_c left[f, c] last[k, c] at the observed (f, k), (m,)."""
-    flat = mask.reshape(-1)
-    n_observed = int(np.count_nonzero(flat))
-    out = np.empty(n_observed)
-    if n_observed > DENSE_SHARE * flat.size:
-        _compress(flat, (left @ last.T).reshape(-1), out)
-    else:
-        fibres = mask.reshape(-1, mask.shape[-1])
-        _products_of_fibres(fibres, np.ascontiguousarray(left), np.ascontiguousarray(last), out)
+    out = np.empty(block.entries.stop - block.entries.start)
+    masked.products_at(_fibres(block), np.ascontiguousarray(left), np.ascontiguousarray(last), out)
     return out
-
-
-@_compile
-def _expand(mask, entry_values, dense):
-    position = 0
-    for k in range(mask.size):
-        if mask[k]:
-            dense[k] = entry_values[position]
-            position += 1
-
-
-@_compile
-def _compress(mask, dense, out):
-    position = 0
-    for k in range(mask.size):
-        if mask[k]:
-            out[position] = dense[k]
-            position += 1
-
-
-@_compile_sums
-def _products_of_fibres(mask, left, last, out):
-    position = 0
-    for f in range(mask.shape[0]):
-        row = left[f]
-        for k in range(mask.shape[1]):
-            if mask[f, k]:
-                other = last[k]
-                total = 0.0
-                for c in range(row.size):
-                    total += row[c] * other[c]
-                out[position] = total
-                position += 1
-
-
-@_compile
-def _gather_fibres(mask, entry_values, last, out):
-    """out[f] += Σ_k v[f, k] last[k], four entries at a time: the sum is loaded and stored once for all four."""
-    n_last, n_columns = last.shape
-    observed = np.empty(n_last, np.int64)
-    position = 0
-    for f in range(mask.shape[0]):
-        n_observed = 0
-        for k in range(n_last):
-            if mask[f, k]:
-                observed[n_observed] = k
-                n_observed += 1
-        target = out[f]
-        done = 0
-        while done + 4 <= n_observed:
-            first, second = last[observed[done]], last[observed[done + 1]]
-            third, fourth = last[observed[done + 2]], last[observed[done + 3]]
-            v0, v1 = entry_values[position + done], entry_values[position + done + 1]
-            v2, v3 = entry_values[position + done + 2], entry_values[position + done + 3]
-            for c in range(n_columns):
-                target[c] += v0 * first[c] + v1 * second[c] + v2 * third[c] + v3 * fourth[c]
-            done += 4
-        while done < n_observed:
-            only, value = last[observed[done]], entry_values[position + done]
-            for c in range(n_columns):
-                target[c] += value * only[c]
-            done += 1
-        position += n_observed
-
-
-@_compile
-def _scatter_fibres(mask, entry_values, left, out):
-    """out[k] += Σ_f v[f, k] left[f]."""
-    position = 0
-    for f in range(mask.shape[0]):
-        row = left[f]
-        for k in range(mask.shape[1]):
-            if mask[f, k]:
-                value, target = entry_values[position], out[k]
-                for c in range(row.size):
-                    target[c] += value * row[c]
-                position += 1
-
-
-@_compile
-def _spread_fibres(mask, entry_values, matrix, out):
-    """out[a, b] += Σ_n v[a, n, b] matrix[n]."""
-    position = 0
-    for a in range(mask.shape[0]):
-        for n in range(mask.shape[1]):
-            row = matrix[n]
-            for b in range(mask.shape[2]):
-                if mask[a, n, b]:
-                    value, target = entry_values[position], out[a, b]
-                    for c in range(row.size):
-                        target[c] += value * row[c]
-                    position += 1
 
 
 # ---- coordinates -------------------------------------------------------------------------------------------
 
 
-@_compile_sums
+@sum_loop
 def _sum_of_products(coords, matrices, out):
     order = len(matrices)
     n_columns = matrices[0].shape[1]
@@ -295,7 +202,7 @@ def _sum_of_products(coords, matrices, out):
         out[m] = total
 
 
-@_compile_sums
+@sum_loop
 def _variances(coords, outers, moments, covs, multiplicity, out):
     order = len(outers)
     n_columns = multiplicity.size
@@ -316,7 +223,7 @@ def _variances(coords, outers, moments, covs, multiplicity, out):
         out[m] = total
 
 
-@_compile
+@loop
 def _scatter_products(coords, entry_values, matrices, mode, out):
     order = len(matrices)
     n_columns = out.shape[1]
@@ -342,7 +249,7 @@ def _scatter_products(coords, entry_values, matrices, mode, out):
 # ---- entries -----------------------------------------------------------------------------------------------
 
 
-@_compile
+@loop
 def _look_up(bits, rho, rows, first, shift, log_evidence, weight):
     """The leading bits of ρ are its place in the table; beyond its end ln f is a power of ρ."""
     n_octaves = first.size
@@ -360,7 +267,7 @@ def _look_up(bits, rho, rows, first, shift, log_evidence, weight):
         weight[m] = -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))
 
 
-@_compile
+@loop
 def _mix(log_spike, log_slab, log_evidence, share):
     for m in range(log_spike.size):
         odds = log_slab[m] - log_spike[m]
@@ -370,7 +277,7 @@ def _mix(log_spike, log_slab, log_evidence, share):
         share[m] = (1.0 if odds > 0.0 else small) / (1.0 + small)
 
 
-@_compile
+@loop
 def _count(bits, deviation, counts, totals, share):
     each = share.size == deviation.size
     first = (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS
@@ -382,7 +289,7 @@ def _count(bits, deviation, counts, totals, share):
         totals[place] += amount * deviation[m]
 
 
-@_compile
+@loop
 def _solve(precision, linear, mean, cov, log_det):
     """Cholesky of every scaled precision, its inverse, and what follows; False where one is not positive definite."""
     n_rows, rank = linear.shape

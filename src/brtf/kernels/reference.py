@@ -2,7 +2,7 @@
 
 Each takes one :class:`~brtf.observations.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
 that block: a layout is nothing but its version of these few functions. No function forms a Khatri–Rao product of
-all modes; the largest intermediate is (fibres of the block, C).
+all modes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """
     if block.coords is not None:
         return _gathered_product(block.coords, matrices).sum(axis=1)
-    *left, last = rows_of_block(block, matrices)
-    return block_entries(block, khatri_rao(left) @ last.T)
+    rows, columns = as_matrix(rows_of_block(block, matrices))
+    return block_entries(block, khatri_rao(rows) @ khatri_rao(columns).T)
 
 
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
@@ -53,14 +53,16 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
 
 def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
-    local = rows_of_block(block, matrices)
-    if mode == len(local) - 1:
-        out += dense.reshape(-1, dense.shape[-1]).T @ khatri_rao(local[:-1])
-        return
-    partial = dense @ local[-1]
-    for k in range(len(local) - 2, -1, -1):
-        if k != mode:
-            partial = reduce_mode(partial, local[k], k)
+    rows, columns = as_matrix(rows_of_block(block, matrices))
+    flat = dense.reshape(math.prod(len(matrix) for matrix in rows), -1)
+    if mode < len(rows):
+        kept, own, partial = rows, mode, flat @ khatri_rao(columns)
+    else:
+        kept, own, partial = columns, mode - len(rows), flat.T @ khatri_rao(rows)
+    partial = partial.reshape(*(len(matrix) for matrix in kept), partial.shape[1])
+    for k in range(len(kept) - 1, -1, -1):
+        if k != own:
+            partial = reduce_mode(partial, kept[k], k)
     if mode == 0:
         out[block.rows] += partial
     else:
@@ -142,7 +144,7 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     power of ρ, with the last value and slope.
     """
     mantissa, exponent = _mantissa_and_exponent(rho)
-    octave = exponent.astype(np.int64) - 1 - FIRST_OCTAVE
+    octave = np.where(rho > 0, exponent.astype(np.int64) - 1 - FIRST_OCTAVE, -1)
     inside = np.clip(octave, 0, LAST_OCTAVE - FIRST_OCTAVE - 1)
     segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
     row = table.first[inside] + segment
@@ -210,6 +212,16 @@ def khatri_rao(matrices: Sequence[Array]) -> Array:
 
 def _combine(rows: Array, matrix: Array) -> Array:
     return (rows[:, None, :] * matrix[None, :, :]).reshape(len(rows) * len(matrix), matrix.shape[1])
+
+
+def as_matrix(matrices: list[Array]) -> tuple[list[Array], list[Array]]:
+    """A dense block as a matrix: its leading modes are the rows, the others the columns, as few of both as possible.
+
+    Then Khatri–Rao products are small next to the product with the block, even where modes are short.
+    """
+    lengths = [len(matrix) for matrix in matrices]
+    n_leading = min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))
+    return matrices[:n_leading], matrices[n_leading:]
 
 
 def rows_of_block(block: Block, matrices: Sequence[Array]) -> list[Array]:

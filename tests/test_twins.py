@@ -1,0 +1,146 @@
+"""The compiled kernels equal their plain NumPy twins: every function, layout, order, density and rank."""
+
+import numpy as np
+import pytest
+
+from brtf import kernels
+from brtf.distributions import RowGaussians
+from brtf.kernels import compiled, reference
+from brtf.local import FlatSlab, GaussianSlab
+from brtf.observations import Observations, observe
+from brtf.tables import tabulate
+
+# Sums of up to some hundred products of numbers near 1, in another order.
+ROUNDING = {"rtol": 1e-11, "atol": 1e-12}
+SHAPES = {2: (23, 19), 3: (11, 9, 13), 4: (7, 5, 6, 4)}
+# Entry by entry, and as a dense product with zeros; nearly empty blocks have fibres without entries.
+DENSITIES = (0.04, 0.3, 0.8)
+
+
+def make_observations(order, layout, density=1.0):
+    rng = np.random.default_rng(order)
+    data = rng.standard_normal(SHAPES[order])
+    mask = rng.random(data.shape) < density
+    if layout == "complete":
+        return observe(data)
+    if layout == "masked":
+        return observe(data, mask)
+    return Observations.from_coords(np.nonzero(mask), data[mask], data.shape)
+
+
+def random_rows(shape, rank, *, shared=False):
+    rng = np.random.default_rng(rank)
+    rows = []
+    for length in shape:
+        half = rng.standard_normal((1 if shared else length, rank, rank))
+        rows.append(RowGaussians(rng.standard_normal((length, rank)), half @ half.transpose(0, 2, 1)))
+    return rows
+
+
+CASES = [
+    ("complete", 1.0),
+    *(("masked", density) for density in DENSITIES),
+    *(("coordinates", density) for density in DENSITIES),
+]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 8])
+@pytest.mark.parametrize("order", SHAPES)
+@pytest.mark.parametrize(("layout", "density"), CASES)
+class TestContractions:
+    def pairs(self, order, layout, density, of_block):
+        """What both twins say of every block: two to a tensor, so that rows are not those of the whole."""
+        observations = make_observations(order, layout, density)
+        for block in observations.blocks(max(1, observations.n_entries // 2)):
+            yield of_block(compiled, block), of_block(reference, block)
+
+    def test_low_rank_at(self, order, layout, density, rank):
+        means = [rows.mean for rows in random_rows(SHAPES[order], rank)]
+        for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.low_rank_at(block, means)):
+            np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+    @pytest.mark.parametrize("shared", [False, True])
+    def test_variance_at(self, order, layout, density, rank, shared):
+        factors = random_rows(SHAPES[order], rank, shared=shared)
+        packed = ("outer_packed", "second_moment_packed", "cov_packed")
+        matrices = [[getattr(rows, name) for rows in factors] for name in packed]
+        for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.variance_at(block, *matrices)):
+            np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+    def test_contract(self, order, layout, density, rank):
+        moments = [rows.second_moment_packed for rows in random_rows(SHAPES[order], rank)]
+
+        def summed(twin, block, mode):
+            weights = np.random.default_rng(block.entries.start).uniform(size=block.values.size)
+            out = np.ones_like(moments[mode])  # what is there already stays
+            twin.contract(block, weights, moments, mode, out)
+            return out
+
+        for mode in range(order):
+            both = self.pairs(order, layout, density, lambda twin, block, mode=mode: summed(twin, block, mode))
+            for found, wanted in both:
+                np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+    def test_contract_one(self, order, layout, density, rank):
+        if layout == "coordinates":
+            pytest.skip("dense layouts only")
+        means = [rows.mean for rows in random_rows(SHAPES[order], rank)]
+
+        def summed(twin, block, mode):
+            weights = np.random.default_rng(block.entries.start).uniform(size=block.values.size)
+            lengths = [length for k, length in enumerate(block.shape) if k != mode]
+            out = np.ones((*lengths, rank))
+            twin.contract_one(block, weights, means[mode], mode, out)
+            return out
+
+        for mode in range(order):
+            both = self.pairs(order, layout, density, lambda twin, block, mode=mode: summed(twin, block, mode))
+            for found, wanted in both:
+                np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
+RHO = np.concatenate([[0.0, 1e-300, 1e-5, 1e25, 1e300], np.geomspace(1e-6, 1e22, 1000)])
+
+
+@pytest.mark.parametrize(
+    "model", [GaussianSlab(0.1, 5.0, 100.0), FlatSlab(0.2, 50.0, 1e4)], ids=lambda model: type(model).__name__
+)
+def test_evidence(model):
+    for found, wanted in zip(*(twin.evidence(tabulate(model), RHO) for twin in (compiled, reference)), strict=True):
+        np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
+def test_mix_branches():
+    spike, slab = np.random.default_rng(0).normal(scale=30.0, size=(2, 500))
+    for found, wanted in zip(*(twin.mix_branches(spike, slab) for twin in (compiled, reference)), strict=True):
+        np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_count_deviations(shared):
+    share = np.random.default_rng(0).uniform(size=RHO.size) if shared else None
+    sums = []
+    for twin in (compiled, reference):
+        counts, totals = np.zeros(reference.N_BINS), np.zeros(reference.N_BINS)
+        twin.count_deviations(RHO, counts, totals, share)
+        sums.append((counts, totals))
+    for found, wanted in zip(*sums, strict=True):
+        np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
+@pytest.mark.parametrize("rank", [1, 5, compiled.LARGEST_OWN_SOLVE + 1])
+@pytest.mark.parametrize("n_matrices", [1, 6])
+def test_solve_rows(rank, n_matrices):
+    rng = np.random.default_rng(rank)
+    half = rng.standard_normal((n_matrices, rank, rank))
+    precision, linear = half @ half.transpose(0, 2, 1) + np.eye(rank), rng.standard_normal((6, rank))
+    for found, wanted in zip(*(twin.solve_rows(precision, linear) for twin in (compiled, reference)), strict=True):
+        # Inverses of matrices whose condition is up to 1e4.
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_the_environment_chooses_among_these():
+    assert kernels.twin("numba") is compiled
+    assert kernels.twin("numpy") is reference
+    with pytest.raises(ValueError, match="BRTF_KERNELS must be one of numba, numpy, got 'c'"):
+        kernels.twin("c")
