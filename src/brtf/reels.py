@@ -96,7 +96,7 @@ class _Array:
             raise TypeError(f"{name} must hold real numbers, got dtype {self.array.dtype}.")
         if min(self.array.shape) == 0:
             raise ValueError(f"{name} has no pixel, in shape {self.array.shape}.")
-        if self.array.dtype.kind == "b" or (self.array.dtype.kind == "f" and not np.fmax.reduce(self.array, axis=None) > 1):
+        if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
             raise ValueError(f"{name} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255.")
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
