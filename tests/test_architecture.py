@@ -45,12 +45,13 @@ ORDER = (
     "ranks",
     "datasets",
     "metrics",
+    "baselines",
     "__init__",
     "cli",
 )
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
-HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click")
+HEAVY = ("sklearn", "pandas", "xarray", "matplotlib", "click", "tensorly", "pyttb")
 
 
 def place(module):
