@@ -26,9 +26,9 @@ def small_problem(*, with_outliers=True):
 class BaselineContract:
     """Subclasses set ``name`` and ``params``, all that the method needs on `small_problem`.
 
-    That problem has outliers if the method is robust. ``units_tolerance`` and ``modes_tolerance`` say how far the answer
-    may move, relative to itself, when the data come in other units or with their modes in another order; whoever sets
-    them says why.
+    That problem has outliers if the method is robust. ``units_tolerance`` and ``modes_tolerance`` say how far the
+    answer may move, relative to itself, when the data come in other units or with their modes in another order; whoever
+    sets them says why.
     """
 
     name = ""

@@ -15,6 +15,16 @@ from brtf.baselines.starts import best_on_held_out, best_start, hold_out, starti
 SHAPE = (4, 5, 6)
 ROUNDING = 1e-12  # of sums of some hundred products of numbers of size 1
 
+TENSOR_METHODS = [name for name in baselines.names() if baselines.describe(name).works_on == "tensor"]
+
+
+def recover_rank_one(name, data):
+    """Recover by any tensor method, told what it has to be told of data of rank one."""
+    params = {"rank": 1, "ranks": 1, "n_sweeps": 100, "n_starts": 2, "sparsity": 4.0}
+    return baselines.recover(
+        name, data, **{key: value for key, value in params.items() if key in baselines.describe(name).parameters}
+    )
+
 
 def random_factors(rank, shape=SHAPE, seed=0):
     rng = np.random.default_rng(seed)
@@ -75,16 +85,20 @@ class TestRegistry:
             baselines.recover("hosvd", np.full((2, 3, 4), size), ranks=1)
 
     @pytest.mark.parametrize("size", [0.9e100, 1.1e-100])
-    @pytest.mark.parametrize(
-        "name", [name for name in baselines.names() if baselines.describe(name).works_on == "tensor"]
-    )
+    @pytest.mark.parametrize("name", TENSOR_METHODS)
     def test_takes_any_other_size(self, name, size):
         Y = algebra.compose(random_factors(1))
-        params = {"rank": 1, "ranks": 1, "n_sweeps": 4, "n_starts": 2}
-        known = {key: value for key, value in params.items() if key in baselines.describe(name).parameters}
-        found = baselines.recover(name, size * (Y / np.abs(Y).max()), **known)
+        found = recover_rank_one(name, size * (Y / np.abs(Y).max()))
         assert np.isfinite(found.low_rank).all()
         assert found.low_rank.any()
+
+    @pytest.mark.parametrize("shape", [(8, 7), (4, 5, 3, 6)])
+    @pytest.mark.parametrize("name", TENSOR_METHODS)
+    def test_takes_any_order(self, name, shape):
+        Y = algebra.compose(random_factors(1, shape))
+        found = recover_rank_one(name, Y)
+        # No noise, but penalties and priors shrink.
+        assert brtf.metrics.rrse(found.low_rank, Y) < 0.2
 
     def test_reads_what_the_estimator_reads(self):
         Y = algebra.compose(random_factors(1, (5, 6)))
@@ -192,6 +206,9 @@ class TestStarts:
         assert not (fitted & held_out).any()
         np.testing.assert_array_equal(fitted | held_out, np.ones((20, 30), dtype=bool) if mask is None else mask)
         assert held_out.sum() == round(0.1 * (fitted | held_out).sum())
+
+    def test_something_is_held_out_of_few_entries(self):
+        assert hold_out((2, 2), None, np.random.default_rng(0))[1].sum() == 1
 
     def test_the_best_predicts_what_it_has_not_seen(self):
         good, bad = random_factors(2, seed=1), random_factors(2, seed=2)

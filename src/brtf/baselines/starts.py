@@ -38,7 +38,7 @@ def hold_out(shape: Sequence[int], mask: Mask | None, rng: np.random.Generator) 
     observed = np.ones(shape, dtype=bool) if mask is None else mask
     held_out = np.zeros(shape, dtype=bool)
     entries = np.flatnonzero(observed)
-    held_out.flat[rng.choice(entries, round(HELD_OUT * entries.size), replace=False)] = True
+    held_out.flat[rng.choice(entries, max(1, round(HELD_OUT * entries.size)), replace=False)] = True
     return observed & ~held_out, held_out
 
 

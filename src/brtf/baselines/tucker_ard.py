@@ -53,7 +53,7 @@ def recover(
     for sweep in range(1, max_sweeps + 1):
         ranks = core.shape
         for mode in range(Y.ndim):
-            factors, core = _update_factor(Y, factors, core, mode, variance, size)
+            factors, core = update_factor(Y, factors, core, mode, variance, size)
         if core.size == 0:
             break
         core = update_core(Y, factors, variance * core.size / squared_norm(core))
@@ -68,7 +68,7 @@ def recover(
     return Recovery(multiply(core, factors), None, core.shape, None)
 
 
-def _update_factor(
+def update_factor(
     Y: Array, factors: list[Array], core: Array, mode: int, variance: float, size: float
 ) -> tuple[list[Array], Array]:
     """One mode's ridge regression, A⁽ⁿ⁾ = unfold(Y, n) Zᵀ (ZZᵀ + σ² diag α⁽ⁿ⁾)⁻¹ with Z = unfold(G ×_{k≠n} A⁽ᵏ⁾, n).
