@@ -45,6 +45,7 @@ ORDER = (
     "ranks",
     "datasets",
     "metrics",
+    "baselines",
     "__init__",
     "cli",
 )
