@@ -19,7 +19,16 @@ from brtf.observations import Observations, observe
 
 Mask = NDArray[np.bool_]
 
-NAMES: tuple[str, ...] = ()
+NAMES = (
+    "brmf",
+    "decolor",
+    "drmf",
+    "godec",
+    "pcp",
+    "prmf",
+    "regl1alm",
+    "vbrpca",
+)
 """Every method; ``a-b`` is in the module ``a_b`` of this package."""
 
 LARGEST = 1e100
