@@ -10,6 +10,7 @@ from scipy.sparse import coo_array
 import brtf
 from brtf import baselines
 from brtf.baselines import algebra
+from brtf.baselines.matrix import shrink_singular
 from brtf.baselines.starts import best_on_held_out, best_start, hold_out, starting_factors
 
 SHAPE = (4, 5, 6)
@@ -170,11 +171,11 @@ class TestAlgebra:
         matrix = np.random.default_rng(5).standard_normal(shape)
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
         threshold = (values[1] + values[2]) / 2
-        shrunk, rank = algebra.shrink_singular_values(matrix, threshold)
-        assert rank == 2
+        shrunk, left_over = shrink_singular(matrix, threshold)
+        assert left_over.size == 2
         np.testing.assert_allclose(shrunk, (left * np.maximum(values - threshold, 0)) @ right, atol=ROUNDING)
-        shrunk, rank = algebra.shrink_singular_values(matrix, 2 * values[0])
-        assert rank == 0
+        shrunk, left_over = shrink_singular(matrix, 2 * values[0])
+        assert left_over.size == 0
         assert not shrunk.any()
 
     def test_soft_threshold(self):

@@ -96,27 +96,6 @@ def soft_threshold(values: Array, threshold: float) -> Array:
     return np.sign(values) * np.maximum(np.abs(values) - threshold, 0.0)
 
 
-def shrink_singular_values(matrix: Array, threshold: float) -> tuple[Array, int]:
-    """The matrix with its singular values moved towards zero by the threshold, and how many remain.
-
-    Σ_k max(σ_k − t, 0) u_k v_kᵀ. Where one side is much shorter, from the eigenvectors of the smaller Gram matrix: that
-    knows singular values to 1e-8 of the largest, far below any threshold in use.
-    """
-    n_rows, n_columns = matrix.shape
-    if n_rows > n_columns:
-        shrunk, rank = shrink_singular_values(matrix.T, threshold)
-        return shrunk.T, rank
-    if 2 * n_rows > n_columns:
-        left, strengths, right = np.linalg.svd(matrix, full_matrices=False)
-        rank = int(np.count_nonzero(strengths > threshold))
-        return (left[:, :rank] * (strengths[:rank] - threshold)) @ right[:rank], rank
-    powers, left = np.linalg.eigh(matrix @ matrix.T)
-    strengths = np.sqrt(np.maximum(powers, 0.0))
-    kept = strengths > threshold
-    left, strengths = left[:, kept], strengths[kept]
-    return (left * (1.0 - threshold / strengths)) @ (left.T @ matrix), int(kept.sum())
-
-
 def squared_norm(values: Array) -> float:
     """Σ x² over all entries."""
     return float(np.vdot(values, values))

@@ -9,12 +9,12 @@ import numpy as np
 from brtf.baselines.algebra import (
     Array,
     fold,
-    shrink_singular_values,
     soft_threshold,
     squared_norm,
     typical_size,
     unfold,
 )
+from brtf.baselines.matrix import shrink_singular
 from brtf.baselines.registry import Mask, Method, Recovery
 
 
@@ -61,9 +61,7 @@ def recover(
     multipliers = np.zeros((order, *Y.shape))
     multiplier = np.zeros(Y.shape)
     for _ in range(max_sweeps):
-        shrunk = [
-            shrink_singular_values(unfold(agreed + step * multipliers[mode], mode), step) for mode in range(order)
-        ]
+        shrunk = [shrink_singular(unfold(agreed + step * multipliers[mode], mode), step) for mode in range(order)]
         copies = np.stack([fold(matrix, mode, Y.shape) for mode, (matrix, _) in enumerate(shrunk)])
         outliers = np.where(observed, soft_threshold(Y - agreed + step * multiplier, cutoff), 0.0)
         previous = agreed
@@ -77,7 +75,7 @@ def recover(
         change = squared_norm(agreed - previous)
         if disagreement < tol**2 and change < tol**2 * squared_norm(previous):
             break
-    return Recovery(agreed, outliers, tuple(rank for _, rank in shrunk), None)
+    return Recovery(agreed, outliers, tuple(values.size for _, values in shrunk), None)
 
 
 METHOD = Method(

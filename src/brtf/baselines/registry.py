@@ -21,15 +21,23 @@ Mask = NDArray[np.bool_]
 
 NAMES = (
     "bcpf",
+    "brmf",
     "cp-als",
     "cp-ard",
     "cpnls",
     "cpwopt",
+    "decolor",
+    "drmf",
+    "godec",
     "horpca",
     "hosvd",
     "huber",
     "mgpcp",
+    "pcp",
+    "prmf",
+    "regl1alm",
     "tucker-ard",
+    "vbrpca",
 )
 """Every method; ``a-b`` is in the module ``a_b`` of this package."""
 
