@@ -9,6 +9,7 @@ import pytest
 
 import oracle
 from brtf import kernels
+from brtf.calibrated import evaluate, sweep
 from brtf.distributions import RowGaussians, unpack_symmetric
 from brtf.kernels.compiled import DENSE_SHARE, LARGEST_OWN_SOLVE
 from brtf.kernels.reference import N_BINS
@@ -275,6 +276,20 @@ def test_singular_rows_get_a_large_but_finite_covariance(twin):
     np.testing.assert_allclose(mean.sum(axis=1), [1.0, 3.0], rtol=1e-6)
     assert np.isfinite(cov).all()
     assert (log_det > 20).all()
+
+
+@pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
+def test_sweeps_with_either_twin_agree(layout, collapsed, monkeypatch):
+    case = oracle.slab_case(12, 3, layout, oracle.SLABS[0])
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    bounds = []
+    for name in kernels.TWINS:
+        monkeypatch.setenv("BRTF_KERNELS", name)
+        point = evaluate(problem, case.state)
+        for _ in range(4):
+            point = sweep(problem, point, hold_noise=True)
+        bounds.append(point.bound)
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-11)
 
 
 # ---- accidents ---------------------------------------------------------------------------------------------

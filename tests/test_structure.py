@@ -124,6 +124,8 @@ def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, mon
         scale = sum(max(1.0, abs(rho)) for rho in [wanted, *case.values])
         assert point.terms.likelihood == pytest.approx(wanted, abs=TABLE * scale)
         np.testing.assert_allclose(probabilities(problem, point), outlier, rtol=0, atol=1e-5)
+        rates = case.state.structure.rates
+        assert point.terms.outliers == (0.0 if rates is None else -rates.kl)
 
 
 @pytest.mark.parametrize("modes", SHARED)
@@ -418,40 +420,51 @@ def test_channels_are_measured_by_their_correlation(correlation):
     assert 1.0 <= found <= n_shared
 
 
-def test_noise_of_slices_counts_the_entries_that_were_not_replaced():
-    """Half of a slice is a sentinel: its noise is that of the other half, not half of it."""
-    rng = np.random.default_rng(5)
-    noise = rng.standard_normal((2, 60, 40)) * 0.1
-    data = np.ones((2, 60, 40)) + noise
-    sentinel = rng.random((60, 40)) < 0.5
-    data[1][sentinel] = 7.0
+def ones_with_noise(data, structure_of):
+    """A problem whose low-rank part is known to be one, with noise that may differ along the first mode."""
     observations = observe(data)
     rows = [np.ones((length, 1)) for length in data.shape]
     rows[0] = rows[0] / observations.scale
-    state = structured_case(0, "complete", GaussianSlab).state
-    factors = tuple(RowGaussians(row, np.full((1, 1, 1), 1e-9)) for row in rows)
     values = observations.values / observations.scale
-    law = initial_law(float(values.min()), float(values.max()))
-    law = law.learnt(np.where(np.arange(LAW_BINS) == LAW_BINS - 1, 1000.0, 0.0))
-    alike = SliceNoise((0,), Gamma(np.full(2, 10.0), np.full(2, 10.0)), 10.0)
+    n_slices = data.shape[0]
     state = replace(
-        state,
-        factors=factors,
+        structured_case(0, "complete", GaussianSlab).state,
+        factors=tuple(RowGaussians(row, np.full((1, 1, 1), 1e-9)) for row in rows),
         lam=Gamma(np.ones(1), np.ones(1)),
-        outliers=GaussianSlab(0.2, 1e4, 100.0),
-        slices=alike,
-        structure=OutlierStructure(law=law),
+        outliers=GaussianSlab(0.1, 1e4, 100.0),
+        slices=SliceNoise((0,), Gamma(np.full(n_slices, 10.0), np.full(n_slices, 10.0)), 10.0),
+        structure=structure_of(initial_law(float(values.min()), float(values.max()))),
     )
-    problem = Problem(observations, (0, 1, 2), collapsed=True)
-    point = evaluate(problem, state)
-    bounds = []
-    for _ in range(8):
+    return Problem(observations, (0, 1, 2), collapsed=True), state
+
+
+def test_noise_of_slices_counts_the_entries_that_were_not_replaced():
+    """Half of a slice is a sentinel: its noise is that of the other half, not half of it."""
+    rng = np.random.default_rng(5)
+    data = 1.0 + 0.1 * rng.standard_normal((2, 60, 40))
+    data[1][rng.random((60, 40)) < 0.5] = 7.0
+    problem, state = ones_with_noise(data, lambda law: OutlierStructure(law=law))
+    point, bounds = evaluate(problem, state), []
+    for _ in range(12):
         point = evaluate_at(problem, learn_noise(problem, point), point.fit)
         bounds.append(point.bound)
     assert np.all(np.diff(bounds) > -1e-6)
-    variance = point.state.noise_variance / point.state.slices.precision.mean * observations.scale**2
+    variance = point.state.noise_variance / point.state.slices.precision.mean * problem.observations.scale**2
     # 2400 and 1200 entries know a variance to 3 and 4 %.
     np.testing.assert_allclose(variance, 0.01, rtol=0.12)
+
+
+@pytest.mark.parametrize("modes", [(), (2,)])
+def test_the_common_noise_is_learnt_given_that_of_the_slices(modes):
+    """Slices thirty times apart, alike at first: after one step τ is where the bound is largest."""
+    noise = np.array([0.03, 1.0])[:, None, None] * np.random.default_rng(6).standard_normal((2, 60, 40))
+    problem, state = ones_with_noise(1.0 + noise, lambda law: OutlierStructure(modes, law=None if modes else law))
+    point = evaluate(problem, state)
+    learnt = evaluate_at(problem, learn_noise(problem, point, max_steps=40), point.fit)
+    assert learnt.bound > point.bound + 1000.0
+    for factor in (0.9, 1.1):
+        tau = replace(learnt.state.tau, rate=learnt.state.tau.rate * factor)
+        assert evaluate_at(problem, replace(learnt.state, tau=tau), point.fit).bound < learnt.bound
 
 
 # ---- accidents of the input --------------------------------------------------------------------------------

@@ -196,6 +196,23 @@ def test_the_predictive_density_has_mass_one(structure, kind):
     np.testing.assert_allclose(np.trapezoid(density, GRID, axis=1), 1.0, atol=3e-3)
 
 
+@pytest.mark.parametrize("of_slices", [(0.5, 2.0), (0.1, 30.0)])
+def test_intervals_of_replaced_values_do_not_depend_on_the_noise_of_their_slice(of_slices):
+    """A value that stands for anything is as far off in a quiet slice as in a noisy one."""
+    result = by_hand(OutlierStructure(law=LAW), oracle.SLABS[1], np.ones((2, 3000)), scale=2.0)
+    precision = Gamma(np.full(2, 200.0), 200.0 / np.array(of_slices))
+    result = replace(result, state=replace(result.state, slices=replace(result.state.slices, precision=precision)))
+    draws = result.sample(1, np.random.default_rng(5))[0]
+    for level in (0.8, 0.9, 0.95):
+        low, high = result.interval(level=level, of="observation")
+        # 3000 draws: a standard error of .007. Wider than need be, as replaced values are taken to be off either way.
+        assert np.all(np.mean((low <= draws) & (draws <= high), axis=1) > level - 0.02)
+        assert np.all(high - low < 4.0 * 8.0)
+    std = result.std(of="observation")[:, 0]
+    assert np.all(std > draws.std(axis=1))
+    assert np.all(std < 3.0 * draws.std(axis=1))
+
+
 def test_the_density_of_replaced_roots_has_one_branch():
     """With transform="sqrt" z and −z give one y, but no replaced value is negative: p(y) = π h(√y) / 2√y far off."""
     law = ReplacementLaw(0.5, 4.5, np.full(256, 0.25))
@@ -239,8 +256,10 @@ def packed():
 
 
 def broken(packed, structure=None, arrays=None, **header):
+    """The same with other content; what is ... or None is left out."""
     head, given = packed
-    head = {**head, "structure": {**head["structure"], **(structure or {})}, **header}
+    changed = {**head["structure"], **(structure or {})}
+    head = {**head, "structure": {k: v for k, v in changed.items() if v is not ...}, **header}
     given = {**given, **(arrays or {})}
     return {k: v for k, v in head.items() if v is not ...}, {k: v for k, v in given.items() if v is not None}
 
@@ -250,7 +269,7 @@ HOSTILE = {
     "negative modes": {"structure": {"modes": [-1]}},
     "modes twice": {"structure": {"modes": [1, 1]}},
     "modes that are text": {"structure": {"modes": "ab"}},
-    "all modes shared": {"structure": {"modes": [0, 1, 2]}},
+    "all modes shared": {"structure": {"modes": [0, 1, 2], "rate_modes": ...}},
     "modes and rates": {"structure": {"modes": [1]}},
     "too few channels": {"structure": {"n_channels": 0.5}},
     "endless channels": {"structure": {"n_channels": 1e400}},
@@ -361,7 +380,7 @@ def test_equal_values_are_not_replaced_ones(level, options):
     assert np.isfinite(model.score(np.full((5, 4, 3), level)))
 
 
-def test_sparse_data_go_through():
+def test_sparse_data_go_through(monkeypatch):
     low_rank, hit, data, options = TRUTH["shared"]
     observations = observe(data)
     sparse = Observations.from_coords(observations.entry_coords(), data.ravel(), SHAPE)
@@ -370,4 +389,7 @@ def test_sparse_data_go_through():
     assert probability.shape == SHAPE
     np.testing.assert_array_equal(probability.coords, sparse.coords)
     assert f_measure(probability.data.reshape(SHAPE) > 0.5, hit) > 0.9
+    monkeypatch.setattr(Observations.blocks, "__defaults__", (7,))  # which would part groups of six
+    again = replace(model.result_, observations=replace(model.result_.observations))
+    np.testing.assert_allclose(again.outlier_probability_at_entries(), probability.data, rtol=1e-9)
     assert rrse(model.low_rank(), low_rank) < 0.06

@@ -345,9 +345,8 @@ class Result(Shown):
         centre, variance = self._centre(coords), self.low_rank_variance(coords)
         if _asks_low_rank(of):
             return self.transform.std(centre * self.scale, np.sqrt(variance) * self.scale)
-        relative = self._relative_precision_at(coords)
-        spread = np.sqrt(relative)
-        return self.transform.observation_std(self.error_law, spread * centre, relative * variance, self.scale / spread)
+        law, spread, variance = self._error_law_in_slices(self._relative_precision_at(coords), variance)
+        return self.transform.observation_std(law, spread * centre, variance, self.scale / spread)
 
     def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
         """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
@@ -357,9 +356,8 @@ class Result(Shown):
         if _asks_low_rank(of):
             half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
         else:
-            relative = self._relative_precision_at(coords)
-            half = self.error_law.half_width(level, relative * variance) / np.sqrt(relative)
-            half = half * self._conformal_factor(level)
+            law, spread, variance = self._error_law_in_slices(self._relative_precision_at(coords), variance)
+            half = law.half_width(level, variance) / spread * self._conformal_factor(level)
         with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
             return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
 
@@ -368,9 +366,21 @@ class Result(Shown):
         if self.held_back is None:
             return 1.0
         fit = fit_at_entries(self.as_modelled(self.held_back), self.state.factors, per_entry=True)
-        relative = self._relative_precision(self.held_back)
-        half = self.error_law.half_width(level, relative * np.asarray(fit.variance)) / np.sqrt(relative)
-        return split_conformal(np.abs(fit.residual) / half, level)
+        law, spread, variance = self._error_law_in_slices(
+            self._relative_precision(self.held_back), np.asarray(fit.variance)
+        )
+        return split_conformal(np.abs(fit.residual) * spread / law.half_width(level, variance), level)
+
+    def _error_law_in_slices(self, relative: Array | float, variance: Array) -> tuple[ErrorLaw, Array | float, Array]:
+        """The law of errors, the unit in which it is meant, as 1/unit, and Var x in that unit: the slice's noise.
+
+        How far replaced values are off does not depend on the noise: with those the unit is the data's scale, and the
+        noise of the slice goes to the variance.
+        """
+        law = self.error_law
+        if self.state.slices is None or self.state.structure is None or self.state.structure.law is None:
+            return law, np.sqrt(relative), relative * variance
+        return replace(law, scale_sq=np.zeros_like(law.scale_sq)), 1.0, law.scale_sq[0] / relative + variance
 
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
