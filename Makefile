@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint oracle bench real clean
+.PHONY: demo test test-slow lint oracle bench real video clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -25,6 +25,10 @@ bench: .venv/installed
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed
 	$(BIN)/python benchmarks/real_data.py
+
+# Foreground of surveillance clips against ground truth, likewise.
+video: .venv/installed
+	$(BIN)/python benchmarks/video.py
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks docs

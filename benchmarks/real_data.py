@@ -33,6 +33,8 @@ from brtf.metrics import best_f_measure, f_measure, psnr, rrse
 
 Array = NDArray[Any]
 PARTS = ("input", "groundtruth")
+PICTURES: Path | None = None
+"""Where pictures are drawn; None: nowhere."""
 
 
 def fit(observed: Array, **options: Any) -> tuple[BRTF, float]:
@@ -61,6 +63,8 @@ def traffic(data: Path, name: str, missing: float, **options: Any) -> str:
     seen = truth * np.round(uniform + 0.5 - missing) != 0
     hidden = (truth != 0) & ~seen
     model, seconds = fit(np.where(seen, truth, np.nan), **options)
+    if PICTURES is not None and name == "Birmingham" and missing == 0.4:
+        draw_day(model, truth, seen, PICTURES / "real-parking.png")
     error = (model.low_rank() - truth)[hidden]
     mape = np.mean(np.abs(error) / truth[hidden])
     return (
@@ -99,6 +103,8 @@ def foreground(pixels: Array, labels: Array, **options: Any) -> str:
     robust = distance / (1.4826 * np.median(distance, axis=-1, keepdims=True) + 1)
     model, seconds = fit(pixels, **options)
     probability = model.outlier_probability()
+    if PICTURES is not None and pixels.ndim == 3:
+        draw_frames(model, pixels, probability, labels, PICTURES / "real-highway.png")
     if pixels.ndim == 3:
         probability, distance, robust = probability.max(axis=1), distance.max(axis=1), robust.max(axis=1)
     own = f_measure(probability > 0.5, moving, ignore=ignored)
@@ -120,10 +126,71 @@ def faces(data: Path, **options: Any) -> str:
     noisy = np.where(hit, np.where(rng.random(clean.shape) < 0.5, 0.0, 255.0), rng.poisson(clean))
     model, seconds = fit(noisy, **options)
     flagged = model.outlier_probability() > 0.5
+    if PICTURES is not None:
+        draw_faces(model, clean, noisy, PICTURES / "real-faces.png")
     return (
         f"RRSE {rrse(model.low_rank(), clean):.4f}, PSNR {psnr(model.low_rank(), clean):.2f} dB, rank {model.rank_}, "
         f"{flagged[hit].mean():.3f} of the hits and {flagged[~hit].mean():.4f} of the others flagged, {seconds:.0f} s"
     )
+
+
+def draw_frames(model: BRTF, pixels: Array, probability: Array, labels: Array, path: Path) -> None:
+    """Three frames: data, background, the model's own mask, the true one."""
+    import matplotlib.pyplot as plt
+
+    background = model.low_rank()
+    figure, axes = plt.subplots(3, 4, figsize=(9, 5.4), layout="constrained")
+    for row, frame in zip(axes, (10, 35, 60), strict=True):
+        pictures = (
+            pixels[:, :, frame].reshape(120, 160, 3) / 255,
+            np.clip(background[:, :, frame].reshape(120, 160, 3) / 255, 0, 1),
+            (probability[:, 0, frame] > 0.5).reshape(120, 160),
+            (labels[:, frame] == 255).reshape(120, 160),
+        )
+        for axis, picture, title in zip(row, pictures, ("data", "background", "mask", "true mask"), strict=True):
+            axis.imshow(picture, cmap="gray")
+            axis.set_axis_off()
+            if row is axes[0]:
+                axis.set_title(title, fontsize=9)
+    figure.savefig(path, dpi=110)
+
+
+def draw_faces(model: BRTF, clean: Array, noisy: Array, path: Path) -> None:
+    """Six images: with noise, recovered, clean."""
+    import matplotlib.pyplot as plt
+
+    recovered = model.low_rank()
+    figure, axes = plt.subplots(3, 6, figsize=(7.2, 3.9), layout="constrained")
+    for column, person in enumerate(range(0, 10, 2)):
+        for axis, tensor in zip(axes[:, column], (noisy, recovered, clean), strict=True):
+            axis.imshow(tensor[:, person, column % 5, 3 + column].reshape(32, 32).T, cmap="gray", vmin=0, vmax=255)
+    for axis, tensor in zip(axes[:, 5], (noisy, recovered, clean), strict=True):
+        axis.imshow(tensor[:, 9, 2, 9].reshape(32, 32).T, cmap="gray", vmin=0, vmax=255)
+    for axis in axes.ravel():
+        axis.set_axis_off()
+    for axis, words in zip(axes[:, 0], ("noisy", "recovered", "clean"), strict=True):
+        axis.set_title(words, fontsize=8, loc="left")
+    figure.savefig(path, dpi=110)
+
+
+def draw_day(model: BRTF, truth: Array, seen: NDArray[np.bool_], path: Path) -> None:
+    """A day of four car parks: what was seen, what was hidden, and the band meant to hold 95 % of it."""
+    import matplotlib.pyplot as plt
+
+    low, high = model.predict_interval(of="observation")
+    middle = model.low_rank()
+    day, hours = 40, 8 + 0.5 * np.arange(truth.shape[2])
+    figure, axes = plt.subplots(1, 4, figsize=(11, 2.7), layout="constrained")
+    for axis, place in zip(axes, (2, 8, 15, 24), strict=True):
+        shown, hidden = seen[place, day], (truth[place, day] != 0) & ~seen[place, day]
+        axis.fill_between(hours, low[place, day], high[place, day], alpha=0.2, lw=0, label="95 % band")
+        axis.plot(hours, middle[place, day], lw=1, label="low-rank part")
+        axis.plot(hours[shown], truth[place, day][shown], "k.", ms=5, label="seen")
+        axis.plot(hours[hidden], truth[place, day][hidden], "o", mfc="none", ms=5, color="tab:red", label="hidden")
+        axis.set(xlabel="hour", title=f"car park {place}")
+    axes[0].set_ylabel("cars")
+    axes[0].legend(fontsize=7)
+    figure.savefig(path, dpi=110)
 
 
 def claus(data: Path, **options: Any) -> str:
@@ -164,10 +231,13 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 
 def main() -> None:
+    global PICTURES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--only", default="", help="only sets whose name contains this text")
+    parser.add_argument("--pictures", type=Path, help="also draw frames, faces and a day of parking into this folder")
     options = parser.parse_args()
+    PICTURES = options.pictures
     print("| data | settings | held out |\n| --- | --- | --- |", flush=True)
     for name, settings, measure in jobs(options.data):
         if options.only.lower() in name.lower():

@@ -20,10 +20,12 @@ from brtf import calibrated
 from brtf.calibrated import with_noise
 from brtf.calibration import LARGEST_PRECISION, PROBABILITY_RANGE, Histogram, NoisePrior
 from brtf.distributions import Gamma, RowGaussians
+from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
-from brtf.model import MeanFieldOutliers, Prior, State
+from brtf.model import MeanFieldOutliers, Prior, ReplacementLaw, State
 from brtf.observations import Observations, observe, robust_scale
 from brtf.starts import entry_values
+from brtf.tables import EvidenceTable
 from brtf.updates import (
     fit_at_entries,
     learn_outlier_prior,
@@ -223,6 +225,56 @@ def contract(matrices: Sequence[Array], entries: Sequence[Index], entry_values: 
             product = product * matrices[k][index[k]]
         found[index[mode]] += product
     return found
+
+
+def contract_one(
+    matrix: Array, entries: Sequence[Index], entry_values: Sequence[float], mode: int, shape: Index
+) -> Array:
+    """T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c], the other modes in their order."""
+    found = np.zeros((*shape[:mode], *shape[mode + 1 :], matrix.shape[1]))
+    for index, value in zip(entries, entry_values, strict=True):
+        found[index[:mode] + index[mode + 1 :]] += value * matrix[index[mode]]
+    return found
+
+
+def look_up(table: EvidenceTable, rho: Sequence[float]) -> tuple[list[float], list[float]]:
+    """ln f and −2 d ln f/dρ from the segment that holds ρ, found by going through all of them."""
+    log_evidence, weight = [], []
+    below, *segments, (end, _, value, slope, *_) = table.rows.tolist()
+    for one in rho:
+        if one >= end:  # ln f ∝ ln ρ from there on
+            log_evidence.append(value + slope * end * np.log(one / end))
+            weight.append(-2.0 * slope * end / one)
+            continue
+        lower, per_width, c0, c1, c2, c3 = below
+        for row in segments:
+            if row[0] <= one:
+                lower, per_width, c0, c1, c2, c3 = row
+        t = (one - lower) * per_width
+        log_evidence.append(c0 + c1 * t + c2 * t**2 + c3 * t**3)
+        weight.append(-2.0 * (c1 + 2 * c2 * t + 3 * c3 * t**2) * per_width)
+    return log_evidence, weight
+
+
+def count_deviations(deviation: Sequence[float], share: Sequence[float]) -> tuple[Array, Array]:
+    """Number and sum of D in bins that cut every octave into 2^LOG2_BINS equal parts."""
+    counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+    for one, amount in zip(deviation, share, strict=True):
+        place = 0
+        for octave in range(FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE):
+            for part in range(1 << LOG2_BINS):
+                if one >= 2.0**octave * (1.0 + part / (1 << LOG2_BINS)):
+                    place = ((octave - FIRST_BIN_OCTAVE) << LOG2_BINS) + part
+        counts[place] += amount
+        totals[place] += amount * one
+    return counts, totals
+
+
+def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
+    """P_i⁻¹ h_i, P_i⁻¹ and −ln|P_i|; one P for all rows or one each."""
+    covs = np.array([np.linalg.inv(matrix) for matrix in precision])
+    means = [covs[i if len(covs) == len(linear) else 0] @ row for i, row in enumerate(linear)]
+    return np.array(means).reshape(linear.shape), covs, np.array([-np.linalg.slogdet(p)[1] for p in precision])
 
 
 # Updates
@@ -655,3 +707,66 @@ def log_evidence(case: Case, n_draws: int, rng: np.random.Generator) -> tuple[fl
     peak = likelihood.max()
     shares = np.exp(likelihood - peak)
     return float(np.log(shares.mean()) + peak), float(shares.std() / shares.mean() / np.sqrt(n_draws))
+
+
+# Outliers that hang together
+
+
+def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
+    """Σ ln p(y | q) with every z tried: all 2^G assignments of G groups; and how probable each entry is an outlier.
+
+    Noise alone: ½(E ln τ + E ln ω − ln 2π) + ln f₀(τ̄ ω̄ D). An outlier: the same with f₁, or ln h(y) where it replaces.
+    κ must be 1: only then is it the evidence of a model.
+    """
+    model, structure, slices = state.outliers, state.structure, state.slices
+    if not isinstance(model, SlabModel) or structure is None or structure.n_channels != 1.0:
+        raise TypeError("The state has no structure to enumerate.")
+    shape, entries, tau = case.problem.shape, case.problem.entries, float(mean_of(state.tau))
+    values, x = case.values, low_rank_at([rows.mean for rows in state.factors], entries)
+    variances = variance_at(state.factors, entries)
+    groups: dict[Index, list[int]] = {}
+    logs = np.zeros((2, len(entries)))
+    rates = np.zeros((2, len(entries)))
+    for m, index in enumerate(entries):
+        groups.setdefault(tuple(i for k, i in enumerate(index) if k not in structure.modes), []).append(m)
+        rho = tau * ((values[m] - x[m]) ** 2 + variances[m])
+        counted = float(digamma(state.tau.concentration) - np.log(state.tau.rate)) - np.log(2 * np.pi)
+        if slices is not None:
+            place = position_along(index, slices.modes, shape)
+            rho *= float(mean_of(slices.precision)[place])
+            counted += float(digamma(slices.precision.concentration[place]) - np.log(slices.precision.rate[place]))
+        log_spike, _, log_slab, _ = model.branches(np.array([rho]))
+        logs[:, m] = log_spike[0] + 0.5 * counted, log_slab[0] + 0.5 * counted
+        if structure.law is not None:
+            logs[1, m] = np.log(replacement_density(structure.law, values[m]))
+        rates[:, m] = np.log1p(-model.probability), np.log(model.probability)
+        if structure.rates is not None:
+            place = position_along(index, structure.rates.modes, shape)
+            outlying, regular = structure.rates.outlying[place], structure.rates.regular[place]
+            together = digamma(outlying + regular)
+            rates[:, m] = digamma(regular) - together, digamma(outlying) - together
+    of_groups = np.array([[rates[z, group[0]] + logs[z, group].sum() for group in groups.values()] for z in (0, 1)])
+    assigned = np.array(list(itertools.product((0, 1), repeat=len(groups))))
+    terms = of_groups[assigned, np.arange(len(groups))].sum(axis=1)
+    evidence = float(np.logaddexp.reduce(terms))
+    probability = np.zeros(len(entries))
+    for g, members in enumerate(groups.values()):
+        probability[members] = np.exp(terms - evidence) @ assigned[:, g]
+    return evidence, list(probability)
+
+
+def position_along(index: Index, modes: Sequence[int], shape: Index) -> int:
+    """Where an entry stands along the given modes, numbered in C order over them."""
+    place = 0
+    for mode in modes:
+        place = place * shape[mode] + index[mode]
+    return place
+
+
+def replacement_density(law: ReplacementLaw, value: float) -> float:
+    """The density of the bin that holds a value; the last bin holds its upper end too."""
+    edges = np.linspace(law.lowest, law.highest, law.density.size + 1)
+    for k in range(law.density.size):
+        if value < edges[k + 1]:
+            return float(law.density[k])
+    return float(law.density[-1])

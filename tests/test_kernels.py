@@ -1,19 +1,32 @@
-"""The contractions equal plain loops over the entries, whatever the layout, the order, the rank and the blocks."""
+"""The contractions: both twins equal plain loops, whatever the layout, the order, the rank, the mask and the blocks."""
+
+import subprocess
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import oracle
 from brtf import kernels
-from brtf.distributions import unpack_symmetric
+from brtf.distributions import RowGaussians, unpack_symmetric
+from brtf.kernels.compiled import DENSE_SHARE, LARGEST_OWN_SOLVE
+from brtf.kernels.reference import N_BINS
+from brtf.observations import Observations
+from brtf.tables import tabulate, tabulate_branches
 from brtf.updates import scaled_values
 
 # Sums of at most a few dozen products of at most five numbers near 1.
 ROUNDING = {"rtol": 1e-12, "atol": 1e-13}
 
 ORDERS = tuple(oracle.SHAPES)
+RANKS = (0, 1, 4)
 # Entries per block: one, a number that divides nothing, everything.
 BLOCK_SIZES = (1, 5, 1000)
+LONG_SHAPES = {2: (5, 23), 3: (3, 4, 23), 4: (3, 2, 2, 23), 5: (2, 2, 1, 2, 23)}
+"""Last modes long enough for fibres of which a few entries are observed, one by one and four at a time."""
+SHARES = (0.02, 0.5 * DENSE_SHARE, 0.9 * DENSE_SHARE, 1.1 * DENSE_SHARE, 0.97)
+"""Observed entries, on both sides of where the compiled twin changes its way."""
 
 
 @pytest.fixture(params=oracle.LAYOUTS)
@@ -21,70 +34,98 @@ def layout(request):
     return request.param
 
 
+@pytest.fixture(params=sorted(kernels.TWINS))
+def twin(request):
+    return kernels.twin(request.param)
+
+
+orders = pytest.mark.parametrize("order", ORDERS)
+ranks = pytest.mark.parametrize("rank", RANKS)
+
+
 def packed_moments(factors):
     return [rows.second_moment_packed for rows in factors]
 
 
-def contracted(observations, values, matrices, mode, block_size):
+def contracted(twin, observations, values, matrices, mode, block_size):
     out = np.zeros_like(matrices[mode])
     for block in observations.blocks(block_size):
-        kernels.contract(block, values(block), matrices, mode, out)
+        twin.contract(block, values(block), matrices, mode, out)
     return out
 
 
-def variances(observations, factors, block_size):
+def contracted_one(twin, observations, values, matrix, mode, block_size):
+    lengths = [length for k, length in enumerate(observations.shape) if k != mode]
+    out = np.zeros((*lengths, matrix.shape[1]))
+    for block in observations.blocks(block_size):
+        twin.contract_one(block, values(block), matrix, mode, out)
+    return out
+
+
+def low_rank(twin, observations, means, block_size):
+    return np.concatenate([twin.low_rank_at(block, means) for block in observations.blocks(block_size)])
+
+
+def variances(twin, observations, factors, block_size):
     moments, covs = packed_moments(factors), [rows.cov_packed for rows in factors]
     outers = [rows.outer_packed for rows in factors]
-    pieces = [kernels.variance_at(block, outers, moments, covs) for block in observations.blocks(block_size)]
-    return np.concatenate(pieces)
+    return np.concatenate([twin.variance_at(block, outers, moments, covs) for block in observations.blocks(block_size)])
 
 
-@pytest.mark.parametrize("block_size", BLOCK_SIZES)
-@pytest.mark.parametrize("rank", [0, 1, 4])
-@pytest.mark.parametrize("order", ORDERS)
-class TestAgainstLoops:
-    def test_low_rank_at(self, layout, order, rank, block_size):
-        case = oracle.random_case(1, order, layout, rank=rank)
-        means = [rows.mean for rows in case.state.factors]
-        pieces = [kernels.low_rank_at(block, means) for block in case.observations.blocks(block_size)]
-        np.testing.assert_allclose(np.concatenate(pieces), oracle.low_rank_at(means, case.problem.entries), **ROUNDING)
-
-    def test_contract_of_means(self, layout, order, rank, block_size):
-        case = oracle.random_case(2, order, layout, rank=rank)
-        means = [rows.mean for rows in case.state.factors]
-        values = np.array(case.values)
-        for mode in range(order):
-            found = contracted(case.observations, lambda block: values[block.entries], means, mode, block_size)
-            wanted = oracle.contract(means, case.problem.entries, case.values, mode)
-            assert found.shape == wanted.shape
+def assert_all_equal_loops(twin, case, rank, block_size):
+    """Every contraction of a case, of means and of packed second moments."""
+    observations, factors, entries = case.observations, case.state.factors, case.problem.entries
+    means, moments = [rows.mean for rows in factors], packed_moments(factors)
+    values = np.array(case.values)
+    weights = np.random.default_rng(0).uniform(0.0, 1.0, len(entries))
+    np.testing.assert_allclose(
+        low_rank(twin, observations, means, block_size), oracle.low_rank_at(means, entries), **ROUNDING
+    )
+    found = variances(twin, observations, factors, block_size)
+    # The loops subtract x̄² from E[x²], each up to a few hundred here.
+    np.testing.assert_allclose(found, oracle.variance_at(factors, entries), rtol=1e-10, atol=1e-11)
+    assert (found >= 0.0).all()
+    for mode in range(observations.order):
+        found = contracted(twin, observations, lambda block: values[block.entries], means, mode, block_size)
+        np.testing.assert_allclose(found, oracle.contract(means, entries, case.values, mode), **ROUNDING)
+        found = contracted(twin, observations, lambda block: weights[block.entries], moments, mode, block_size)
+        wanted = oracle.row_grams(factors, entries, weights, mode)
+        np.testing.assert_allclose(unpack_symmetric(found, rank), wanted, **ROUNDING)
+        if observations.coords is None:
+            found = contracted_one(
+                twin, observations, lambda block: values[block.entries], means[mode], mode, block_size
+            )
+            wanted = oracle.contract_one(means[mode], entries, case.values, mode, observations.shape)
             np.testing.assert_allclose(found, wanted, **ROUNDING)
 
-    def test_contract_of_packed_moments_is_the_weighted_gram(self, layout, order, rank, block_size):
-        case = oracle.random_case(3, order, layout, rank=rank)
-        weights = np.random.default_rng(0).uniform(0.0, 1.0, len(case.problem.entries))
-        for mode in range(order):
-            found = contracted(
-                case.observations,
-                lambda block: weights[block.entries],
-                packed_moments(case.state.factors),
-                mode,
-                block_size,
-            )
-            wanted = oracle.row_grams(case.state.factors, case.problem.entries, weights, mode)
-            np.testing.assert_allclose(unpack_symmetric(found, rank), wanted, **ROUNDING)
 
-    def test_variance_at(self, layout, order, rank, block_size):
-        case = oracle.random_case(4, order, layout, rank=rank)
-        found = variances(case.observations, case.state.factors, block_size)
-        wanted = oracle.variance_at(case.state.factors, case.problem.entries)
-        # The loops subtract x̄² from E[x²], each up to a few hundred here.
-        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-11)
-        assert (found >= 0.0).all()
+# ---- contractions ------------------------------------------------------------------------------------------
+
+
+@orders
+@ranks
+def test_contractions_equal_loops(twin, layout, order, rank):
+    case = oracle.random_case(1, order, layout, rank=rank)
+    for block_size in BLOCK_SIZES:
+        assert_all_equal_loops(twin, case, rank, block_size)
+
+
+@orders
+@pytest.mark.parametrize("layout", ["masked", "coordinates"])
+def test_contractions_equal_loops_for_masks_from_almost_empty_to_almost_full(twin, layout, order, monkeypatch):
+    monkeypatch.setitem(oracle.SHAPES, order, LONG_SHAPES[order])
+    case = oracle.random_case(2, order, layout, rank=2, complete=True)
+    rng = np.random.default_rng(order)
+    for share in SHARES:
+        mask = rng.random(case.problem.shape) < share
+        mask.flat[rng.integers(mask.size)] = True
+        problem = replace(case.problem, mask=mask)
+        assert_all_equal_loops(twin, replace(case, problem=problem, observations=problem.observations(layout)), 2, 1000)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("order", ORDERS)
-def test_data_of_either_precision_are_contracted_in_float64(layout, order, dtype):
+@orders
+def test_data_of_either_precision_are_contracted_in_float64(twin, layout, order, dtype):
     rng = np.random.default_rng(order)
     problem = oracle.random_problem(oracle.SHAPES[order], rng, complete=layout == "complete", dtype=dtype)
     observations = problem.observations(layout)
@@ -92,50 +133,212 @@ def test_data_of_either_precision_are_contracted_in_float64(layout, order, dtype
     means = [rng.standard_normal((length, 3)) for length in problem.shape]
     values = problem.values(observations)
     for mode in range(order):
-        found = contracted(observations, lambda block: scaled_values(observations, block), means, mode, 5)
+        found = contracted(twin, observations, lambda block: scaled_values(observations, block), means, mode, 5)
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, oracle.contract(means, problem.entries, values, mode), **ROUNDING)
 
 
+def test_blocks_without_entries_add_nothing(twin):
+    rng = np.random.default_rng(0)
+    tensor, mask = rng.standard_normal((5, 4, 3)), rng.random((5, 4, 3)) < 0.5
+    mask[[0, 2, 3]] = False
+    observations = Observations((5, 4, 3), tensor[mask], mask, None, 1.0)
+    problem = oracle.Problem(tensor, mask)
+    means = [rng.standard_normal((length, 2)) for length in tensor.shape]
+    found = low_rank(twin, observations, means, 1)
+    np.testing.assert_allclose(found, oracle.low_rank_at(means, problem.entries), **ROUNDING)
+    for mode in range(3):
+        values = tensor[mask]
+        found = contracted(twin, observations, lambda block, values=values: values[block.entries], means, mode, 1)
+        np.testing.assert_allclose(found, oracle.contract(means, problem.entries, list(values), mode), **ROUNDING)
+
+
+def test_contractions_add_to_what_is_there(twin, layout):
+    case = oracle.random_case(3, 3, layout)
+    means, values = [rows.mean for rows in case.state.factors], np.array(case.values)
+    (block,) = case.observations.blocks()
+    out = np.ones_like(means[1])
+    twin.contract(block, values, means, 1, out)
+    np.testing.assert_allclose(out - 1.0, oracle.contract(means, case.problem.entries, case.values, 1), **ROUNDING)
+
+
 @pytest.mark.parametrize("layout", ["complete", "masked"])
-def test_a_covariance_shared_by_all_rows_equals_its_copies(layout):
+def test_a_covariance_shared_by_all_rows_equals_its_copies(twin, layout):
     case = oracle.random_case(5, 3, layout)
     shared = [
         oracle.random_rows(len(rows.mean), 2, np.random.default_rng(6), shared=True) for rows in case.state.factors
     ]
-    copied = [type(rows)(rows.mean, np.repeat(rows.cov, rows.n_rows, axis=0)) for rows in shared]
+    copied = [RowGaussians(rows.mean, np.repeat(rows.cov, rows.n_rows, axis=0)) for rows in shared]
     np.testing.assert_array_equal(
-        variances(case.observations, shared, 1000), variances(case.observations, copied, 1000)
+        variances(twin, case.observations, shared, 1000), variances(twin, case.observations, copied, 1000)
     )
 
 
-def test_variance_is_that_of_draws():
+def test_variance_is_that_of_draws(twin):
     case = oracle.random_case(7, 3, "complete")
     n_draws = 100_000
     draws = oracle.low_rank_draws(oracle.draw(case.state, n_draws, np.random.default_rng(8)), case.problem.entries)
     squares = (draws - np.mean(draws, axis=0)) ** 2
     error = squares.std(axis=0) / np.sqrt(n_draws)
-    found = variances(case.observations, case.state.factors, 1000)
+    found = variances(twin, case.observations, case.state.factors, 1000)
     # Five standard errors: 24 entries are looked at together.
     assert np.all(np.abs(found - squares.mean(axis=0)) < 5.0 * error)
 
 
-def test_tiny_variance_of_a_large_value_keeps_its_digits():
+def test_tiny_variance_of_a_large_value_keeps_its_digits(twin, layout):
     """Var x is 2·10⁻²⁰ next to x̄² = 1; a difference of squares would leave nothing of it."""
-    case = oracle.random_case(9, 2, "complete", rank=1)
-    factors = [type(rows)(np.ones_like(rows.mean), np.full((1, 1, 1), 1e-20)) for rows in case.state.factors]
-    np.testing.assert_allclose(variances(case.observations, factors, 1000), 2e-20, rtol=1e-12)
+    case = oracle.random_case(9, 2, layout, rank=1)
+    factors = [RowGaussians(np.ones_like(rows.mean), np.full((1, 1, 1), 1e-20)) for rows in case.state.factors]
+    np.testing.assert_allclose(variances(twin, case.observations, factors, 1000), 2e-20, rtol=1e-12)
 
 
-def test_inputs_are_left_alone(layout):
+def test_inputs_are_left_alone(twin, layout):
     case = oracle.random_case(10, 3, layout)
     means = [rows.mean.copy() for rows in case.state.factors]
     values = np.array(case.values)
-    (block,) = case.observations.blocks()
-    kernels.low_rank_at(block, means)
-    variances(case.observations, case.state.factors, 1000)
+    low_rank(twin, case.observations, means, 1000)
+    variances(twin, case.observations, case.state.factors, 1000)
     for mode in range(3):
-        contracted(case.observations, lambda block: values, means, mode, 1000)
+        contracted(twin, case.observations, lambda block: values, means, mode, 1000)
+        if case.observations.coords is None:
+            contracted_one(twin, case.observations, lambda block: values, means[mode], mode, 1000)
     for mean, rows in zip(means, case.state.factors, strict=True):
         np.testing.assert_array_equal(mean, rows.mean)
     np.testing.assert_array_equal(values, case.values)
+
+
+# ---- entries -----------------------------------------------------------------------------------------------
+
+
+def hard_numbers(rng):
+    """Zero, denormals, ends of octaves and of their parts from both sides, and ordinary and gigantic numbers."""
+    ends = np.array([2.0**octave * (1.0 + part / 8) for octave in (-115, -12, -4, 0, 10, 65, 69) for part in range(9)])
+    return np.concatenate(
+        [[0.0, -0.0, 5e-324, 1e-310], ends, np.nextafter(ends, 0.0), 10.0 ** rng.uniform(-35.0, 25.0, 60), [1e300]]
+    )
+
+
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_evidence_is_the_cubic_of_its_segment(twin, kind):
+    rng = np.random.default_rng(0)
+    rho = hard_numbers(rng)
+    model = oracle.random_slab(kind, rng)
+    for table in (tabulate(model), *tabulate_branches(model)):
+        found, wanted = twin.evidence(table, rho), oracle.look_up(table, rho)
+        for ours, theirs in zip(found, wanted, strict=True):
+            # Slopes are differences of values that agree to the width of a segment, 1/128 of ρ: two digits less.
+            np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-13)
+
+
+def test_deviations_are_counted_in_their_bins(twin):
+    rng = np.random.default_rng(1)
+    deviation = hard_numbers(rng)
+    shares = rng.uniform(0.0, 1.0, deviation.size)
+    for share in (None, shares):
+        counts, totals = np.ones(N_BINS), np.full(N_BINS, 2.0)
+        twin.count_deviations(deviation, counts, totals, share)
+        wanted = oracle.count_deviations(deviation, np.ones(deviation.size) if share is None else share)
+        np.testing.assert_allclose(counts - 1.0, wanted[0], rtol=1e-12, atol=1e-12)
+        # Sums of at most a hundred numbers, next to the 2 that was there.
+        np.testing.assert_allclose(totals - 2.0, wanted[1], rtol=1e-12, atol=1e-12)
+
+
+def test_one_entry_counts_with_its_share(twin):
+    """A single share is not mistaken for the weight of all."""
+    counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+    twin.count_deviations(np.array([3.0]), counts, totals, np.array([0.25]))
+    assert counts.sum() == 0.25
+    assert totals.sum() == 0.75
+
+
+@pytest.mark.parametrize("rank", [*RANKS, LARGEST_OWN_SOLVE, LARGEST_OWN_SOLVE + 1])
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_are_solved(twin, rank, shared):
+    """Also where components differ in strength by 1e8: scaled to unit diagonal the matrices are well conditioned."""
+    rng = np.random.default_rng(rank)
+    n_rows = 6
+    root = rng.standard_normal((1 if shared else n_rows, rank, 2 * rank))
+    precision = root @ root.transpose(0, 2, 1) + np.eye(rank)
+    strength = 10.0 ** rng.uniform(-4.0, 4.0, rank)
+    linear = rng.standard_normal((n_rows, rank))
+    wanted = oracle.solve_rows(precision, linear)
+    found = twin.solve_rows(precision * strength[:, None] * strength, linear * strength)
+    # Condition numbers are below 1e3 for these random matrices.
+    np.testing.assert_allclose(found[0] * strength, wanted[0], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(found[1] * strength[:, None] * strength, wanted[1], rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(found[2] + 2 * np.log(strength).sum(), wanted[2], rtol=1e-11, atol=1e-11)
+
+
+def test_singular_rows_get_a_large_but_finite_covariance(twin):
+    """Components that meet the same entries alike: P = [[1, 1], [1, 1]], whose solutions of P a = h have a sum of h."""
+    mean, cov, log_det = twin.solve_rows(np.ones((2, 2, 2)), np.array([[1.0, 1.0], [3.0, 3.0]]))
+    np.testing.assert_allclose(mean.sum(axis=1), [1.0, 3.0], rtol=1e-6)
+    assert np.isfinite(cov).all()
+    assert (log_det > 20).all()
+
+
+# ---- accidents ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+class TestNumbersThatAreNone:
+    """They come back as such where they went in, and nothing else is touched."""
+
+    def test_in_contractions(self, twin, layout, bad):
+        case = oracle.random_case(11, 3, layout)
+        means = [rows.mean.copy() for rows in case.state.factors]
+        values = np.array(case.values)
+        clean = contracted(twin, case.observations, lambda block: values, means, 0, 1000)
+        values[0] = bad
+        with np.errstate(invalid="ignore"):
+            found = contracted(twin, case.observations, lambda block: values, means, 0, 1000)
+        np.testing.assert_array_equal(found[1:], clean[1:])
+        assert not np.isfinite(found[0]).any()
+        means[1][0, 0] = bad
+        with np.errstate(invalid="ignore"):
+            found = low_rank(twin, case.observations, means, 1000)
+        hit = np.array([index[1] == 0 for index in case.problem.entries])
+        assert not np.isfinite(found[hit]).any()
+        assert np.isfinite(found[~hit]).all()
+
+    def test_in_the_local_posteriors(self, twin, bad):
+        table = tabulate(oracle.random_slab(oracle.SLABS[0], np.random.default_rng(0)))
+        rho = np.array([1.0, bad, 2.0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = twin.evidence(table, rho)
+        assert not np.isfinite(found[0][1])
+        for ours, clean in zip(found, twin.evidence(table, rho[[0, 2]]), strict=True):
+            np.testing.assert_array_equal(ours[[0, 2]], clean)
+        counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+        with np.errstate(invalid="ignore"):
+            twin.count_deviations(rho, counts, totals)
+        assert counts.sum() == 3.0
+        assert counts[[0, -1]].sum() == 1.0
+
+    def test_in_the_solutions_of_rows(self, twin, bad):
+        precision, linear = np.tile(3.0 * np.eye(2), (3, 1, 1)), np.ones((3, 2))
+        precision[1, 0, 0] = bad
+        with np.errstate(all="ignore"):
+            mean, _, _ = twin.solve_rows(precision, linear)
+        assert not np.isfinite(mean[1]).all()
+        np.testing.assert_allclose(mean[[0, 2]], 1.0 / 3.0, rtol=1e-12)
+
+
+def test_an_unknown_twin_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"BRTF_KERNELS must be one of numba, numpy, got 'fortran'\."):
+        kernels.twin("fortran")
+    monkeypatch.setenv("BRTF_KERNELS", "Numba")
+    with pytest.raises(ValueError, match=r"BRTF_KERNELS must be one of numba, numpy, got 'Numba'\."):
+        kernels.solve_rows(np.eye(1)[None], np.ones((1, 1)))
+
+
+def test_the_environment_chooses_the_twin(monkeypatch):
+    """The plain one does not even load the compiler."""
+    code = (
+        "import sys, numpy as np; from brtf import kernels; kernels.solve_rows(np.eye(1)[None], np.ones((1, 1)));"
+        "print([name in sys.modules for name in ('brtf.kernels.reference', 'brtf.kernels.compiled', 'numba')])"
+    )
+    monkeypatch.setenv("BRTF_KERNELS", "numpy")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[True, False, False]"
+    assert kernels.twin("numba").__name__ == "brtf.kernels.compiled"

@@ -1,14 +1,25 @@
 """Noise that differs between slices: its bound, its updates, and what a fit makes of it."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
 from brtf import BRTF, load
-from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise, slice_noise, sweep
+from brtf.calibrated import (
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise,
+    slice_grams,
+    slice_noise,
+    slice_variances,
+    sweep,
+)
 from brtf.datasets import synthetic
 from brtf.distributions import Gamma
 from brtf.metrics import coverage, rrse
@@ -120,6 +131,97 @@ def test_layouts_agree():
         problem, state = problem_and_state(layout)
         swept.append(sweep(problem, evaluate(problem, state)))
     assert swept[0].bound == pytest.approx(swept[1].bound, rel=1e-10)
+
+
+# ---- form 1 ------------------------------------------------------------------------------------------------
+
+
+def case_with_slices(seed, order, layout, modes, kind=None, *, complete=None):
+    case = oracle.slab_case(seed, order, layout, kind, complete=complete)
+    n_slices = int(np.prod([case.problem.shape[mode] for mode in modes]))
+    rng = np.random.default_rng([seed, 3])
+    precision = Gamma(rng.uniform(2, 6, n_slices), rng.uniform(1, 5, n_slices))
+    return replace(case, state=replace(case.state, slices=SliceNoise(modes, precision, 2.5)))
+
+
+def precision_of_entries(case):
+    """ω̄ of every entry's slice, one by one."""
+    slices, shape = case.state.slices, case.problem.shape
+    places = [oracle.position_along(index, slices.modes, shape) for index in case.problem.entries]
+    return places, [float(slices.precision.mean[place]) for place in places]
+
+
+MODES = {2: [(0,), (1,), (0, 1)], 3: [(0,), (1,), (0, 2), (1, 2), (0, 1, 2)], 4: [(2,), (1, 3), (0, 1, 3)]}
+
+
+@pytest.mark.parametrize(("order", "modes"), [(order, modes) for order, sets in MODES.items() for modes in sets])
+class TestSumsOverCompleteSlices:
+    """Without a look at the entries, and yet sums over them."""
+
+    def test_grams_are_weighted_sums_over_entries(self, order, modes):
+        case = case_with_slices(1, order, "complete", modes)
+        _, weights = precision_of_entries(case)
+        for mode in range(order):
+            found = slice_grams(case.state.slices, case.state.factors, mode)
+            wanted = oracle.row_grams(case.state.factors, case.problem.entries, weights, mode)
+            assert found.shape[0] == (wanted.shape[0] if mode in modes else 1)
+            # Sums of a few dozen products of moments of a few hundred.
+            np.testing.assert_allclose(np.broadcast_to(found, wanted.shape), wanted, rtol=1e-11, atol=1e-10)
+
+    @pytest.mark.parametrize("layout", oracle.LAYOUTS)
+    def test_variances_are_sums_over_entries(self, order, modes, layout):
+        case = case_with_slices(2, order, layout, modes)
+        places, _ = precision_of_entries(case)
+        wanted = np.zeros(case.state.slices.precision.rate.size)
+        for place, variance in zip(places, oracle.variance_at(case.state.factors, case.problem.entries), strict=True):
+            wanted[place] += variance
+        problem = oracle.calibrated_problem(case, collapsed=False)
+        found = slice_variances(problem, case.state, case.state.slices)
+        # The loops subtract squares of a few hundred.
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
+
+    def test_a_sweep_of_complete_data_is_that_of_a_mask_that_hides_nothing(self, order, modes):
+        for kind in (*oracle.SLABS, None):
+            case = case_with_slices(3, order, "complete", modes, kind)
+            swept = []
+            for layout in oracle.LAYOUTS:
+                observations = case.problem.observations(layout)
+                problem = oracle.calibrated_problem(replace(case, observations=observations), collapsed=False)
+                swept.append(sweep(problem, evaluate(problem, case.state), hold_noise=True))
+            for other in swept[1:]:
+                assert other.bound == pytest.approx(swept[0].bound, rel=1e-10)
+                for ours, theirs in zip(other.state.factors, swept[0].state.factors, strict=True):
+                    np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-8, atol=1e-10)
+
+
+slice_cases = st.builds(
+    case_with_slices,
+    seed=st.integers(0, 2**32 - 1),
+    order=st.just(3),
+    layout=st.sampled_from(oracle.LAYOUTS),
+    modes=st.sampled_from(MODES[3]),
+    kind=st.sampled_from((oracle.SLABS[0], oracle.SLABS[1], None)),
+)
+
+
+@given(case=slice_cases, collapsed=st.booleans(), hold=st.booleans())
+@settings(derandomize=True, max_examples=50, deadline=None)
+def test_no_sweep_of_either_form_lowers_the_bound(case, collapsed, hold):
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    point = evaluate(problem, case.state)
+    for _ in range(5):
+        after = sweep(problem, point, hold_noise=hold)
+        assert after.bound >= point.bound - 1e-9 * sum(abs(term) for term in astuple(point.terms))
+        point = after
+
+
+@given(case=slice_cases)
+@settings(derandomize=True, max_examples=50, deadline=None)
+def test_form_two_is_above_form_one(case):
+    loose, tight = (
+        evaluate(oracle.calibrated_problem(case, collapsed=collapsed), case.state) for collapsed in (False, True)
+    )
+    assert tight.bound >= loose.bound - 1e-9 * sum(abs(term) for term in astuple(loose.terms))
 
 
 def test_learning_the_noise_finds_the_levels():

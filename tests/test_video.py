@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from brtf.reels import DEFAULT_RATE
+from brtf.reels import DEFAULT_RATE, decode_frames
 from brtf.video import LUMA, Clip, read_clip, write_clip
 
 # Smooth pictures: what H.264 loses of them, mostly in the chroma, are 2 levels on average and 15 at most. Frames out of
@@ -304,6 +304,18 @@ def test_a_file_that_is_cut_short_gives_what_is_left_and_says_so(mp4: Path, tmp_
         assert distance.min() < CODEC_LOSS
     cut_again = read_clip(cut, frames=slice(0, 2))  # as many as asked for: no complaint
     np.testing.assert_array_equal(cut_again.values, clip.values[:, :, :2])
+
+
+def test_what_the_decoder_holds_back_is_not_lost_when_a_file_cannot_be_read_on(mp4: Path) -> None:
+    class BreaksOff:
+        """A container whose packets end in an error instead of an end."""
+
+        def demux(self, stream: Any) -> Iterator[Any]:
+            yield from (packet for packet in container.demux(stream) if packet.size)
+            raise av.error.InvalidDataError(1, "broken")
+
+    with av.open(str(mp4)) as container:
+        assert sum(1 for _ in decode_frames(BreaksOff(), container.streams.video[0])) == FRAMES
 
 
 def test_a_file_without_its_index_is_refused(tmp_path: Path) -> None:

@@ -8,19 +8,24 @@ from brtf import datasets, metrics
 from brtf.observations import Observations
 
 if TYPE_CHECKING:
+    from brtf import baselines
     from brtf.estimator import BRTF, load
     from brtf.evaluation import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["BRTF", "Observations", "__version__", "datasets", "evaluate", "load", "metrics"]
+__all__ = ["BRTF", "Observations", "__version__", "baselines", "datasets", "evaluate", "load", "metrics"]
 
 
 def __getattr__(name: str) -> Any:
-    """BRTF and load come with scikit-learn, which is slow to import: only when asked for."""
+    """What comes with scikit-learn or other methods is slow to import: only when asked for."""
     if name in ("BRTF", "load"):
         from brtf import estimator
 
         return getattr(estimator, name)
+    if name == "baselines":
+        from importlib import import_module
+
+        return import_module("brtf.baselines")
     if name == "evaluate":
         from brtf.evaluation import evaluate
 

@@ -206,14 +206,16 @@ def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) ->
     if "structure" not in header:
         return None
     packed = header["structure"]
+    if "local_model" not in header:
+        raise ValueError("a structure of outliers needs a local model")
     law, rates = None, None
     if "range" in packed:
         lowest, highest = (float(end) for end in packed["range"])
         law = ReplacementLaw(lowest, highest, _array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
-        if not (lowest <= highest and law.density.size and (law.density > 0).all()):
+        if not (0 < highest - lowest < np.inf and law.density.size and (law.density > 0).all()):
             raise ValueError("the law of replaced values is not one")
     if "rate_modes" in packed:
-        modes = _modes(packed["rate_modes"], shape)
+        modes = _modes(packed["rate_modes"], shape, least=1)
         n_slices = (math.prod(shape[mode] for mode in modes),)
         outlying, regular = (_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
         prior = (float(packed["rate_prior"][0]), float(packed["rate_prior"][1]))
@@ -223,12 +225,15 @@ def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) ->
     n_channels = float(packed["n_channels"])
     if not 1 <= n_channels < np.inf:
         raise ValueError("the number of channels is out of range")
-    return OutlierStructure(_modes(packed["modes"], shape), n_channels, law, rates)
+    shared = _modes(packed["modes"], shape)
+    if len(shared) == len(shape) or (shared and rates is not None):
+        raise ValueError(f"outliers cannot be shared along modes {shared} here")
+    return OutlierStructure(shared, n_channels, law, rates)
 
 
-def _modes(given: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _modes(given: Any, shape: tuple[int, ...], *, least: int = 0) -> tuple[int, ...]:
     modes = tuple(int(mode) for mode in given)
-    if list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
+    if len(modes) < least or list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
         raise ValueError(f"{given} are not modes of a tensor of order {len(shape)}")
     return modes
 
@@ -236,7 +241,7 @@ def _modes(given: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _unpack_slices(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> SliceNoise | None:
     if "slices" not in header:
         return None
-    modes = _modes(header["slices"]["modes"], shape)
+    modes = _modes(header["slices"]["modes"], shape, least=1)
     concentration = float(header["slices"]["concentration"])
     if not 0 < concentration < np.inf:
         raise ValueError("the numbers of the slices' noise are out of range")

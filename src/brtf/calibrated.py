@@ -109,6 +109,7 @@ class Point:
     state, fit, terms
     deviations : histogram of ω̄D over the entries, D in units of the slice's noise
     slice_squares : (G,) Σ τ̄ w D over each slice; None where the noise is common
+    slice_entries : (G,) entries of each slice that carry its noise, all but those replaced; None where it is common
     mean_weight : mean w
     structure_sums : what the outliers' structure is learnt from; None without one
     """
@@ -117,6 +118,7 @@ class Point:
     fit: Fit
     deviations: Histogram
     slice_squares: Array | None
+    slice_entries: Array | None
     mean_weight: float
     structure_sums: Sums | None
     terms: BoundTerms
@@ -142,7 +144,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit) -> Point:
     largest: list[float] = []
 
     def add(sums: Sums, block: Block) -> None:
-        counts, totals, squares, others, *structured = sums
+        counts, totals, squares, replaced, others, *structured = sums
         positions = None if slices is None else block_positions(block, slices.modes)
         deviation = _relative(fit.deviation(block), slices, positions)
         kernels.count_deviations(deviation, counts, totals)
@@ -152,16 +154,18 @@ def evaluate_at(problem: Problem, state: State, fit: Fit) -> Point:
         others += local.log_evidence, local.weight.sum()
         if positions is not None:
             squares += np.bincount(positions, tau * deviation * local.weight, n_slices)
+            if structure is not None and structure.law is not None:
+                replaced += np.bincount(positions, local.outlier, n_slices)
         if structure is not None and local.outlier is not None:
             relative = relative_precision(state, block)
             standardised = np.sqrt(tau if relative is None else tau * relative) * fit.residual(block)
             add_sums(tuple(structured), structure, block, values, deviation, local.outlier, standardised)
 
     def zeros() -> Sums:
-        plain = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(2)
+        plain = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(n_slices), np.zeros(2)
         return plain if structure is None else (*plain, *zero_sums(structure))
 
-    counts, totals, squares, others, *structured = add_up(problem.observations, zeros, add)
+    counts, totals, squares, replaced, others, *structured = add_up(problem.observations, zeros, add)
     variance, extra = 0.0, np.zeros(n_slices)
     if not problem.collapsed:
         variance, extra = _variance_of_completed(problem, state)
@@ -170,6 +174,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit) -> Point:
         fit,
         Histogram.from_bins(counts, totals, max(largest), variance),
         None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
+        None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
         tuple(structured) or None,
         calibrated_terms(
@@ -319,12 +324,14 @@ def noise_prior(state: State) -> NoisePrior:
 def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
     """The slices' noise, then the joint step for (τ, π, shape, ζ), or the closed form for τ without outliers."""
     state, deviations = point.state, point.deviations
-    if state.slices is not None and point.slice_squares is not None:
-        state = _with_slices(
-            state, update_slice_noise(state.slices, problem.n_entries(state.slices), point.slice_squares)
-        )
-        variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
-        deviations = deviation_histogram(problem, state, point.fit.deviation, variance)
+    if state.slices is not None and point.slice_squares is not None and point.slice_entries is not None:
+        state = _with_slices(state, update_slice_noise(state.slices, point.slice_entries, point.slice_squares))
+        if state.structure is None:
+            variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
+            deviations = deviation_histogram(problem, state, point.fit.deviation, variance)
+        else:  # which entries are outliers depends on the noise of their slices
+            point = evaluate_at(problem, state, point.fit)
+            deviations = point.deviations
     n_observed = problem.observations.n_observed
     if state.structure is not None and point.structure_sums is not None:
         return _learn_structured(problem, state, point.structure_sums, deviations, max_steps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -83,3 +83,8 @@ def feature_names(observations: Observations) -> NDArray[Any] | None:
     if columns is None or observations.order != 2 or not all(isinstance(name, str) for name in columns):
         return None
     return columns.astype(object)
+
+
+def as_tuple(modes: Any) -> Any:
+    """Any sequence of modes as a tuple; what is none is left for the settings to refuse."""
+    return tuple(modes) if isinstance(modes, Iterable) and not isinstance(modes, str) else modes

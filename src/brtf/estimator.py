@@ -18,6 +18,7 @@ from brtf.archive import load_result, save_result
 from brtf.conventions import (
     OptionAndMethod,
     UnavailableError,
+    as_tuple,
     check_shape,
     feature_names,
     generator,
@@ -168,8 +169,8 @@ class BRTF(Shown, BaseEstimator):
             outliers=self.__dict__["outliers"],
             init=self.init,
             noise=self.noise,
-            noise_modes=None if self.noise_modes is None else tuple(self.noise_modes),
-            outlier_modes=None if self.outlier_modes is None else tuple(self.outlier_modes),
+            noise_modes=as_tuple(self.noise_modes),
+            outlier_modes=as_tuple(self.outlier_modes),
             outlier_kind=self.outlier_kind,
             calibrate=self.calibrate,
             transform=self.__dict__["transform"],

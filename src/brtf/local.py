@@ -204,11 +204,11 @@ class StudentSlab(SlabModel):
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         log_rho = np.log(np.maximum(rho, np.exp(SMALLEST_LOG_RHO)))
-        interpolated = self._table(float(log_rho.max()))(log_rho)
+        interpolated = self._table(float(log_rho.max(initial=SMALLEST_LOG_RHO)))(log_rho)
         return -0.5 * rho, 1.0, interpolated[..., 0], np.exp(interpolated[..., 1])
 
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
-        log_x, kappa, log_weight = self._nodes(float(rho.max()))
+        log_x, kappa, log_weight = self._nodes(float(rho.max(initial=0.0)))
         exponent = log_weight - 0.5 * rho[:, None] * kappa
         peak = exponent.max(axis=1, keepdims=True)
         mass = np.exp(exponent - peak)

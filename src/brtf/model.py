@@ -79,13 +79,13 @@ class ReplacementLaw:
 
     def bins(self, values: Array) -> NDArray[np.intp]:
         """The bin of each value."""
-        place = (values - self.lowest) * (self.density.size / max(self.highest - self.lowest, 1e-300))
+        place = (values - self.lowest) * (self.density.size / (self.highest - self.lowest))
         return np.clip(place.astype(np.intp), 0, self.density.size - 1)
 
     def learnt(self, counts: Array) -> ReplacementLaw:
         """The law after so many replaced values in each bin, one value spread evenly over all bins among them."""
         share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)
-        width = max(self.highest - self.lowest, 1e-300) / counts.size
+        width = (self.highest - self.lowest) / counts.size
         return replace(self, density=share / width)
 
 

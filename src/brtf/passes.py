@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
+from threading import Lock, Thread
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ SMALL_DATA = 2**18
 """Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
+_blas_lock, _blas_limits = Lock(), list[threadpool_limits]()
 
 
 @contextmanager
@@ -42,7 +44,7 @@ def workers(n_jobs: int | None) -> Iterator[None]:
     waiting than they give.
     """
     n_threads = count_workers(n_jobs)
-    with threadpool_limits(limits=1, user_api="blas"):
+    with _blas_on_one_thread():
         if n_threads == 1:
             yield
             return
@@ -52,6 +54,34 @@ def workers(n_jobs: int | None) -> Iterator[None]:
                 yield
             finally:
                 _pool.reset(token)
+
+
+@contextmanager
+def _blas_on_one_thread() -> Iterator[None]:
+    """Hold BLAS to one thread: the caller's, and that of the process where there is but one for all.
+
+    Of several fits at once the first sets the limit of the process and the last to end puts it back. Each does so from
+    a thread that ends at once: threadpoolctl refuses limits, silently, while the thread that last set one is alive.
+    """
+    with _blas_lock:
+        if _blas_limits:
+            _blas_limits.append(_blas_limits[0])
+        else:
+            _run_apart(lambda: _blas_limits.append(threadpool_limits(limits=1, user_api="blas")))
+    try:
+        with threadpool_limits(limits=1, user_api="blas"):
+            yield
+    finally:
+        with _blas_lock:
+            limits = _blas_limits.pop()
+            if not _blas_limits:
+                _run_apart(limits.restore_original_limits)
+
+
+def _run_apart(task: Callable[[], object]) -> None:
+    thread = Thread(target=task)
+    thread.start()
+    thread.join()
 
 
 def count_workers(n_jobs: int | None) -> int:
@@ -93,13 +123,13 @@ def remembered(observations: Observations, of_block: Callable[[Block], Value]) -
     """The same function of a block, computed once for each; for small data only."""
     if observations.n_observed > SMALL_DATA:
         return of_block
-    memory: dict[int, Value] = {}
+    memory: dict[tuple[int, int], Value] = {}
 
     def recall(block: Block) -> Value:
-        start = block.entries.start
-        if start not in memory:
-            memory[start] = of_block(block)
-        return memory[start]
+        entries = block.entries.start, block.entries.stop  # a block without entries starts where the next one does
+        if entries not in memory:
+            memory[entries] = of_block(block)
+        return memory[entries]
 
     return recall
 

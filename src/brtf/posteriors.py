@@ -19,13 +19,16 @@ from brtf.distributions import Array
 from brtf.kernels.reference import N_BINS
 from brtf.local import SlabModel
 from brtf.model import OutlierStructure, ReplacementLaw, SliceRates, State
-from brtf.observations import Block, Observations, block_positions
+from brtf.observations import Block, Observations, block_positions, distinct_columns
 from brtf.tables import tabulate, tabulate_branches
 
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped where their correlation is measured."""
 LAW_BINS = 256
 """Bins of the law of replaced values: the levels of an 8-bit image."""
+LEAST_RANGE = 1e-4
+"""Range of replaced values at least, in units of the data's scale: bins 40 times as wide as the smallest noise. Values
+that are all equal would otherwise be replaced ones, whose density has no limit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +112,9 @@ def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.in
         return None
     alone = [mode for mode in range(len(block.shape)) if mode not in structure.modes]
     if block.coords is not None:
-        lengths = tuple(block.shape[mode] for mode in alone)
-        place = np.ravel_multi_index(tuple(block.coords[mode] for mode in alone), lengths)
-        return np.unique(place, return_inverse=True)[1]
+        return distinct_columns(block.coords[alone], tuple(block.shape[mode] for mode in alone))
     positions = block_positions(block, alone)
-    return positions - positions[0] if positions.size else positions  # the first is the least: entries are in order
+    return positions - positions.min() if positions.size else positions
 
 
 def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Observations:
@@ -215,5 +216,5 @@ def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> 
 
 def initial_law(lowest: float, highest: float) -> ReplacementLaw:
     """All values between two limits equally likely."""
-    width = max(highest - lowest, 1e-300)
-    return ReplacementLaw(lowest, highest, np.full(LAW_BINS, 1.0 / width))
+    width = max(highest - lowest, LEAST_RANGE)
+    return ReplacementLaw(lowest, lowest + width, np.full(LAW_BINS, 1.0 / width))

@@ -96,7 +96,7 @@ class _Array:
             raise TypeError(f"{name} must hold real numbers, got dtype {self.array.dtype}.")
         if min(self.array.shape) == 0:
             raise ValueError(f"{name} has no pixel, in shape {self.array.shape}.")
-        if self.array.dtype.kind == "b" or (self.array.dtype.kind == "f" and not np.nanmax(self.array) > 1):
+        if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
             raise ValueError(f"{name} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255.")
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
@@ -163,7 +163,7 @@ class _Video:
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
         with self._opened() as (container, stream):
-            n_frames = sum(1 for _ in islice(_decode(container, stream), limit))
+            n_frames = sum(1 for _ in islice(decode_frames(container, stream), limit))
             announced = stream.frames or None
             if announced is None and container.duration is not None:  # in microseconds; right to a frame
                 announced = round(Fraction(container.duration, 1_000_000) * self.rate)
@@ -174,11 +174,11 @@ class _Video:
 
     def images(self) -> Iterator[Image]:
         with self._opened() as (container, stream):
-            for frame in _decode(container, stream):
+            for frame in decode_frames(container, stream):
                 yield frame.to_ndarray(format="gray" if frame.format.name.startswith("gray") else "rgb24")
 
 
-def _decode(container: Any, stream: Any) -> Iterator[Any]:
+def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
     """The frames that can be decoded, to the end of the file or of what is left of it."""
     av = import_optional("av")
     packets = container.demux(stream)

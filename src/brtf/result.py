@@ -395,7 +395,8 @@ class Result(Shown):
             return self.error_law.log_density(deviation, variance)
         regular, rate = self.error_law.without_outliers(), self.error_law.weight[1]
         values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
-        replaced = np.log(rate * law.density)[law.bins(values)] - np.log(spread)
+        within = (values >= law.lowest) & (values <= law.highest)
+        replaced = np.where(within, np.log(rate * law.density)[law.bins(values)] - np.log(spread), -np.inf)
         return np.logaddexp(np.log1p(-rate) + regular.log_density(deviation, variance), replaced)
 
     def sample(

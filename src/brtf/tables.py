@@ -19,7 +19,8 @@ from brtf.distributions import Array
 from brtf.local import FlatSlab, SlabModel
 
 FIRST_OCTAVE, LAST_OCTAVE = -12, 70
-"""ρ from 2⁻¹² to 2⁷⁰: below, ln f is linear to 1e-7; no deviation within the resolution of the data is beyond."""
+"""ρ from 2⁻¹² to 2⁷⁰: below, ln f is linear to 1e-7; beyond, where only gigantic outliers of accurate data are, it
+goes on as a power of ρ, as the tails of Student-t laws do."""
 FEATURES = range(-4, 10)
 """Octaves in which noise turns into outliers, the finer table; elsewhere ln f is smooth in ln ρ."""
 LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 3, 7, 12
@@ -33,7 +34,7 @@ class EvidenceTable:
     Attributes
     ----------
     rows : (K, 6) per segment its lower end, the inverse of its width, and the coefficients c₀…c₃ of ln f in the
-        fraction t of the segment. The first row is the line below all octaves, the last the line beyond them
+        fraction t of the segment. The first row is the line below all octaves, the last the slope at their end
     first : (octaves,) the row of each octave's first segment
     log2_segments : (octaves,) ln₂ of the number of segments of each octave
     """

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from brtf.cli.options import DEFAULTS, chooses_model, json_option, out_option, read, reads_input, seed_option
+from brtf.cli.options import (
+    DEFAULTS,
+    chooses_model,
+    json_option,
+    observe_file,
+    out_option,
+    read_source,
+    reads_input,
+    seed_option,
+)
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, written_text
 from brtf.settings import INFERENCES, INITS
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
     from brtf.observations import Observations
+    from brtf.readers import TensorFile
 
 DENSE_LIMIT = 10_000_000
 """Sparse tensors with fewer entries, observed or missing, are imputed: 80 MB as an array, a few hundred as a table."""
@@ -57,16 +64,18 @@ def fit(
 ) -> int:
     """Fit the data in INPUT and print what was found.
 
-    INPUT is .npy, .npz or .mat (an array, NaN = missing), .csv or .tsv (a long table with a header: a row per
-    observed entry), or .tns (FROSTT: positions from 1, then the value).
+    INPUT is an array, NaN = missing (.npy .npz .mat .nc .zarr), a long table, a row per observed entry (.csv .tsv
+    .parquet), or a coordinate list (.tns of FROSTT: positions from 1, then the value).
 
-    With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.npy or, for a
-    table, imputed.csv (the data with the missing entries filled in) and outliers.csv (the entries that are more
-    likely outliers than not). Positions count from 0, or from 1 if INPUT is .tns.
+    With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.* (the data with the
+    missing entries filled in, in the format of INPUT), outliers.csv (the entries that are more likely outliers than
+    not) and report.html (a page about it). Positions count from 0, or from 1 if INPUT is .tns. Nothing is written
+    unless everything can be.
     """
     from brtf.estimator import BRTF
 
-    observations = read(source, mask, key, index, value)
+    file = read_source(source, key, index, value)
+    observations = observe_file(file, mask)
     model = BRTF(
         inference=inference,
         init=init,
@@ -79,8 +88,7 @@ def fit(
     with staged(out) as staging:
         model.fit(observations)
         if out is not None and staging is not None:
-            first_position = 1 if source.suffix.lower() == ".tns" else 0
-            written = [out / name for name in _write_results(staging, model, first_position, replace_outliers)]
+            written = [out / name for name in _write_results(staging, model, file, replace_outliers)]
     summary = model.summary()
     if as_json:
         print_json({**summary.numbers, "written": [str(path) for path in written]})
@@ -92,64 +100,27 @@ def fit(
     return DONE if model.converged_ else NOT_CONVERGED
 
 
-def _write_results(staging: Path, model: BRTF, first_position: int, replace_outliers: bool) -> list[str]:
-    """Write the files of a fit; returns their names. Sparse data are imputed only if the whole is small enough."""
+def _write_results(staging: Path, model: BRTF, file: TensorFile, replace_outliers: bool) -> list[str]:
+    """Write what `brtf fit --out` promises, one step for each; returns the names in the same order."""
+    from brtf.writers import write_csv, write_like
+
     result = model.result_
-    observations = result.observations
-    labels = observations.labels
-    coords = (None,) * observations.order if labels is None else labels.coords
-    modes = [f"mode_{mode}" for mode in range(observations.order)] if labels is None else list(labels.dims)
-    positions: list[Sequence[Any]] = [
-        range(first_position, first_position + length) if names is None else names.tolist()
-        for length, names in zip(observations.shape, coords, strict=True)
-    ]
     model.save(staging / "result.brtf")
     written = ["result.brtf"]
-    if not _is_too_large(observations):
+    if not _is_too_large(result.observations):
         filled = result.impute(replace_outliers=replace_outliers)
-        if labels is None:
-            np.save(staging / "imputed.npy", filled)
-            written.append("imputed.npy")
-        else:
-            rows = (
-                (*entry, number) for entry, number in zip(product(*positions), map(float, filled.flat), strict=True)
-            )
-            _write_csv(staging / "imputed.csv", [*modes, labels.name], rows)
-            written.append("imputed.csv")
-    _write_csv(
-        staging / "outliers.csv",
-        [*modes, "observed", "low_rank", "outlier", "probability"],
-        _outlier_rows(model, positions),
-    )
-    return [*written, "outliers.csv"]
-
-
-def _outlier_rows(model: BRTF, positions: list[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Entries that are more likely outliers than not, the largest first."""
-    result = model.result_
-    probability = result.outlier_probability_at_entries()
-    outliers = result.outliers_at_entries()
-    chosen = np.flatnonzero(probability > 0.5)
-    if chosen.size == 0:
-        return
-    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")]
-    coords = result.observations.entry_coords()[:, chosen]
-    columns = (
-        result.observations.values.ravel()[chosen],
-        result.low_rank(coords),
-        outliers[chosen],
-        probability[chosen],
-    )
-    for entry, *numbers in zip(coords.T.tolist(), *(column.tolist() for column in columns), strict=True):
-        yield *(names[position] for names, position in zip(positions, entry, strict=True)), *numbers
+        written.append(f"imputed{file.suffix}")
+        write_like(file, staging / written[-1], filled.astype(result.observations.values.dtype, copy=False))
+    written.append("outliers.csv")
+    write_csv(staging / written[-1], result.outlier_table(first_position=1 if file.suffix == ".tns" else 0))
+    try:
+        model.report(staging / "report.html")
+        written.append("report.html")
+    except ImportError as error:  # an optional extra; the results are worth more than the page
+        warnings.warn(f"No report.html: {error}", stacklevel=2)
+    return written
 
 
 def _is_too_large(observations: Observations) -> bool:
+    """Whether the data are sparse and the whole tensor is too large to write."""
     return observations.layout == "coordinates" and observations.n_entries >= DENSE_LIMIT
-
-
-def _write_csv(path: Path, header: Sequence[Any], rows: Iterable[Sequence[Any]]) -> None:
-    with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

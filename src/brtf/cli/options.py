@@ -13,6 +13,7 @@ from brtf.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
     from brtf.observations import Observations
+    from brtf.readers import TensorFile
 
 DEFAULTS = Settings()
 
@@ -30,9 +31,11 @@ def reads_input(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
         ),
-        click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file."),
+        click.option("--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file."),
         click.option(
-            "--mask", type=click.Path(path_type=Path), help="What is observed: .npy .npz .mat of True/False or 1/0."
+            "--mask",
+            type=click.Path(path_type=Path),
+            help="What is observed: .npy .npz .mat .nc .zarr of True/False or 1/0.",
         ),
         click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
     ):
@@ -119,9 +122,21 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:
-    from brtf.observations import observe
-    from brtf.readers import read_mask, read_tensor
+    """The data that the options of `reads_input` name."""
+    return observe_file(read_source(source, key, index, value), mask)
+
+
+def read_source(source: Path, key: str | None, index: str | None, value: str | None) -> TensorFile:
+    """The tensor of INPUT, and what it takes to write another one like it."""
+    from brtf.readers import read_file
 
     columns = None if index is None else [name.strip() for name in index.split(",")]
-    tensor = read_tensor(source, key=key, index=columns, value=value)
-    return observe(tensor, None if mask is None else read_mask(mask))
+    return read_file(source, key=key, index=columns, value=value)
+
+
+def observe_file(file: TensorFile, mask: Path | None) -> Observations:
+    """The entries of a tensor that was read which --mask calls observed."""
+    from brtf.observations import observe
+    from brtf.readers import read_mask
+
+    return observe(file.tensor, None if mask is None else read_mask(mask))

@@ -18,7 +18,7 @@ DONE, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 @contextmanager
 def staged(directory: Path | None) -> Iterator[Path | None]:
-    """A place to write: its files move to the directory together in the end, and vanish if something fails."""
+    """A place to write: its content moves to the directory together in the end, and vanishes if something fails."""
     if directory is None:
         yield None
         return
@@ -26,14 +26,29 @@ def staged(directory: Path | None) -> Iterator[Path | None]:
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix=".brtf-", dir=directory) as staging:
-            yield Path(staging)
-            for file in Path(staging).iterdir():
-                os.replace(file, directory / file.name)
+            fresh, old = Path(staging, "fresh"), Path(staging, "old")
+            fresh.mkdir()
+            old.mkdir()
+            yield fresh
+            _move(fresh, directory, old)
     except BaseException:
         if is_new:
             with suppress(OSError):  # not empty: then something in it is worth keeping
                 directory.rmdir()
         raise
+
+
+def _move(fresh: Path, directory: Path, old: Path) -> None:
+    """Move files and folders from one directory to another; folders that they replace go to a third one."""
+    for path in fresh.iterdir():
+        target = directory / path.name
+        if target.exists() and target.is_dir() != path.is_dir():
+            raise ValueError(f"{target} should be replaced by a {'folder' if path.is_dir() else 'file'}: move it away.")
+    for path in fresh.iterdir():
+        target = directory / path.name
+        if path.is_dir() and target.is_dir():
+            os.replace(target, old / path.name)
+        os.replace(path, target)
 
 
 def written_text(written: Iterable[Path]) -> str:

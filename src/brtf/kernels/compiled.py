@@ -185,18 +185,17 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 
 @loop
 def _look_up(bits, rho, rows, first, shift, log_evidence, weight):
-    """The leading bits of ρ are its place in the table."""
+    """The leading bits of ρ are its place in the table; beyond its end ln f is a power of ρ."""
     n_octaves = first.size
     mantissa = (1 << 52) - 1
+    end, last_value, fall = rows[-1, 0], rows[-1, 2], rows[-1, 0] * rows[-1, 3]
     for m in range(rho.size):
         octave = (bits[m] >> 52) - 1023 - FIRST_OCTAVE
-        if octave < 0:
-            place = 0
-        elif octave >= n_octaves:
-            place = rows.shape[0] - 1
-        else:
-            place = first[octave] + ((bits[m] & mantissa) >> shift[octave])
-        row = rows[place]
+        if octave >= n_octaves:
+            log_evidence[m] = last_value + fall * np.log(rho[m] / end)
+            weight[m] = -2.0 * fall / rho[m]
+            continue
+        row = rows[0 if octave < 0 else first[octave] + ((bits[m] & mantissa) >> shift[octave])]
         step = (rho[m] - row[0]) * row[1]
         log_evidence[m] = row[2] + step * (row[3] + step * (row[4] + step * row[5]))
         weight[m] = -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))

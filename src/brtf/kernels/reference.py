@@ -141,9 +141,10 @@ def symmetric_multiplicity(n_packed: int) -> Array:
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights w = −2 d ln f/dρ, each (m,).
 
-    The exponent of ρ is its octave, the leading bits of its mantissa the segment.
+    The exponent of ρ is its octave, the leading bits of its mantissa the segment. Beyond all octaves ln f goes on as a
+    power of ρ, with the last value and slope.
     """
-    mantissa, exponent = np.frexp(np.where(np.isfinite(rho), rho, 1.0))  # ρ = mantissa · 2^exponent, from [½, 1)
+    mantissa, exponent = _mantissa_and_exponent(rho)
     octave = np.where(rho > 0, exponent.astype(np.int64) - 1 - FIRST_OCTAVE, -1)
     inside = np.clip(octave, 0, LAST_OCTAVE - FIRST_OCTAVE - 1)
     segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
@@ -153,6 +154,11 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     step = (rho - lower) * per_width
     log_evidence = cubic[0] + step * (cubic[1] + step * (cubic[2] + step * cubic[3]))
     weight = -2.0 * per_width * (cubic[1] + step * (2.0 * cubic[2] + 3.0 * step * cubic[3]))
+    beyond = octave > inside
+    if beyond.any():
+        end, _, value, slope, *_ = table.rows[-1]
+        log_evidence[beyond] = value + slope * end * np.log(rho[beyond] / end)
+        weight[beyond] = -2.0 * slope * end / rho[beyond]
     return log_evidence, weight
 
 
@@ -164,12 +170,18 @@ def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a share of each (m,), to a histogram of D: number and sum in each of the ``N_BINS`` bins."""
-    mantissa, exponent = np.frexp(np.where(np.isfinite(deviation), deviation, 1.0))
+    mantissa, exponent = _mantissa_and_exponent(deviation)
     within = ((2.0 * mantissa - 1.0) * (1 << LOG2_BINS)).astype(np.int64)
     place = ((exponent.astype(np.int64) - 1 - FIRST_BIN_OCTAVE) << LOG2_BINS) + within
-    place = np.where(deviation > 0, np.clip(place, 0, N_BINS - 1), 0)
+    place = np.clip(place, 0, N_BINS - 1)
     counts += np.bincount(place, share, N_BINS)
     totals += np.bincount(place, deviation if share is None else share * deviation, N_BINS)
+
+
+def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
+    """Numbers as mantissa · 2^exponent, mantissas from [½, 1); zero as the least of them, infinity as the largest."""
+    limits = np.finfo(np.float64)
+    return np.frexp(np.clip(np.where(np.isnan(numbers), limits.max, numbers), limits.tiny, limits.max))
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:

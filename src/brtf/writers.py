@@ -1,0 +1,148 @@
+"""Tensors and tables to files: a tensor goes back in the form of the file that another one came from."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.exports import Table, long_table
+from brtf.extras import require
+from brtf.observations import Observations
+from brtf.readers import TensorFile
+from brtf.readers.tables import SEPARATORS
+
+__all__ = ["write_csv", "write_like"]
+
+ROWS_AT_ONCE = 65536
+"""Rows of a table that are Python objects at the same time."""
+
+
+def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    """Write a tensor in the form of the file that another one of its shape came from.
+
+    The name of the array, labels, attributes and index columns are those of the source; a table or coordinate list has
+    a row for every entry. Reading the file back gives the tensor exactly.
+
+    Parameters
+    ----------
+    source
+        The file, as `brtf.readers.read_file` gave it.
+    path
+        Where to write; its suffix is that of the source.
+    tensor
+        Finite real numbers of the shape of the source.
+    """
+    _WRITERS[source.suffix](source, path, tensor)
+
+
+def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
+    """Write a table as text with a header: numbers with all digits, dates in ISO 8601."""
+    _write_rows(path, [list(table)], table.values(), separator)
+
+
+def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
+    """Write lines of text and then columns, as many rows at once as fit into a cache."""
+    cells = [_as_text(column) for column in columns]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter=separator, lineterminator="\n")
+        writer.writerows(header)
+        for start in range(0, len(cells[0]), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            writer.writerows(zip(*(column[rows].tolist() for column in cells), strict=True))
+
+
+def _as_text(column: NDArray[Any]) -> NDArray[Any]:
+    """Dates and bytes as the text that people write; numbers and text as they are."""
+    if column.dtype.kind == "M":
+        return np.datetime_as_string(column)
+    return np.char.decode(column, "utf-8", "replace") if column.dtype.kind == "S" else column
+
+
+def _write_npy(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    np.save(path, tensor, allow_pickle=False)
+
+
+def _write_npz(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    # numpy.savez takes the names of arrays as keywords, among which there are some of its own.
+    with zipfile.ZipFile(path, "w") as archive, archive.open(f"{source.name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, tensor, allow_pickle=False)
+
+
+def _write_mat(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    from scipy.io import savemat
+    from scipy.io.matlab import MatWriteError
+
+    try:
+        savemat(path, {source.name: tensor})
+    except MatWriteError as error:
+        raise ValueError(f"{path} cannot hold the tensor: {error}. Give the data as .npy.") from error
+
+
+def _write_text(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    write_csv(path, _every_entry(source.tensor, tensor), separator=SEPARATORS[source.suffix])
+
+
+def _write_parquet(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    pyarrow = require("pyarrow", extra="label", purpose=".parquet files")
+    parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
+    parquet.write_table(pyarrow.table(_every_entry(source.tensor, tensor)), path)
+
+
+def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    _write_rows(path, [], [*(_coords(tensor) + 1), tensor.ravel()], " ")
+
+
+def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    _relabelled(source, tensor).to_netcdf(path, engine="h5netcdf")
+
+
+def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    checked = zarr.codecs.ZstdCodec(checksum=True)  # which the default is not: a flipped bit would go unnoticed
+    if hasattr(source.tensor, "dims") and source.name is not None:
+        labelled = _relabelled(source, tensor)
+        labelled.to_zarr(
+            path, mode="w", consolidated=False, zarr_format=3, encoding={source.name: {"compressors": checked}}
+        )
+        return
+    dims = getattr(source.tensor, "dims", None)
+    zarr.create_array(path, name=source.name, data=tensor, compressors=checked, dimension_names=dims, zarr_format=3)
+
+
+def _relabelled(source: TensorFile, tensor: NDArray[Any]) -> Any:
+    """The tensor as an xarray.Dataset with everything but the numbers of the source's variable."""
+    labelled = source.tensor.copy(data=tensor).drop_encoding()
+    for dim, coord in labelled.coords.items():
+        if coord.dtype.kind == "U":  # text of a fixed length has no specification in Zarr 3
+            labelled = labelled.assign_coords({dim: coord.astype(object)})
+    return labelled.to_dataset(name=source.name)
+
+
+def _every_entry(observations: Observations, tensor: NDArray[Any]) -> Table:
+    """A table with a row per entry of the tensor, under the names of the table that was read."""
+    name = "value" if observations.labels is None else observations.labels.name or "value"
+    return long_table(observations, _coords(tensor), [(name, tensor.ravel())])
+
+
+def _coords(tensor: NDArray[Any]) -> NDArray[np.intp]:
+    """(N, M) coordinates of all entries of a tensor."""
+    return np.indices(tensor.shape, dtype=np.intp).reshape(tensor.ndim, -1)
+
+
+_WRITERS: dict[str, Callable[[TensorFile, Path, NDArray[Any]], None]] = {
+    ".npy": _write_npy,
+    ".npz": _write_npz,
+    ".mat": _write_mat,
+    ".csv": _write_text,
+    ".tsv": _write_text,
+    ".parquet": _write_parquet,
+    ".tns": _write_tns,
+    ".nc": _write_nc,
+    ".zarr": _write_zarr,
+}

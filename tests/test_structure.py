@@ -1,0 +1,563 @@
+"""Outliers that hang together: shared along modes, in place of the data, at rates of their slices.
+
+The evidence is that of every assignment tried, nothing lowers the bound, and no accident of the input matters.
+"""
+
+import itertools
+from dataclasses import astuple, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import oracle
+from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise, sweep, update_all_factors
+from brtf.calibration import MINORITY, Histogram, NoisePrior, branch_step, shared_rate
+from brtf.distributions import Gamma, RowGaussians
+from brtf.kernels.reference import LOG2_BINS
+from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model import OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates
+from brtf.observations import Observations, observe
+from brtf.posteriors import (
+    LAW_BINS,
+    add_sums,
+    block_outliers,
+    block_posterior,
+    grouped,
+    initial_law,
+    initial_rates,
+    learnt_rates,
+    measured_channels,
+    shared_positions,
+    zero_sums,
+)
+from brtf.updates import update_component_precisions
+
+EXACT_KINDS = (StudentSlab, GaussianSlab)
+SHARED = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
+# The widest bins, at the lower end of an octave.
+BIN_WIDTH = float(np.log1p(1.0 / (1 << LOG2_BINS)))
+TABLE = 2e-6
+"""What the tables of the branches cost, relative to an entry's ln f or to one: see test_tables."""
+
+layouts = pytest.mark.parametrize("layout", oracle.LAYOUTS)
+forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
+
+
+def structured_case(
+    seed, layout, kind=GaussianSlab, *, modes=(), law=False, rates=None, slices=None, channels=1.0, complete=None
+):
+    """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ."""
+    case = oracle.slab_case(seed, 3, layout, kind, complete=complete)
+    rng = np.random.default_rng([seed, 2])
+    shape, values = case.problem.shape, np.array(case.values)
+    replacing = None
+    if law:
+        density = rng.dirichlet(np.full(7, 0.7)) * 7.0 / np.ptp(values)
+        replacing = ReplacementLaw(float(values.min()), float(values.max()), density + 1e-6)
+    differing = None
+    if rates is not None:
+        n_slices = int(np.prod([shape[mode] for mode in rates]))
+        differing = SliceRates(rates, rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices), (0.7, 2.0))
+    state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing))
+    if slices is not None:
+        n_slices = int(np.prod([shape[mode] for mode in slices]))
+        precision = Gamma(rng.uniform(2.0, 6.0, n_slices), rng.uniform(1.0, 5.0, n_slices))
+        state = replace(state, slices=SliceNoise(slices, precision, 2.5))
+    return replace(case, state=state)
+
+
+def problem_of(case, *, collapsed=True):
+    modes = case.state.structure.modes if case.state.structure is not None else ()
+    return Problem(grouped(case.observations, modes), (0, 1, 2), collapsed)
+
+
+def probabilities(problem, point):
+    """p of all entries."""
+    tau, state = float(point.state.tau.mean), point.state
+    parts = []
+    for block in problem.observations.block_list:
+        rho = tau * point.fit.deviation(block)
+        if state.slices is not None:
+            lengths = [problem.observations.shape[mode] for mode in state.slices.modes]
+            coords = problem.observations.entry_coords()[:, block.entries]
+            place = np.ravel_multi_index(tuple(coords[mode] for mode in state.slices.modes), lengths)
+            rho = rho * state.slices.precision.mean[place]
+        parts.append(block_outliers(state, block, problem.values(block), rho)[0])
+    return np.concatenate(parts)
+
+
+def nats_of_rounding(point):
+    """Each term of the bound is known to some 1e-12 of its size, which may exceed the sum's; with room."""
+    return 1e-9 * sum(abs(term) for term in astuple(point.terms))
+
+
+STRUCTURES = {
+    "shared": {"modes": (1,)},
+    "shared by two": {"modes": (0, 2)},
+    "replaced": {"law": True},
+    "rates": {"rates": (0,)},
+    "replaced at rates": {"law": True, "rates": (2,)},
+    "shared and replaced": {"modes": (2,), "law": True},
+    "shared, slices": {"modes": (1,), "slices": (0,)},
+    "replaced, slices": {"law": True, "slices": (2,)},
+    "rates, slices": {"rates": (1,), "slices": (1,)},
+}
+structures = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+
+
+# ---- the evidence ------------------------------------------------------------------------------------------
+
+
+@layouts
+@structures
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, monkeypatch):
+    monkeypatch.setitem(oracle.SHAPES, 3, (2, 3, 2))
+    for seed in range(2):
+        case = structured_case(seed, layout, kind, **structure)
+        problem = problem_of(case)
+        point = evaluate(problem, case.state)
+        wanted, outlier = oracle.structured_evidence(case, case.state)
+        scale = sum(max(1.0, abs(rho)) for rho in [wanted, *case.values])
+        assert point.terms.likelihood == pytest.approx(wanted, abs=TABLE * scale)
+        np.testing.assert_allclose(probabilities(problem, point), outlier, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("modes", SHARED)
+def test_the_channels_temper_the_evidence_of_a_group(modes):
+    """κ ln[(1−π) e^{Σ ln f₀/κ} + π e^{Σ ln f₁/κ}]: with κ = group size the geometric mean of its entries decides."""
+    for channels in (1.0, 1.7, 4.0):
+        case = structured_case(3, "masked", modes=modes, channels=channels)
+        point = evaluate(problem_of(case), case.state)
+        model, tau, entries = case.state.outliers, float(case.state.tau.mean), case.problem.entries
+        means = [rows.mean for rows in case.state.factors]
+        residual = np.array(case.values) - oracle.low_rank_at(means, entries)
+        rho = tau * (residual**2 + oracle.variance_at(case.state.factors, entries))
+        log_spike, _, log_slab, _ = model.branches(rho)
+        total = 0.5 * rho.size * (float(case.state.tau.mean_log) - np.log(2 * np.pi))
+        keys = [tuple(i for k, i in enumerate(index) if k not in modes) for index in entries]
+        for key in set(keys):
+            members = [m for m, other in enumerate(keys) if other == key]
+            spike = np.log1p(-model.probability) + log_spike[members].sum() / channels
+            slab = np.log(model.probability) + log_slab[members].sum() / channels
+            total += channels * np.logaddexp(spike, slab)
+        assert point.terms.likelihood == pytest.approx(total, abs=1e-4)
+
+
+def test_replacement_is_the_monte_carlo_mean_over_every_latent():
+    """Factors, λ, τ and z of each entry: y ~ N(x, 1/τ), or y ~ h whatever x is."""
+    case = structured_case(1, "masked", StudentSlab, law=True)
+    state = replace(
+        case.state,
+        prior=Prior(*np.random.default_rng(9).uniform(0.5, 1.0, 4)),
+        factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in case.state.factors),
+        lam=Gamma(4 * case.state.lam.concentration, 4 * case.state.lam.rate),
+    )
+    case, plain = replace(case, state=state), replace(case, state=replace(state, outliers=None))
+    problem = problem_of(case)
+    point = evaluate(problem, state)
+    outlier = probabilities(problem, point)
+    n_draws, rng = 40_000, np.random.default_rng(2)
+    draws = oracle.draw(plain.state, n_draws, rng)
+    samples = oracle.log_prior(plain, draws) - oracle.log_posterior(plain.state, draws)
+    deviation = np.array(case.values) - oracle.low_rank_draws(draws, case.problem.entries)
+    regular = 0.5 * np.log(draws.tau[:, None] / (2 * np.pi)) - 0.5 * draws.tau[:, None] * deviation**2
+    density = np.array([oracle.replacement_density(state.structure.law, value) for value in case.values])
+    probability = state.outliers.probability
+    z = rng.random(regular.shape) < outlier
+    with np.errstate(divide="ignore"):
+        replaced = np.log(probability * density / outlier)
+        regular = np.log((1 - probability) / (1 - outlier)) + regular
+    samples = samples + np.where(z, replaced, regular).sum(axis=1)
+    error = samples.std() / np.sqrt(n_draws)
+    assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
+    assert abs(point.bound - samples.mean()) < 4.0 * error
+
+
+# ---- limits ------------------------------------------------------------------------------------------------
+
+
+@forms
+@layouts
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_a_group_of_one_entry_is_an_entry_on_its_own(kind, layout, collapsed, monkeypatch):
+    monkeypatch.setitem(oracle.SHAPES, 3, (3, 1, 4))
+    shared = structured_case(4, layout, kind, modes=(1,))
+    alone = replace(shared, state=replace(shared.state, structure=None))
+    points = [evaluate(problem_of(case, collapsed=collapsed), case.state) for case in (shared, alone)]
+    n_observed = shared.observations.n_observed
+    # Two tables with the tolerance of each.
+    assert points[0].bound == pytest.approx(points[1].bound, abs=1e-5 * n_observed)
+    swept = [sweep(problem_of(shared, collapsed=collapsed), point, hold_noise=True) for point in points]
+    for ours, theirs in zip(swept[0].state.factors, swept[1].state.factors, strict=True):
+        # Weights differ by 3e-5, and means follow them by as much times a condition number of some tens.
+        np.testing.assert_allclose(ours.mean, theirs.mean, rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize("structure", [{}, {"law": True}], ids=["added", "replaced"])
+def test_rates_held_by_a_huge_prior_are_the_common_rate(structure):
+    case = structured_case(5, "masked", **structure)
+    rate, strength = case.state.outliers.probability, 1e9
+    prior = (strength * rate, strength * (1.0 - rate))
+    held = SliceRates((0,), np.full(3, prior[0]), np.full(3, prior[1]), prior)
+    rated = replace(case.state, structure=replace(case.state.structure, rates=held))
+    problem = problem_of(case)
+    common, differing = evaluate(problem, case.state), evaluate(problem, rated)
+    # E ln π of a Beta differs from ln π by 1/(2 · 1e9 π).
+    assert differing.bound == pytest.approx(common.bound, abs=1e-6)
+    np.testing.assert_allclose(probabilities(problem, differing), probabilities(problem, common), rtol=1e-6)
+    learnt = learnt_rates(held, differing.structure_sums[5], problem.n_entries_along((0,)))
+    np.testing.assert_allclose(learnt.mean, rate, rtol=1e-6)
+
+
+def test_entries_that_are_surely_replaced_do_not_count():
+    """A sentinel far from all else: the state without those entries has the same weights elsewhere."""
+    case = structured_case(6, "masked", law=True)
+    tensor, mask = case.problem.tensor.copy(), case.problem.mask.copy()
+    hit = tuple(np.array(case.problem.entries[::4]).T)
+    tensor[hit] = 50.0
+    mask[hit] = False
+    whole = observe(np.where(case.problem.mask, tensor, np.nan))
+    rest = replace(observe(np.where(mask, tensor, np.nan)), scale=whole.scale)
+    values = whole.values / whole.scale
+    law = initial_law(float(values.min()), float(values.max()))
+    law = law.learnt(np.where(np.arange(LAW_BINS) == LAW_BINS - 1, float(len(hit[0])), 0.0))
+    state = replace(case.state, structure=OutlierStructure(law=law))
+    swept = []
+    for observations in (whole, rest):
+        problem = Problem(observations, (0, 1, 2), collapsed=True)
+        swept.append(sweep(problem, evaluate(problem, state), hold_noise=True).state)
+    for ours, theirs in zip(swept[0].factors, swept[1].factors, strict=True):
+        np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(ours.cov, theirs.cov, rtol=1e-6, atol=1e-8)
+
+
+# ---- ascent ------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def structured_cases(draw):
+    modes = draw(st.sampled_from([(), *SHARED]))
+    rates = None if modes else draw(st.sampled_from([None, (0,), (1,), (0, 2)]))
+    law = draw(st.booleans())
+    return structured_case(
+        draw(st.integers(0, 2**32 - 1)),
+        draw(st.sampled_from(oracle.LAYOUTS)),
+        draw(st.sampled_from(EXACT_KINDS)),
+        modes=modes,
+        law=law,
+        rates=rates,
+        slices=draw(st.sampled_from([None, (0,), (1, 2)])),
+        channels=draw(st.sampled_from([1.0, 1.6])) if modes else 1.0,
+    )
+
+
+@given(case=structured_cases(), collapsed=st.booleans(), hold=st.booleans())
+@settings(derandomize=True, max_examples=60, deadline=None)
+def test_no_sweep_lowers_the_bound(case, collapsed, hold):
+    problem = problem_of(case, collapsed=collapsed)
+    point = evaluate(problem, case.state)
+    for _ in range(5):
+        after = sweep(problem, point, hold_noise=hold)
+        assert after.bound >= point.bound - nats_of_rounding(point)
+        point = after
+
+
+@given(case=structured_cases(), collapsed=st.booleans())
+@settings(derandomize=True, max_examples=40, deadline=None)
+def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
+    """The rate has a prior of its own, 9 ln(1−π), outside the bound, where it is one for all."""
+    problem = problem_of(case, collapsed=collapsed)
+    point = evaluate(problem, case.state)
+
+    def with_prior(point):
+        common = point.state.structure.rates is None
+        return point.bound + (MINORITY * np.log1p(-point.state.outliers.probability) if common else 0.0)
+
+    for _ in range(3):
+        for mode in problem.modes:
+            after = evaluate(problem, update_all_factors(replace(problem, modes=(mode,)), point.state, point.fit))
+            assert after.bound >= point.bound - nats_of_rounding(point), mode
+            point = after
+        point = evaluate(problem, update_component_precisions(point.state))
+        noisy = evaluate_at(problem, learn_noise(problem, point), point.fit)
+        # A bin's spread is right to second order in its width, times the curvature of ln f, of order one.
+        assert with_prior(noisy) >= with_prior(point) - BIN_WIDTH**2 * case.observations.n_observed
+        point = noisy if noisy.bound > point.bound else point
+
+
+@given(case=structured_cases())
+@settings(derandomize=True, max_examples=60, deadline=None)
+def test_form_two_is_above_form_one(case):
+    loose, tight = (evaluate(problem_of(case, collapsed=collapsed), case.state) for collapsed in (False, True))
+    assert tight.bound >= loose.bound - nats_of_rounding(loose)
+
+
+# ---- learning ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_branch_step_is_a_maximum(kind, replaced):
+    """Of ½M ln τ − b₀τ + Σ (1−p) ln f₀(τD) + Σ p ln f₁(τD) over τ, shape and width."""
+    rng = np.random.default_rng(0)
+    outlier = rng.random(400) ** 2
+    noise = rng.standard_t(6.0, 400) * 0.3
+    deviation = (noise + (rng.random(400) < outlier) * rng.uniform(-6.0, 6.0, 400)) ** 2
+    regular = Histogram(deviation, 1.0 - outlier, 0.0)
+    outlying = None if replaced else Histogram(deviation, outlier, 0.0)
+    prior, n_counted = NoisePrior(1e-6, 1e-18), float((1.0 - outlier).sum()) if replaced else 400.0
+    start = kind(0.2, 3.0, 40.0 * kind.narrowest)
+    tau, model = branch_step(5.0, start, regular, outlying, prior, n_counted, max_steps=300)
+    assert model.probability == start.probability
+
+    def objective(log_tau, shape, log_width):
+        tau = np.exp(log_tau)
+        candidate = kind.from_parameters(np.array([0.0, shape, log_width]))
+        log_spike, _, log_slab, _ = candidate.branches(tau * deviation)
+        total = (0.5 * n_counted + prior.concentration) * log_tau - prior.rate * tau + (1.0 - outlier) @ log_spike
+        return total if replaced else total + outlier @ log_slab
+
+    best = np.array([np.log(tau), *model.parameters[1:]])
+    at_best = objective(*best)
+    assert at_best > objective(np.log(5.0), *start.parameters[1:]) + 1.0
+    low, high = oracle.noise_limits(kind)
+    for place, step in itertools.product(range(3), (-0.03, 0.03)):
+        nudged = best.copy()
+        nudged[place] += step
+        limit = (0, 2, 3)[place]
+        if low[limit] <= nudged[place] <= high[limit]:
+            # The search stops at 1e-11 of the objective, and a table of ln J is right to 1e-6 of it.
+            assert objective(*nudged) <= at_best + 1e-3
+
+
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_branch_step_without_any_outlier(kind):
+    """Nothing is counted as one: the slab stays, and the noise is learnt from all entries."""
+    deviation = np.random.default_rng(1).standard_normal(500) ** 2 / 4.0
+    nothing = Histogram.from_shares(np.zeros(3), np.zeros(3), 1.0, 0.0)
+    regular = Histogram(deviation, np.ones(500), 0.0)
+    prior, start = NoisePrior(1e-6, 1e-18), kind(0.1, 30.0, 100.0)
+    tau, model = branch_step(1.0, start, regular, nothing, prior, 500.0, max_steps=100)
+    # Where the noise is a Student-t, its learnt tails may add some.
+    assert model.noise_inflation / tau == pytest.approx(deviation.mean(), rel=0.05)
+    assert np.isfinite(model.width)
+
+
+def test_the_shared_rate_is_a_maximum():
+    for n_outlying, n_groups in ((0.0, 50.0), (3.7, 50.0), (49.0, 50.0)):
+        rate = shared_rate(n_outlying, n_groups)
+
+        def objective(rate, n_outlying=n_outlying, n_groups=n_groups):
+            return n_outlying * np.log(rate) + (n_groups - n_outlying + MINORITY) * np.log1p(-rate)
+
+        for nudged in (0.9 * rate, 1.1 * rate):
+            assert objective(min(nudged, 0.98)) <= objective(rate) + 1e-6
+
+
+def test_the_law_is_a_histogram_of_what_was_replaced():
+    law = initial_law(-2.0, 6.0)
+    width = 8.0 / LAW_BINS
+    np.testing.assert_array_equal(
+        law.bins(np.array([-2.0, -2.0 + 1.5 * width, 6.0, -100.0, 100.0])), [0, 1, 255, 0, 255]
+    )
+    counts = np.zeros(LAW_BINS)
+    counts[10], counts[20] = 3.0, 1.0
+    learnt = law.learnt(counts)
+    assert learnt.density.sum() * width == pytest.approx(1.0, rel=1e-12)
+    assert learnt.density[10] * width == pytest.approx((3.0 + 1.0 / LAW_BINS) / 5.0, rel=1e-12)
+    assert np.all(learnt.density > 0)  # what was not seen yet is possible
+
+
+def test_rates_are_their_posteriors_and_their_prior_a_maximum():
+    rng = np.random.default_rng(2)
+    sizes = rng.integers(5, 60, 40).astype(float)
+    outlying = sizes * rng.beta(0.5, 4.0, 40)
+    rates = initial_rates((0,), 40, 0.1)
+    for _ in range(50):
+        before, rates = rates, learnt_rates(rates, outlying, sizes)
+    np.testing.assert_array_equal(rates.outlying, before.prior[0] + outlying)
+    np.testing.assert_array_equal(rates.regular, before.prior[1] + sizes - outlying)
+    for first, second in itertools.product((0.9, 1.0, 1.1), repeat=2):
+        other = replace(rates, prior=(rates.prior[0] * first, rates.prior[1] * second))
+        assert other.kl >= rates.kl - 1e-3  # the search ends at 1e-3 of the logarithms
+    # 40 slices know the spread of a Beta(.5, 4) to a third or so.
+    assert 0.2 < rates.prior[0] < 1.2
+    assert rates.mean.mean() == pytest.approx(outlying.sum() / sizes.sum(), abs=0.03)
+
+
+def test_the_divergence_of_rates_is_that_of_draws():
+    rates = SliceRates((0,), np.array([2.0, 5.0]), np.array([3.0, 1.5]), (0.7, 2.0))
+    rng, draws = np.random.default_rng(3), 200_000
+    total, error = 0.0, 0.0
+    for outlying, regular in zip(rates.outlying, rates.regular, strict=True):
+        drawn = rng.beta(outlying, regular, draws)
+        ratio = stats.beta.logpdf(drawn, outlying, regular) - stats.beta.logpdf(drawn, *rates.prior)
+        total, error = total + ratio.mean(), error + ratio.std() / np.sqrt(draws)
+    assert rates.kl == pytest.approx(total, abs=4 * error)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
+def test_channels_are_measured_by_their_correlation(correlation):
+    """κ = Σ R / C = 1 + (C − 1) correlation."""
+    rng, n_shared = np.random.default_rng(4), 4
+    common, own = rng.standard_normal((2, 3000, n_shared))
+    residual = np.sqrt(correlation) * common[:, :1] + np.sqrt(1.0 - correlation) * own
+    observations = observe(residual)
+    structure = OutlierStructure((1,))
+    sums = zero_sums(structure)
+    for block in observations.block_list:
+        nothing = np.zeros(block.values.size)
+        add_sums(sums, structure, block, nothing, nothing, nothing, block.values)
+    found = measured_channels(structure, sums, n_shared).n_channels
+    # 3000 groups know a correlation to 2 %; clipping at three standard deviations takes a percent.
+    assert found == pytest.approx(1.0 + (n_shared - 1) * correlation, rel=0.06)
+    assert 1.0 <= found <= n_shared
+
+
+def test_noise_of_slices_counts_the_entries_that_were_not_replaced():
+    """Half of a slice is a sentinel: its noise is that of the other half, not half of it."""
+    rng = np.random.default_rng(5)
+    noise = rng.standard_normal((2, 60, 40)) * 0.1
+    data = np.ones((2, 60, 40)) + noise
+    sentinel = rng.random((60, 40)) < 0.5
+    data[1][sentinel] = 7.0
+    observations = observe(data)
+    rows = [np.ones((length, 1)) for length in data.shape]
+    rows[0] = rows[0] / observations.scale
+    state = structured_case(0, "complete", GaussianSlab).state
+    factors = tuple(RowGaussians(row, np.full((1, 1, 1), 1e-9)) for row in rows)
+    values = observations.values / observations.scale
+    law = initial_law(float(values.min()), float(values.max()))
+    law = law.learnt(np.where(np.arange(LAW_BINS) == LAW_BINS - 1, 1000.0, 0.0))
+    alike = SliceNoise((0,), Gamma(np.full(2, 10.0), np.full(2, 10.0)), 10.0)
+    state = replace(
+        state,
+        factors=factors,
+        lam=Gamma(np.ones(1), np.ones(1)),
+        outliers=GaussianSlab(0.2, 1e4, 100.0),
+        slices=alike,
+        structure=OutlierStructure(law=law),
+    )
+    problem = Problem(observations, (0, 1, 2), collapsed=True)
+    point = evaluate(problem, state)
+    bounds = []
+    for _ in range(8):
+        point = evaluate_at(problem, learn_noise(problem, point), point.fit)
+        bounds.append(point.bound)
+    assert np.all(np.diff(bounds) > -1e-6)
+    variance = point.state.noise_variance / point.state.slices.precision.mean * observations.scale**2
+    # 2400 and 1200 entries know a variance to 3 and 4 %.
+    np.testing.assert_allclose(variance, 0.01, rtol=0.12)
+
+
+# ---- accidents of the input --------------------------------------------------------------------------------
+
+
+def same_point(found, wanted, problem, other):
+    assert found.bound == pytest.approx(wanted.bound, rel=1e-10)
+    ours, theirs = sweep(other, found, hold_noise=True), sweep(problem, wanted, hold_noise=True)
+    for rows, wanted_rows in zip(ours.state.factors, theirs.state.factors, strict=True):
+        np.testing.assert_allclose(rows.mean, wanted_rows.mean, rtol=1e-9, atol=1e-10)
+    # Noise numbers come from an optimiser that stops at 1e-11 of the objective, the prior of rates from one at 1e-3.
+    assert sweep(other, found).bound == pytest.approx(sweep(problem, wanted).bound, rel=1e-5, abs=1e-3)
+
+
+@forms
+@structures
+def test_layouts_agree(structure, collapsed):
+    for complete in (False, True):
+        case = structured_case(7, "masked", complete=complete, **structure)
+        problem = problem_of(case, collapsed=collapsed)
+        first = evaluate(problem, case.state)
+        for layout in ("coordinates", "complete") if complete else ("coordinates",):
+            other = problem_of(replace(case, observations=case.problem.observations(layout)), collapsed=collapsed)
+            same_point(evaluate(other, case.state), first, problem, other)
+
+
+@layouts
+@structures
+def test_the_order_of_modes_does_not_matter(structure, layout):
+    case = structured_case(8, layout, **structure)
+    for order in ((1, 2, 0), (2, 1, 0)):
+        turned = oracle.Problem(
+            np.ascontiguousarray(case.problem.tensor.transpose(order)),
+            np.ascontiguousarray(case.problem.mask.transpose(order)),
+        )
+        place = tuple(int(k) for k in np.argsort(order))
+        old, state = case.state, case.state
+        modes = tuple(sorted(place[mode] for mode in old.structure.modes))
+        rates = old.structure.rates and replace(old.structure.rates, modes=(place[old.structure.rates.modes[0]],))
+        state = replace(
+            state,
+            factors=tuple(old.factors[mode] for mode in order),
+            structure=replace(old.structure, modes=modes, rates=rates),
+            slices=old.slices and replace(old.slices, modes=(place[old.slices.modes[0]],)),
+        )
+        other = replace(
+            problem_of(replace(case, problem=turned, observations=turned.observations(layout), state=state)),
+            modes=place,
+        )
+        problem = problem_of(case)
+        found, wanted = evaluate(other, state), evaluate(problem, old)
+        assert found.bound == pytest.approx(wanted.bound, rel=1e-10)
+        swept, wanted = (sweep(p, point, hold_noise=True) for p, point in ((other, found), (problem, wanted)))
+        assert swept.bound == pytest.approx(wanted.bound, rel=1e-10)
+        for mode in range(3):
+            np.testing.assert_allclose(
+                swept.state.factors[place[mode]].mean, wanted.state.factors[mode].mean, rtol=1e-9, atol=1e-10
+            )
+
+
+@pytest.mark.parametrize("modes", SHARED)
+def test_groups_are_those_of_the_coordinates(modes):
+    """Also where the first entry of a group, or of the block, is missing."""
+    rng = np.random.default_rng(9)
+    for share in (0.2, 0.5, 0.9):
+        mask = rng.random((4, 3, 5)) < share
+        mask[0, 0, :4] = False
+        tensor = np.where(mask, rng.standard_normal((4, 3, 5)), np.nan)
+        observations = observe(tensor)
+        entries = observations.entry_coords()
+        keys = [tuple(column) for column in np.delete(entries, modes, axis=0).T]
+        together = np.equal.outer([hash(key) for key in keys], [hash(key) for key in keys])
+        sparse = Observations.from_coords(entries, observations.values, observations.shape)
+        for data in (observations, sparse):
+            (block,) = data.in_one_block().block_list
+            groups = shared_positions(OutlierStructure(modes), block)
+            assert groups.min() >= 0
+            np.testing.assert_array_equal(np.equal.outer(groups, groups), together)
+        state = structured_case(9, "masked", modes=modes).state
+        rho = rng.uniform(0.1, 20.0, observations.n_observed)
+        found = [
+            block_posterior(state, data.in_one_block().block_list[0], np.zeros(rho.size), rho)
+            for data in (observations, sparse)
+        ]
+        assert found[0].log_evidence == pytest.approx(found[1].log_evidence, rel=1e-12)
+        np.testing.assert_allclose(found[0].weight, found[1].weight, rtol=1e-12)
+
+
+def test_groups_of_a_tensor_of_any_size():
+    """Their number does not fit into 64 bits, and nothing is as large as it."""
+    coords = np.array([[1, 2, 1], [7, 7, 7], [9, 9, 9], [5, 5, 5], [3, 3, 4]])
+    observations = Observations.from_coords(coords, np.ones(3), (2**16,) * 5)
+    (block,) = observations.block_list
+    groups = shared_positions(OutlierStructure((0,)), block)
+    np.testing.assert_array_equal(np.equal.outer(groups, groups), np.equal.outer(block.coords[4], block.coords[4]))
+
+
+def test_where_no_structure_is_there_are_no_groups():
+    (block,) = observe(np.ones((2, 3))).block_list
+    assert shared_positions(OutlierStructure(), block) is None
+
+
+def test_a_flat_slab_may_be_shared():
+    case = structured_case(10, "masked", FlatSlab, modes=(1,))
+    problem = problem_of(case)
+    point = evaluate(problem, case.state)
+    for _ in range(5):
+        point = sweep(problem, point)
+        assert np.isfinite(point.bound)

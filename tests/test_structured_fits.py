@@ -1,0 +1,373 @@
+"""Fits whose outliers hang together: what they say afterwards, what a file keeps of them, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+import oracle
+from brtf import BRTF, Observations, load
+from brtf.archive import pack, unpack
+from brtf.distributions import Gamma, RowGaussians
+from brtf.metrics import f_measure, rrse
+from brtf.model import OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
+from brtf.observations import observe
+from brtf.result import Result
+from brtf.settings import Settings
+from brtf.storage import CorruptFile, write_archive
+from brtf.trace import Record, StopReason
+
+SHAPE = (16, 10, 6)
+
+
+def make(kind):
+    """Data of rank 2 with noise .1, which of their entries are outliers, and the options that say how these hang."""
+    rng = np.random.default_rng(0)
+    low_rank = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((length, 2)) for length in SHAPE))
+    low_rank /= low_rank.std()
+    data = low_rank + 0.1 * rng.standard_normal(SHAPE)
+    if kind == "shared":
+        hit = np.broadcast_to(rng.random((16, 10, 1)) < 0.1, SHAPE)
+        return low_rank, hit, data + hit * rng.uniform(-1, 1, SHAPE), {"outlier_modes": (-1,)}
+    if kind == "rates":
+        hit = np.zeros(SHAPE, dtype=bool)
+        hit[:3] = rng.random((3, 10, 6)) < 0.4
+        return low_rank, hit, data + hit * rng.uniform(-8, 8, SHAPE), {"noise": "per-slice"}
+    hit = np.zeros(SHAPE, dtype=bool)
+    hit[:, 2], hit[:, 7] = rng.random((16, 6)) < 0.7, rng.random((16, 6)) < 0.5
+    options = {"outlier_kind": "replacement"}
+    if kind == "replaced, slices":
+        options |= {"noise": "per-slice", "noise_modes": (2,)}
+    return low_rank, hit, np.where(hit, 0.3, data), options
+
+
+KINDS = ("shared", "rates", "replaced", "replaced, slices")
+TRUTH = {kind: make(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def fit(request):
+    low_rank, hit, data, options = TRUTH[request.param]
+    return request.param, low_rank, hit, data, BRTF(random_state=0, **options).fit(data)
+
+
+def test_the_structure_is_found(fit):
+    kind, low_rank, hit, _, model = fit
+    structure = model.result_.state.structure
+    assert model.converged_
+    assert model.rank_ == 2
+    # Twice what 260 parameters of 960 entries cost at noise .1.
+    assert rrse(model.low_rank(), low_rank) < 0.06
+    assert f_measure(model.outlier_probability() > 0.5, hit) > 0.9
+    assert model.outlier_rate_ == pytest.approx(hit.mean(), abs=0.03)
+    assert structure.modes == ((2,) if kind == "shared" else ())
+    assert (structure.law is not None) == kind.startswith("replaced")
+    assert (structure.rates is not None) == (kind == "rates")
+    assert np.mean(model.noise_variance_) == pytest.approx(0.01, rel=0.15)
+
+
+def test_the_structure_is_worth_it(fit):
+    """Shared outliers no larger than a few times the noise, and a sensor stuck within the range of its data."""
+    kind, low_rank, hit, data, model = fit
+    if kind not in ("shared", "replaced"):
+        return
+    plain = BRTF(random_state=0).fit(data)
+    found, other = (f_measure(fitted.outlier_probability() > 0.5, hit) for fitted in (model, plain))
+    assert found > other + 0.15
+    errors = [rrse(fitted.low_rank(), low_rank) for fitted in (model, plain)]
+    assert errors[0] < (0.95 if kind == "shared" else 0.3) * errors[1]
+
+
+def test_outliers_and_what_is_left_without_them(fit):
+    kind, _, _, data, model = fit
+    probability, outliers = model.outlier_probability(), model.outliers()
+    assert probability.shape == outliers.shape == SHAPE
+    assert np.all((probability >= 0) & (probability <= 1))
+    cleaned = model.impute(replace_outliers=True)
+    np.testing.assert_allclose(cleaned, data - outliers, atol=1e-12)
+    if kind == "shared":  # all of a group, or none
+        np.testing.assert_allclose(np.ptp(probability, axis=2), 0.0, atol=1e-12)
+    if kind.startswith("replaced"):  # what stands in place of an entry says nothing about it
+        np.testing.assert_allclose(outliers, probability * (data - model.low_rank()), atol=1e-10)
+        sure = probability > 1 - 1e-9
+        np.testing.assert_allclose(cleaned[sure], model.low_rank()[sure], atol=1e-6)
+    np.testing.assert_array_equal(model.impute(), data)
+
+
+def test_intervals_hold_new_observations(fit):
+    _, low_rank, hit, data, model = fit
+    low, high = model.predict_interval(level=0.9)
+    assert np.mean((low <= low_rank) & (low_rank <= high)) > 0.8
+    clean = low_rank + 0.1 * np.random.default_rng(1).standard_normal(SHAPE)
+    new = np.where(hit, data, clean)
+    low, high = model.predict_interval(level=0.9, of="observation")
+    # Intervals know the overall share of outliers only: they are as wide as to hold enough of all entries together.
+    assert np.mean((low <= new) & (new <= high)) > 0.87
+    mean, std = model.predict(return_std=True, of="observation")
+    assert np.all(std > 0.09)
+    coords = np.array([[0, 5], [2, 3], [1, 4]])
+    at_entries = np.array(model.predict_interval(coords, of="observation"))
+    everywhere = np.array(model.predict_interval(of="observation"))[(slice(None), *coords)]
+    np.testing.assert_allclose(at_entries, everywhere, rtol=1e-5)
+    np.testing.assert_allclose(model.predict(coords), mean[tuple(coords)], rtol=1e-12)
+
+
+def test_draws_follow_the_density(fit):
+    kind, _, _, data, model = fit
+    coords = np.array([[4, 9], [2, 5], [1, 3]])
+    draws = model.sample(4000, coords, random_state=0)
+    assert draws.shape == (4000, 2)
+    low, high = model.predict_interval(coords, level=0.8, of="observation")
+    inside = np.mean((draws >= low) & (draws <= high), axis=0)
+    # The interval of replaced values takes their law as flat about the centre.
+    np.testing.assert_allclose(inside, 0.8, atol=0.03 if not kind.startswith("replaced") else 0.1)
+    structure = model.result_.state.structure
+    if structure.law is not None:
+        stuck = np.abs(draws - 0.3) < np.ptp(data) / structure.law.density.size
+        # 460 of 4000 are replaced, give or take 20, almost all of them within a bin of .3.
+        assert np.all(np.mean(stuck, axis=0) > 0.8 * model.result_.state.outliers.probability)
+    same = model.sample(3, coords, random_state=7)
+    np.testing.assert_array_equal(model.sample(3, coords, random_state=7), same)
+    of_low_rank = model.sample(500, coords, of="low_rank", random_state=1)
+    np.testing.assert_allclose(of_low_rank.mean(axis=0), model.predict(coords), atol=0.02)
+
+
+def test_scores_prefer_data_of_the_same_kind(fit):
+    _, low_rank, hit, data, model = fit
+    clean = low_rank + 0.1 * np.random.default_rng(2).standard_normal(SHAPE)
+    assert model.score(np.where(hit, data, clean)) > model.score(clean + 1.0) + 1.0
+    assert np.isfinite(model.score(data * 1e6))
+
+
+def test_new_rows_are_folded_in(fit):
+    _, low_rank, _, data, model = fit
+    loadings, std = model.transform(data, return_std=True)
+    # All else held, the same rows are found again, to within their own uncertainty: noise of slices of the first mode,
+    # and outlier rates there, are those of a typical slice.
+    difference = np.abs(loadings - model.factors_[0])
+    assert np.quantile(difference / std, 0.9) < 1.5
+    found = np.einsum("ir,jr,kr->ijk", loadings, *model.factors_[1:])
+    assert rrse(found, low_rank) < 0.08
+    one = model.transform(data[:1])
+    np.testing.assert_allclose(one, loadings[:1], atol=5 * std.max())
+
+
+# ---- densities ----------------------------------------------------------------------------------------------
+
+
+GRID = np.concatenate(
+    [-np.geomspace(1e4, 30.0, 1500), np.linspace(-30.0, 30.0, 9001)[1:-1], np.geomspace(30.0, 1e4, 1500)]
+)
+"""Values at which a density is added up: half a percent apart where it may have steps or peaks."""
+
+
+def by_hand(structure, kind, values, *, scale=1.0, **settings):
+    """The result of a fit that found ones everywhere, in two slices of different noise."""
+    observations = replace(observe(values), scale=scale)
+    state = State(
+        prior=Prior(),
+        factors=tuple(RowGaussians(np.ones((length, 1)), np.full((1, 1, 1), 1e-3)) for length in values.shape),
+        lam=Gamma(np.ones(1), np.ones(1)),
+        tau=Gamma(np.asarray(500.0), np.asarray(5.0)),
+        outliers=kind(0.15, 4.0, 60.0),
+        slices=SliceNoise((0,), Gamma(np.array([200.0, 200.0]), np.array([400.0, 100.0])), 5.0),
+        structure=structure,
+    )
+    trace = (Record(1, 0.0, 1, 0.1),)
+    return Result(observations, state, trace, StopReason.CONVERGED, Settings(**settings), 0.0, "0")
+
+
+LAW = ReplacementLaw(-3.0, 5.0, np.full(256, 1.0 / 8.0))
+RATES = SliceRates((0,), np.array([1.0, 2.0]), np.array([5.0, 9.0]), (1.0, 7.0))
+
+
+@pytest.mark.parametrize("kind", oracle.SLABS)
+@pytest.mark.parametrize(
+    "structure",
+    [OutlierStructure((1,), 1.3), OutlierStructure(law=LAW), OutlierStructure(rates=RATES)],
+    ids=["shared", "replaced", "rates"],
+)
+def test_the_predictive_density_has_mass_one(structure, kind):
+    """∫ p(y) dy = 1 in either slice; every column of this matrix is one point of the integral."""
+    result = by_hand(structure, kind, np.stack([GRID, GRID]), scale=2.0)
+    density = np.exp(result.log_density(result.observations)).reshape(2, -1)
+    # The tails beyond hold 1e-4 of a Student-t of four degrees of freedom; the trapezoidal rule is right to 1e-3 here.
+    np.testing.assert_allclose(np.trapezoid(density, GRID, axis=1), 1.0, atol=3e-3)
+
+
+def test_the_density_of_replaced_roots_has_one_branch():
+    """With transform="sqrt" z and −z give one y, but no replaced value is negative: p(y) = π h(√y) / 2√y far off."""
+    law = ReplacementLaw(0.5, 4.5, np.full(256, 0.25))
+    values = np.array([[1.0, 16.0, 9.0], [1.0, 16.0, 9.0]])
+    result = by_hand(OutlierStructure(law=law), oracle.SLABS[0], values, transform="sqrt")
+    found = np.exp(result.log_density(result.observations)).reshape(2, 3)[:, 1]
+    np.testing.assert_allclose(found, 0.15 * 0.25 / (2 * 4.0), rtol=1e-6)
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def test_a_file_keeps_everything(fit, tmp_path):
+    _, _, _, data, model = fit
+    model.save(tmp_path / "fit.brtf")
+    again = load(tmp_path / "fit.brtf")
+    assert again.get_params()["outlier_kind"] == model.outlier_kind
+    ours, theirs = again.result_.state.structure, model.result_.state.structure
+    assert (ours.modes, ours.n_channels) == (theirs.modes, theirs.n_channels)
+    if theirs.law is not None:
+        assert (ours.law.lowest, ours.law.highest) == (theirs.law.lowest, theirs.law.highest)
+        np.testing.assert_array_equal(ours.law.density, theirs.law.density)
+    if theirs.rates is not None:
+        assert (ours.rates.modes, ours.rates.prior) == (theirs.rates.modes, theirs.rates.prior)
+        np.testing.assert_array_equal(ours.rates.outlying, theirs.rates.outlying)
+        np.testing.assert_array_equal(ours.rates.regular, theirs.rates.regular)
+    for ask in ("outlier_probability", "outliers", "low_rank", "predict_interval", "impute"):
+        np.testing.assert_array_equal(getattr(again, ask)(), getattr(model, ask)())
+    assert again.score(data) == model.score(data)
+    np.testing.assert_array_equal(again.sample(2, random_state=0), model.sample(2, random_state=0))
+    np.testing.assert_array_equal(again.transform(data[:2]), model.transform(data[:2]))
+    again.save(tmp_path / "again.brtf")
+    assert (tmp_path / "again.brtf").read_bytes() == (tmp_path / "fit.brtf").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def packed():
+    """A result with everything a structure can have, but for modes: law and rates."""
+    values = np.random.default_rng(4).uniform(-3.0, 5.0, (2, 7, 3))
+    return pack(by_hand(OutlierStructure(law=LAW, rates=RATES), oracle.SLABS[0], values))
+
+
+def broken(packed, structure=None, arrays=None, **header):
+    head, given = packed
+    head = {**head, "structure": {**head["structure"], **(structure or {})}, **header}
+    given = {**given, **(arrays or {})}
+    return {k: v for k, v in head.items() if v is not ...}, {k: v for k, v in given.items() if v is not None}
+
+
+HOSTILE = {
+    "unknown modes": {"structure": {"modes": [3]}},
+    "negative modes": {"structure": {"modes": [-1]}},
+    "modes twice": {"structure": {"modes": [1, 1]}},
+    "modes that are text": {"structure": {"modes": "ab"}},
+    "all modes shared": {"structure": {"modes": [0, 1, 2]}},
+    "modes and rates": {"structure": {"modes": [1]}},
+    "too few channels": {"structure": {"n_channels": 0.5}},
+    "endless channels": {"structure": {"n_channels": 1e400}},
+    "a range of nothing": {"structure": {"range": [1.0, 1.0]}},
+    "a range upside down": {"structure": {"range": [2.0, 1.0]}},
+    "an endless range": {"structure": {"range": [-1e308, 1e308]}},
+    "half a range": {"structure": {"range": [1.0]}},
+    "a law of nothing": {"arrays": {"structure.law": np.zeros(0)}},
+    "a law with zeros": {"arrays": {"structure.law": np.zeros(256)}},
+    "a law that is NaN": {"arrays": {"structure.law": np.full(256, np.nan)}},
+    "a law of integers": {"arrays": {"structure.law": np.ones(256, dtype=int)}},
+    "a law of two axes": {"arrays": {"structure.law": np.ones((2, 128))}},
+    "no law": {"arrays": {"structure.law": None}},
+    "rates of no mode": {"structure": {"rate_modes": []}},
+    "rates of another mode": {"structure": {"rate_modes": [1]}},
+    "negative rates": {"arrays": {"structure.outlying": -np.ones(2)}},
+    "no regular rates": {"arrays": {"structure.regular": None}},
+    "too few rates": {"arrays": {"structure.regular": np.ones(1)}},
+    "a prior of zero": {"structure": {"rate_prior": [0.0, 1.0]}},
+    "half a prior": {"structure": {"rate_prior": [1.0]}},
+    "no channels": {"structure": {"n_channels": None}},
+    "a structure that is a number": {"header": 5},
+    "no local model": {"local_model": ...},
+}
+
+
+def test_what_was_packed_is_read_again(packed):
+    result = unpack(*broken(packed))
+    assert result.state.structure.rates.modes == (0,)
+    assert result.state.structure.law.density.size == 256
+    assert np.all(np.isfinite(result.outlier_probability_at_entries()))
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_refused(packed, kind, tmp_path):
+    changes = dict(HOSTILE[kind])
+    if "header" in changes:
+        changes = {"structure": None}
+        header, arrays = packed
+        header = {**header, "structure": 5}
+    else:
+        header, arrays = broken(packed, **changes)
+    if kind == "endless channels":
+        header["structure"]["n_channels"] = "inf"  # JSON has no infinity
+    write_archive(tmp_path / "bad.brtf", header, arrays)
+    with pytest.raises(CorruptFile, match="is not a result of brtf: its content does not fit"):
+        load(tmp_path / "bad.brtf")
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"outlier_modes": (0, 1, 2)}, "outlier_modes must leave out at least one mode"),
+        ({"outlier_modes": (3,)}, r"outlier_modes must be different modes of a tensor of order 3, got \(3,\)"),
+        ({"outlier_modes": (-4,)}, "outlier_modes must be different modes"),
+        ({"outlier_modes": (1, 1)}, "outlier_modes must be different modes"),
+        ({"outlier_modes": (1, -2)}, "outlier_modes must be different modes"),
+        ({"outlier_modes": ()}, r"outlier_modes must be None or a list of modes, got \(\)"),
+        ({"outlier_modes": 2}, "outlier_modes must be None or a list of modes, got 2"),
+        ({"outlier_modes": "01"}, "outlier_modes must be None or a list of modes, got '01'"),
+        ({"outlier_modes": (1.0,)}, "outlier_modes must be None or a list of modes"),
+        ({"outlier_modes": (True,)}, "outlier_modes must be None or a list of modes"),
+        ({"noise": "per-slice", "noise_modes": 1}, "noise_modes must be None or a list of modes, got 1"),
+        ({"outlier_modes": (1,), "outliers": False}, "outlier_modes and outlier_kind need outliers=True"),
+        ({"outlier_kind": "replacement", "outliers": False}, "need outliers=True"),
+        ({"outlier_modes": (1,), "inference": "paper"}, 'need inference="calibrated"'),
+        ({"outlier_kind": "replacement", "inference": "paper"}, 'need inference="calibrated"'),
+        ({"outlier_kind": "both"}, r"outlier_kind must be one of \('additive', 'replacement'\), got 'both'"),
+        ({"outlier_kind": None}, "outlier_kind must be one of"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        BRTF(**options).fit(np.arange(60.0).reshape(3, 4, 5))
+
+
+def test_any_sequence_of_modes_will_do():
+    for modes in ([2], (2,), np.array([2]), range(2, 3), (-1,)):
+        with pytest.warns(ConvergenceWarning):
+            model = BRTF(outlier_modes=modes, random_state=0, max_sweeps=1).fit(np.arange(60.0).reshape(3, 4, 5))
+        assert model.result_.settings.shared_modes(3) == (2,)
+
+
+def test_partial_fit_is_refused(fit):
+    _, _, _, data, model = fit
+    reason = "one noise level" if model.noise != "common" else "outliers each on its own"
+    with pytest.raises(ValueError, match=f"partial_fit needs {reason}"):
+        model.partial_fit(data)
+
+
+# ---- accidents ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "options"),
+    [(0.0, {"outlier_kind": "replacement"}), (-3.0, {"outlier_kind": "replacement"}), (1.0, {"outlier_modes": (1,)})],
+)
+def test_equal_values_are_not_replaced_ones(level, options):
+    """A law of values that are all equal would have any density: it must not explain the data away."""
+    model = BRTF(random_state=0, **options).fit(np.full((5, 4, 3), level))
+    assert model.rank_ == (level != 0)
+    assert model.outlier_rate_ < 0.01
+    np.testing.assert_allclose(model.low_rank(), level, atol=1e-5)
+    assert np.isfinite(model.sample(2)).all()
+    assert np.isfinite(model.score(np.full((5, 4, 3), level)))
+
+
+def test_sparse_data_go_through():
+    low_rank, hit, data, options = TRUTH["shared"]
+    observations = observe(data)
+    sparse = Observations.from_coords(observations.entry_coords(), data.ravel(), SHAPE)
+    model = BRTF(random_state=0, **options).fit(sparse)
+    probability = model.outlier_probability()
+    assert probability.shape == SHAPE
+    np.testing.assert_array_equal(probability.coords, sparse.coords)
+    assert f_measure(probability.data.reshape(SHAPE) > 0.5, hit) > 0.9
+    assert rrse(model.low_rank(), low_rank) < 0.06
