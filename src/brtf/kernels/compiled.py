@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.distributions import Array
-from brtf.kernels import masked, reference
-from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels import coordinates, masked, reference
+from brtf.kernels.jit import loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
     LOG2_BINS,
@@ -39,7 +39,7 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries, (m,)."""
     if block.coords is not None:
         out = np.zeros(block.coords.shape[1])
-        _sum_of_products(block.coords, _together(matrices), out)
+        coordinates.sum_of_products(block.coords, _together(matrices), out)
         return out
     if block.mask is None:
         return reference.low_rank_at(block, matrices)
@@ -54,9 +54,9 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
     """Exact posterior variance of the low-rank part at the block's entries, (m,)."""
     multiplicity = symmetric_multiplicity(outers[0].shape[1])
     if block.coords is not None:
-        covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
+        covs = [_one_per_row(cov, moment) for cov, moment in zip(covs, moments, strict=True)]
         out = np.zeros(block.coords.shape[1])
-        _variances(block.coords, _together(outers), _together(moments), _together(covs), multiplicity, out)
+        coordinates.variances(block.coords, _together(outers), _together(moments), _together(covs), multiplicity, out)
         return out
     if block.mask is None:
         return reference.variance_at(block, outers, moments, covs)
@@ -70,7 +70,7 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """Contraction of an entry vector with the matrices of all other modes, added to ``out``."""
     if block.coords is not None:
-        _scatter_products(block.coords, entry_values, _together(matrices), mode, out)
+        coordinates.scatter_products(block.coords, entry_values, _together(matrices), mode, out)
         return
     if _is_dense(block):
         reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
@@ -137,6 +137,10 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
 # ---- blocks ------------------------------------------------------------------------------------------------
 
 
+def _one_per_row(cov: Array, moment: Array) -> Array:
+    return cov if cov.shape == moment.shape else np.broadcast_to(cov, moment.shape)
+
+
 def _together(matrices: Sequence[Array]) -> tuple[Array, ...]:
     # a tuple of one type, for which loops are compiled once
     return tuple(np.require(matrix, np.float64, ["C", "W"]) for matrix in matrices)
@@ -174,76 +178,6 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
     out = np.empty(block.entries.stop - block.entries.start)
     masked.products_at(_fibres(block), np.ascontiguousarray(left), np.ascontiguousarray(last), out)
     return out
-
-
-# ---- coordinates -------------------------------------------------------------------------------------------
-
-
-@sum_loop
-def _sum_of_products(coords, matrices, out):
-    order = len(matrices)
-    n_columns = matrices[0].shape[1]
-    product = np.empty(n_columns)
-    for m in range(out.size):
-        if order == 3:
-            first, second, third = matrices[0][coords[0, m]], matrices[1][coords[1, m]], matrices[2][coords[2, m]]
-            total = 0.0
-            for c in range(n_columns):
-                total += first[c] * second[c] * third[c]
-        else:
-            product[:] = matrices[0][coords[0, m]]
-            for n in range(1, order):
-                row = matrices[n][coords[n, m]]
-                for c in range(n_columns):
-                    product[c] *= row[c]
-            total = 0.0
-            for c in range(n_columns):
-                total += product[c]
-        out[m] = total
-
-
-@sum_loop
-def _variances(coords, outers, moments, covs, multiplicity, out):
-    order = len(outers)
-    n_columns = multiplicity.size
-    spread, product = np.empty(n_columns), np.empty(n_columns)
-    for m in range(out.size):
-        first = coords[0, m]
-        spread[:] = covs[0][first]
-        product[:] = outers[0][first]
-        for n in range(1, order):
-            i = coords[n, m]
-            outer, moment, cov = outers[n][i], moments[n][i], covs[n][i]
-            for c in range(n_columns):
-                spread[c] = spread[c] * moment[c] + product[c] * cov[c]
-                product[c] *= outer[c]
-        total = 0.0
-        for c in range(n_columns):
-            total += multiplicity[c] * spread[c]
-        out[m] = total
-
-
-@loop
-def _scatter_products(coords, entry_values, matrices, mode, out):
-    order = len(matrices)
-    n_columns = out.shape[1]
-    product = np.empty(n_columns)
-    one, other = (1 if mode == 0 else 0), (1 if mode == 2 else 2)
-    for m in range(entry_values.size):
-        value, target = entry_values[m], out[coords[mode, m]]
-        if order == 3:
-            first, second = matrices[one][coords[one, m]], matrices[other][coords[other, m]]
-            for c in range(n_columns):
-                target[c] += value * first[c] * second[c]
-        else:
-            product[:] = value
-            for n in range(order):
-                if n != mode:
-                    row = matrices[n][coords[n, m]]
-                    for c in range(n_columns):
-                        product[c] *= row[c]
-            for c in range(n_columns):
-                target[c] += product[c]
 
 
 # ---- entries -----------------------------------------------------------------------------------------------

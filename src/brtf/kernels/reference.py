@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,12 +55,12 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
 def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
     rows, columns = as_matrix(rows_of_block(block, matrices))
-    flat = dense.reshape(math.prod(len(matrix) for matrix in rows), -1)
+    flat = dense.reshape(math.prod(dense.shape[: len(rows)]), -1)
     if mode < len(rows):
-        kept, own, partial = rows, mode, flat @ khatri_rao(columns)
+        kept, own, lengths, partial = rows, mode, dense.shape[: len(rows)], flat @ khatri_rao(columns)
     else:
-        kept, own, partial = columns, mode - len(rows), flat.T @ khatri_rao(rows)
-    partial = partial.reshape(*(len(matrix) for matrix in kept), partial.shape[1])
+        kept, own, lengths, partial = columns, mode - len(rows), dense.shape[len(rows) :], flat.T @ khatri_rao(rows)
+    partial = partial.reshape(*lengths, partial.shape[1])
     for k in range(len(kept) - 1, -1, -1):
         if k != own:
             partial = reduce_mode(partial, kept[k], k)
@@ -219,9 +220,13 @@ def as_matrix(matrices: list[Array]) -> tuple[list[Array], list[Array]]:
 
     Then Khatri–Rao products are small next to the product with the block, even where modes are short.
     """
-    lengths = [len(matrix) for matrix in matrices]
-    n_leading = min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))
+    n_leading = _n_leading(tuple(map(len, matrices)))
     return matrices[:n_leading], matrices[n_leading:]
+
+
+@lru_cache(maxsize=256)
+def _n_leading(lengths: tuple[int, ...]) -> int:
+    return min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))
 
 
 def rows_of_block(block: Block, matrices: Sequence[Array]) -> list[Array]:

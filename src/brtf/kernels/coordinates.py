@@ -1,0 +1,102 @@
+"""Loops over entries given by their coordinates.
+
+The rows that an entry needs are anywhere in matrices that may be larger than the cache: where they are long, they are
+asked for some entries ahead. Order three, the usual one, has loops of its own that keep products in registers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brtf.kernels.jit import prefetch_row, sum_loop
+
+AHEAD = 6
+"""Entries between asking for rows and using them."""
+
+
+@sum_loop
+def sum_of_products(coords, matrices, out):
+    """out[m] = Σ_c Π_n M⁽ⁿ⁾[i_n, c]."""
+    order = len(matrices)
+    n_columns = matrices[0].shape[1]
+    product = np.empty(n_columns)
+    for m in range(out.size):
+        total = 0.0
+        if order == 3:
+            first, second, third = matrices[0][coords[0, m]], matrices[1][coords[1, m]], matrices[2][coords[2, m]]
+            for c in range(n_columns):
+                total += first[c] * second[c] * third[c]
+        else:
+            product[:] = matrices[0][coords[0, m]]
+            for n in range(1, order):
+                row = matrices[n][coords[n, m]]
+                for c in range(n_columns):
+                    product[c] *= row[c]
+            for c in range(n_columns):
+                total += product[c]
+        out[m] = total
+
+
+@sum_loop
+def variances(coords, outers, moments, covs, multiplicity, out):
+    """The recursion d ← d⊛(Q+V) + q⊛V, q ← q⊛Q of every entry, summed over the packed elements."""
+    order = len(outers)
+    n_columns = multiplicity.size
+    spread, product = np.empty(n_columns), np.empty(n_columns)
+    for m in range(out.size):
+        first, second = coords[0, m], coords[1, m]
+        outer, cov = outers[0][first], covs[0][first]
+        next_outer, next_moment, next_cov = outers[1][second], moments[1][second], covs[1][second]
+        total = 0.0
+        if order == 3:
+            ahead = min(m + AHEAD, out.size - 1)
+            prefetch_row(outers[1], coords[1, ahead])
+            prefetch_row(moments[1], coords[1, ahead])
+            prefetch_row(covs[1], coords[1, ahead])
+            prefetch_row(moments[2], coords[2, ahead])
+            prefetch_row(covs[2], coords[2, ahead])
+            last_moment, last_cov = moments[2][coords[2, m]], covs[2][coords[2, m]]
+            for c in range(n_columns):
+                both = cov[c] * next_moment[c] + outer[c] * next_cov[c]
+                total += multiplicity[c] * (both * last_moment[c] + outer[c] * next_outer[c] * last_cov[c])
+        else:
+            for c in range(n_columns):
+                spread[c] = cov[c] * next_moment[c] + outer[c] * next_cov[c]
+                product[c] = outer[c] * next_outer[c]
+            for n in range(2, order):
+                i = coords[n, m]
+                next_outer, next_moment, next_cov = outers[n][i], moments[n][i], covs[n][i]
+                for c in range(n_columns):
+                    spread[c] = spread[c] * next_moment[c] + product[c] * next_cov[c]
+                    product[c] *= next_outer[c]
+            for c in range(n_columns):
+                total += multiplicity[c] * spread[c]
+        out[m] = total
+
+
+@sum_loop
+def scatter_products(coords, entry_values, matrices, mode, out):
+    """out[i_mode] += v_m ⊛_{n≠mode} M⁽ⁿ⁾[i_n]."""
+    order = len(matrices)
+    n_columns = out.shape[1]
+    product = np.empty(n_columns)
+    one, other = (1 if mode == 0 else 0), (1 if mode == 2 else 2)
+    for m in range(entry_values.size):
+        value, target = entry_values[m], out[coords[mode, m]]
+        if order == 3:
+            ahead = min(m + AHEAD, entry_values.size - 1)
+            prefetch_row(out, coords[mode, ahead])
+            prefetch_row(matrices[one], coords[one, ahead])
+            prefetch_row(matrices[other], coords[other, ahead])
+            first, second = matrices[one][coords[one, m]], matrices[other][coords[other, m]]
+            for c in range(n_columns):
+                target[c] += value * first[c] * second[c]
+        else:
+            product[:] = value
+            for n in range(order):
+                if n != mode:
+                    row = matrices[n][coords[n, m]]
+                    for c in range(n_columns):
+                        product[c] *= row[c]
+            for c in range(n_columns):
+                target[c] += product[c]
