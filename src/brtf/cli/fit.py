@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.options import DEFAULTS, chooses_model, json_option, out_option, read, reads_input, seed_option
+from brtf.cli.options import (
+    DEFAULTS,
+    chooses_model,
+    json_option,
+    keeps_itself,
+    out_option,
+    read,
+    reads_input,
+    seed_option,
+)
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, written_text
 from brtf.settings import INFERENCES, INITS
 
@@ -37,6 +46,7 @@ DENSE_LIMIT = 10_000_000
     help="Hold 5 % of the entries back and set the intervals' widths by them.",
 )
 @seed_option
+@keeps_itself
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def fit(
@@ -54,6 +64,7 @@ def fit(
     as_json: bool,
     quiet: bool,
     model_options: dict[str, Any],
+    kept: dict[str, Any],
 ) -> int:
     """Fit the data in INPUT and print what was found.
 
@@ -63,6 +74,9 @@ def fit(
     With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.npy or, for a
     table, imputed.csv (the data with the missing entries filled in) and outliers.csv (the entries that are more
     likely outliers than not). Positions count from 0, or from 1 if INPUT is .tns.
+
+    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130) or killed goes on with --resume, everything
+    else being the same, and ends where it would have ended, to the last bit.
     """
     from brtf.estimator import BRTF
 
@@ -77,7 +91,7 @@ def fit(
     )
     written: list[Path] = []
     with staged(out) as staging:
-        model.fit(observations)
+        model.fit(observations, **kept)
         if out is not None and staging is not None:
             first_position = 1 if source.suffix.lower() == ".tns" else 0
             written = [out / name for name in _write_results(staging, model, first_position, replace_outliers)]
