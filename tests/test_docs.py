@@ -113,6 +113,14 @@ def test_equations_and_docstrings_agree():
     assert len(keys) == len(set(keys)) > 8
 
 
+def test_examples_of_inputs_run(tmp_path):
+    namespace = {}
+    with contextlib.chdir(tmp_path):
+        for block in blocks(INPUTS, "python"):
+            exec(block, namespace)
+    assert namespace["best"] == "log"
+
+
 BAD_INPUTS = [row for row in table_rows(INPUTS, "`.+`") if re.fullmatch(r"\w+(Error|Warning)", row[1])]
 
 

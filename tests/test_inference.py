@@ -210,11 +210,12 @@ class TestStops:
         settings = Settings(inference="paper", tol=1e-3, max_sweeps=5)
         assert stop_reason(trace, settings, n_observed=100) is reason
 
-    def test_watch_sees_every_record(self):
+    def test_watch_sees_every_moment(self):
         seen = []
         settings = Settings(inference="paper", max_rank=2, max_sweeps=4, tol=0.0)
         found = run(problem().observations("masked"), settings, np.random.default_rng(0), seen.append)
-        assert tuple(seen) == found.trace
+        assert seen[0].latest is None
+        assert tuple(moment.latest for moment in seen[1:]) == found.trace == seen[-1].trace
 
 
 def test_trace_tells_of_rank_and_noise():

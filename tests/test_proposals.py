@@ -11,7 +11,7 @@ from brtf.kernels.reference import khatri_rao
 from brtf.observations import observe
 from brtf.passes import whole
 from brtf.proposals import add_components, birth, condense, death, empty_state, robust_rows
-from brtf.search import START_MODEL
+from brtf.restarts import START_MODEL
 from brtf.updates import variance_field
 
 

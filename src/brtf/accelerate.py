@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from brtf.distributions import Array, RowGaussians
@@ -9,6 +11,21 @@ from brtf.model import State
 
 DEPTH = 5
 """Differences remembered; more add nothing on the problems measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What an acceleration remembers: factor means before the last sweeps and after them, and how far it dares to go.
+
+    Attributes
+    ----------
+    points, images : x and g(x) of up to DEPTH + 1 sweeps in order, each (P,)
+    damping : θ
+    """
+
+    points: tuple[Array, ...] = ()
+    images: tuple[Array, ...] = ()
+    damping: float = 0.5
 
 
 class Anderson:
@@ -19,10 +36,15 @@ class Anderson:
     state is kept and shrinks, the past forgotten, when it is refused. The caller decides, by the bound.
     """
 
-    def __init__(self) -> None:
-        self._points: list[Array] = []
-        self._images: list[Array] = []
-        self._damping = 0.5
+    def __init__(self, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._points, self._images = list(memory.points), list(memory.images)
+        self._damping = memory.damping
+
+    @property
+    def memory(self) -> Memory:
+        """All that the next extrapolation depends on."""
+        return Memory(tuple(self._points), tuple(self._images), self._damping)
 
     def extrapolate(self, before: State, after: State) -> State | None:
         """A state beyond ``after``, which a sweep made from ``before``; None while there is too little to go by."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,6 +25,9 @@ from brtf.transforms import TRANSFORMS
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
+CHECKPOINT = "checkpoint"
+"""What the header of a file that is no result says it is."""
+TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
 def pack(result: Result) -> tuple[Header, Arrays]:
@@ -32,17 +37,14 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "settings": _pack_settings(result.settings),
         "stop_reason": result.stop_reason.name,
         "seconds": result.seconds,
-        "prior": asdict(result.state.prior),
     }
     arrays: Arrays = {}
     _pack_observations(result.observations, header, arrays)
-    _pack_state(result.state, header, arrays)
+    pack_state(result.state, header, arrays)
     if result.held_back is not None:
         arrays["held_back.coords"] = result.held_back.entry_coords()
         arrays["held_back.values"] = result.held_back.values
-    for field in ("sweep", "bound", "rank", "noise_variance"):
-        arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in result.trace])
-    header["events"] = {str(i): record.event for i, record in enumerate(result.trace) if record.event}
+    pack_trace(result.trace, header, arrays)
     return header, arrays
 
 
@@ -54,23 +56,30 @@ def save_result(result: Result, path: str | os.PathLike[str]) -> None:
 def load_result(path: str | os.PathLike[str]) -> Result:
     """Read a ``.brtf`` file; anything that does not add up is refused in one sentence."""
     header, arrays = read_archive(path)
-    try:
+    if header.get("kind") == CHECKPOINT:
+        raise ValueError(
+            f"{os.fspath(path)} is a checkpoint of a fit, not its result. Go on from it: fit(Y, resume=…), or "
+            "brtf fit --resume."
+        )
+    with refusing(path, "a result"):
         return unpack(header, arrays)
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Whatever does not add up within is the file's fault, and is said so in one sentence."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-        raise CorruptFile(f"{os.fspath(path)} is not a result of brtf: its content does not fit ({reason}).") from error
+        raise CorruptFile(f"{os.fspath(path)} is not {what} of brtf: its content does not fit ({reason}).") from error
 
 
 def unpack(header: Header, arrays: Arrays) -> Result:
     """The result that :func:`pack` described; an exception says what does not add up."""
-    events = header["events"]
-    columns = (arrays[f"trace.{field}"] for field in ("sweep", "bound", "rank", "noise_variance"))
-    trace = tuple(
-        Record(int(sweep), float(bound), int(rank), float(noise), str(events.get(str(i), "")))
-        for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
-    )
+    trace = unpack_trace(header, arrays)
     observations = _unpack_observations(header, arrays)
-    state = _unpack_state(header, arrays, observations)
+    state = unpack_state(header, arrays, observations)
     if not trace:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
@@ -89,6 +98,23 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         seconds=float(header["seconds"]),
         version=str(header["library"]),
         held_back=held_back,
+    )
+
+
+def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
+    """Put all records into header and arrays."""
+    for field in TRACE_COLUMNS:
+        arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in trace])
+    header["events"] = {str(i): record.event for i, record in enumerate(trace) if record.event}
+
+
+def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
+    """The records that :func:`pack_trace` described."""
+    events = header["events"]
+    columns = (arrays[f"trace.{field}"] for field in TRACE_COLUMNS)
+    return tuple(
+        Record(int(sweep), float(bound), int(rank), float(noise), str(events.get(str(i), "")))
+        for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
     )
 
 
@@ -126,12 +152,12 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
         names = tuple(arrays.get(f"labels.{mode}") for mode in range(len(shape)))
         labels = Labels(tuple(header["labels"]["dims"]), names, header["labels"]["name"])
     if "coords" in arrays:
-        coords = _array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
-        values = _array(arrays, "values", coords.shape[1:])
+        coords = checked_array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
+        values = checked_array(arrays, "values", coords.shape[1:])
         return replace(Observations.from_coords(coords, values, shape, labels=labels), scale=scale)
     check_labels(labels, shape)
-    mask = _array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
-    values = _array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
+    mask = checked_array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
+    values = checked_array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
     return Observations(shape, values, mask, None, scale, labels)
 
 
@@ -139,15 +165,18 @@ def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observation
     if "held_back.values" not in arrays:
         return None
     n_held_back = arrays["held_back.values"].size
-    coords = _array(arrays, "held_back.coords", (observations.order, n_held_back), kind="i")
-    values = _array(arrays, "held_back.values", (n_held_back,))
+    coords = checked_array(arrays, "held_back.coords", (observations.order, n_held_back), kind="i")
+    values = checked_array(arrays, "held_back.values", (n_held_back,))
     return Observations.from_coords(coords, values, observations.shape)
 
 
-def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
+def pack_state(state: State, header: Header, arrays: Arrays) -> None:
+    """Put all numbers of a state into header and arrays."""
+    header["prior"] = asdict(state.prior)
     for mode, rows in enumerate(state.factors):
         arrays[f"factor.{mode}.mean"] = rows.mean
         arrays[f"factor.{mode}.cov"] = rows.cov
+        arrays[f"factor.{mode}.log_det_cov"] = rows.log_det_cov
         if rows.centre is not None:
             arrays[f"factor.{mode}.centre"] = np.stack([rows.centre.mean, rows.centre.var])
     _pack_gamma("lam", state.lam, arrays)
@@ -166,15 +195,16 @@ def _pack_state(state: State, header: Header, arrays: Arrays) -> None:
         header["local_model"] = {"kind": type(state.outliers).__name__, **asdict(state.outliers)}
 
 
-def _unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
+def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
+    """The state of a fit to these observations that :func:`pack_state` described."""
     entries = (observations.n_observed,)
     outliers: MeanFieldOutliers | SlabModel | None = None
     if "local_model" in header:
         outliers = _unpack_local_model(**header["local_model"])
     elif "outliers" in header:
         outliers = MeanFieldOutliers(
-            mean=_array(arrays, "outliers.mean", entries),
-            var=_array(arrays, "outliers.var", entries),
+            mean=checked_array(arrays, "outliers.mean", entries),
+            var=checked_array(arrays, "outliers.var", entries),
             gamma=_unpack_gamma("outliers.gamma", arrays, (), entries),
             concentration=float(header["outliers"]["concentration"]),
             rate=float(header["outliers"]["rate"]),
@@ -211,13 +241,13 @@ def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) ->
     law, rates = None, None
     if "range" in packed:
         lowest, highest = (float(end) for end in packed["range"])
-        law = ReplacementLaw(lowest, highest, _array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
+        law = ReplacementLaw(lowest, highest, checked_array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
         if not (0 < highest - lowest < np.inf and law.density.size and (law.density > 0).all()):
             raise ValueError("the law of replaced values is not one")
     if "rate_modes" in packed:
         modes = _modes(packed["rate_modes"], shape, least=1)
         n_slices = (math.prod(shape[mode] for mode in modes),)
-        outlying, regular = (_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
+        outlying, regular = (checked_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
         prior = (float(packed["rate_prior"][0]), float(packed["rate_prior"][1]))
         if not ((outlying > 0).all() and (regular > 0).all() and 0 < min(prior) <= max(prior) < np.inf):
             raise ValueError("the outlier rates are out of range")
@@ -261,15 +291,19 @@ def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussi
     shared = arrays[f"{name}.cov"].shape[0] == 1
     centre = None
     if f"{name}.centre" in arrays:
-        mean, var = _array(arrays, f"{name}.centre", (2, rank))
+        mean, var = checked_array(arrays, f"{name}.centre", (2, rank))
         if not (var > 0).all():
             raise ValueError(f"{name}.centre is not positive")
         centre = Centre(mean, var)
-    return RowGaussians(
-        _array(arrays, f"{name}.mean", (n_rows, rank)),
-        _array(arrays, f"{name}.cov", (1 if shared else n_rows, rank, rank)),
+    n_covariances = 1 if shared else n_rows
+    rows = RowGaussians(
+        checked_array(arrays, f"{name}.mean", (n_rows, rank)),
+        checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
         centre,
     )
+    # as it was: computed from cov again it would round otherwise
+    rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
+    return rows
 
 
 def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:
@@ -280,14 +314,14 @@ def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:
 def _unpack_gamma(
     name: str, arrays: Arrays, concentration_shape: tuple[int, ...], rate_shape: tuple[int, ...]
 ) -> Gamma:
-    concentration = _array(arrays, f"{name}.concentration", concentration_shape)
-    rate = _array(arrays, f"{name}.rate", rate_shape)
+    concentration = checked_array(arrays, f"{name}.concentration", concentration_shape)
+    rate = checked_array(arrays, f"{name}.rate", rate_shape)
     if not ((concentration > 0).all() and (rate > 0).all()):
         raise ValueError(f"{name} is not positive")
     return Gamma(concentration, rate)
 
 
-def _array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
+def checked_array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
     """An array of the file, which must have the shape and the kind of numbers that its use needs."""
     array = arrays[name]
     if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():

@@ -96,6 +96,11 @@ class RowGaussians:
     cov: Array
     centre: Centre | None = None
 
+    def __post_init__(self) -> None:
+        # one layout in memory for the same numbers: sums over other layouts round otherwise
+        object.__setattr__(self, "mean", np.ascontiguousarray(self.mean))
+        object.__setattr__(self, "cov", np.ascontiguousarray(self.cov))
+
     @property
     def n_rows(self) -> int:
         return int(self.mean.shape[0])

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
 
 from brtf.archive import load_result, save_result
+from brtf.checkpoint import begin
 from brtf.conventions import (
     OptionAndMethod,
     UnavailableError,
@@ -147,8 +148,21 @@ class BRTF(Shown, BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, Y: Any, y: Any = None, *, mask: Any = None) -> BRTF:
+    def fit(
+        self,
+        Y: Any,
+        y: Any = None,
+        *,
+        mask: Any = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> BRTF:
         """Fit the model to the observed entries.
+
+        A long fit may keep itself in a file: with ``checkpoint`` it writes there where it stands, from time to time, on
+        Ctrl-C and at the end, each time wholly or not at all. With ``resume`` it goes on from such a file to the end
+        that the fit would have had, the same to the last bit.
 
         Parameters
         ----------
@@ -158,6 +172,14 @@ class BRTF(Shown, BaseEstimator):
         y : mask, or ignored
             A second positional argument is the mask; a scikit-learn target vector (one value per row) is ignored.
         mask : array of bool, True = observed
+        checkpoint : path or None
+            Where to keep the fit while it runs; not an existing file, unless it is the one to go on from.
+        every : float or None
+            Seconds between two writings; None is 60, and 0 writes after every sweep and every proposal.
+        resume : path or None
+            A checkpoint to go on from, and to keep the fit in if ``checkpoint`` names no other file. Data and options
+            must be those that it was made with; ``n_jobs`` and ``progress`` may differ, and a ``random_state`` of None
+            stands for the earlier one.
 
         Returns
         -------
@@ -179,7 +201,11 @@ class BRTF(Shown, BaseEstimator):
             n_jobs=self.n_jobs,
         )
         observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
-        self._adopt(fit(observations, settings, generator(self.random_state), progress=self.progress))
+        rng = generator(self.random_state)
+        earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
+        if earlier is not None:
+            rng = earlier.generator(self.random_state, rng)
+        self._adopt(fit(observations, settings, rng, progress=self.progress, earlier=earlier, keeper=keeper))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import numpy as np
 from tqdm import tqdm
 
 from brtf import __version__
-from brtf.inference import run
+from brtf.checkpoint import Checkpoint
+from brtf.inference import Moment, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
 from brtf.result import Result
@@ -24,8 +25,16 @@ FEWEST_HELD_BACK = 20
 """With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
 
-def fit(observations: Observations, settings: Settings, rng: np.random.Generator, *, progress: bool) -> Result:
-    """Fit the model to the observations."""
+def fit(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    *,
+    progress: bool,
+    earlier: Checkpoint | None,
+    keeper: AbstractContextManager[Callable[[Moment], None]],
+) -> Result:
+    """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment."""
     transform = TRANSFORMS[settings.transform]()
     transform.check(observations)
     held_back = None
@@ -35,9 +44,16 @@ def fit(observations: Observations, settings: Settings, rng: np.random.Generator
     _check_fit_memory(observations, settings)
     modelled = transform.apply(observations)
     observations = replace(observations, scale=modelled.scale)
-    started = time.perf_counter()
-    with _progress_bar(settings.max_sweeps, shown=progress) as show:
-        fitted = run(modelled, settings, rng, show)
+    since = None if earlier is None else earlier.moment(modelled)
+    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
+    n_done = 0 if since is None else since.n_sweeps
+    with _progress_bar(settings.max_sweeps, n_done, shown=progress) as show, keeper as keep:
+
+        def watch(moment: Moment) -> None:
+            show(moment.n_sweeps, moment.latest)
+            keep(moment)
+
+        fitted = run(modelled, settings, rng, watch, since)
     seconds = time.perf_counter() - started
     return Result(
         observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__, held_back
@@ -54,8 +70,8 @@ def fit_on(block: Observations, earlier: Result, *, progress: bool) -> Result:
         )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
-    with _progress_bar(settings.max_sweeps, shown=progress) as show:
-        fitted = absorb(earlier.as_modelled(block), earlier.state, settings, show)
+    with _progress_bar(settings.max_sweeps, 0, shown=progress) as show:
+        fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
     return Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
@@ -86,12 +102,17 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
 
 
 @contextmanager
-def _progress_bar(n_sweeps: int, *, shown: bool) -> Iterator[Callable[[Record], None]]:
-    """A function that shows every record on a bar, if it is to be shown."""
-    with tqdm(total=n_sweeps, unit="sweep", disable=not shown) as bar:
+def _progress_bar(n_sweeps: int, n_done: int, *, shown: bool) -> Iterator[Callable[[int, Record | None], None]]:
+    """A function that shows the number of sweeps and the last record on a bar, if it is to be shown.
 
-        def show(record: Record) -> None:
-            bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
-            bar.update(record.sweep - bar.n)
+    A fit usually ends long before it has made all the sweeps that it may make: the time left is the longest there is.
+    """
+    layout = "{n_fmt}/{total_fmt} sweeps |{bar}| {elapsed}, at most {remaining} left, {rate_fmt}{postfix}"
+    with tqdm(total=n_sweeps, initial=n_done, unit="sweep", bar_format=layout, disable=not shown) as bar:
+
+        def show(n_sweeps: int, record: Record | None) -> None:
+            if record is not None:
+                bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
+            bar.update(n_sweeps - bar.n)
 
         yield show

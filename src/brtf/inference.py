@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from brtf import kernels, paper
+from brtf.agenda import Position
 from brtf.calibrated import Fit, Problem, update_all_factors
 from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import RowGaussians
@@ -17,13 +20,51 @@ from brtf.observations import Block, Observations
 from brtf.passes import Sums, workers
 from brtf.posteriors import grouped
 from brtf.proposals import add_components, empty_state, random_start, robust_rows
-from brtf.search import START_COMPONENTS, START_MODEL, Search, portfolio
+from brtf.restarts import START_COMPONENTS, START_MODEL, portfolio
+from brtf.search import Search
 from brtf.settings import Settings
 from brtf.starts import initial_factors, paper_start
 from brtf.trace import Record, StopReason
 from brtf.updates import add_up_rows, scaled_values
 
-Steps = Iterator[tuple[State, Record]]
+Steps = Iterator[tuple[State | None, Record | None, Position | None]]
+"""After every sweep or proposal: the best state so far, a record if there is something to tell, and where the search
+stands. The paper's inference has no position: its state says it all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Where a run stands: with the data and the settings, all that the rest of it follows from.
+
+    Attributes
+    ----------
+    state, position : see :data:`Steps`
+    records, n_records : the trace, which may have grown since, and how many records it had
+    rng : state of the bit generator
+    """
+
+    state: State | None
+    position: Position | None
+    records: Sequence[Record]
+    n_records: int
+    rng: Mapping[str, Any]
+
+    @property
+    def trace(self) -> tuple[Record, ...]:
+        """The records so far."""
+        return tuple(self.records[: self.n_records])
+
+    @property
+    def latest(self) -> Record | None:
+        """The last record, if there is one."""
+        return self.records[self.n_records - 1] if self.n_records else None
+
+    @property
+    def n_sweeps(self) -> int:
+        """All sweeps so far."""
+        if self.position is not None:
+            return self.position.n_sweeps
+        return 0 if self.latest is None else self.latest.sweep
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +80,38 @@ def run(
     observations: Observations,
     settings: Settings,
     rng: np.random.Generator,
-    watch: Callable[[Record], object] | None = None,
+    watch: Callable[[Moment], object] = lambda moment: None,
+    since: Moment | None = None,
 ) -> Fitted:
-    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every record."""
+    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every moment.
+
+    ``since`` is a moment of an earlier run with the same data and settings: this one goes on from there to the end that
+    it would have had.
+    """
     with workers(settings.n_jobs):
-        return _follow(observations, settings, rng, watch)
+        start = Moment(None, None, (), 0, rng.bit_generator.state) if since is None else since
+        return _follow(observations, settings, rng, watch, start)
 
 
 def _follow(
     observations: Observations,
     settings: Settings,
     rng: np.random.Generator,
-    watch: Callable[[Record], object] | None,
+    watch: Callable[[Moment], object],
+    start: Moment,
 ) -> Fitted:
-    trace: list[Record] = []
-    state: State | None = None
-    reason = None
-    for new_state, record in INFERENCES[settings.inference](observations, settings, rng):
-        trace.append(record)
-        if watch is not None:
-            watch(record)
-        reason = stop_reason(trace, settings, observations.n_observed)
+    rng.bit_generator.state = start.rng
+    watch(start)
+    state, trace = start.state, list(start.trace)
+    reason = stop_reason(trace, settings, observations.n_observed) if trace else None
+    steps = INFERENCES[settings.inference](observations, settings, rng, start) if reason is None else iter(())
+    for new_state, record, position in steps:
+        if record is not None:
+            trace.append(record)
+            reason = stop_reason(trace, settings, observations.n_observed)
         if state is None or reason is not StopReason.NOT_FINITE:
             state = new_state
+            watch(Moment(state, position, trace, len(trace), rng.bit_generator.state))
         if reason is not None:
             break
     if state is None:
@@ -94,24 +144,53 @@ def _end_of_search(state: State) -> StopReason:
     return StopReason.CONVERGED if state.rank else StopReason.RANK_ZERO
 
 
-def paper_inference(observations: Observations, settings: Settings, rng: np.random.Generator) -> Steps:
-    """Algorithm 1 of the paper from its start."""
-    return paper.sweeps(observations, paper_start(observations, settings, rng))
+def paper_inference(observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment) -> Steps:
+    """Algorithm 1 of the paper from its start, or from where it stood."""
+    state = paper_start(observations, settings, rng) if since.state is None else since.state
+    for swept, record in paper.sweeps(observations, state, since.n_sweeps):
+        yield swept, record, None
 
 
-def calibrated_inference(observations: Observations, settings: Settings, rng: np.random.Generator) -> Steps:
+def calibrated_inference(
+    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment
+) -> Steps:
     """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
     observations = grouped(observations, settings.shared_modes(observations.order))
     problem = Problem(observations, sweep_order(observations), collapsed=True)
-    search = Search(problem, settings, rng)
-    for step in search.run(calibrated_starts(problem, settings, search.max_rank, rng)):
-        state = step.point.state
-        yield state, Record(step.n_sweeps, step.point.bound, state.rank, state.noise_variance, step.event)
+    search = Search(problem, settings, rng, lambda: calibrated_starts(problem, settings, rng))
+    if since.position is not None:
+        search.take_up(since.state, since.position)
+        if search.best is not None and since.position.bound is not None:
+            _check_bound(search.best.bound, since.position.bound, observations.n_observed)
+    for step in search.run():
+        if step.point is None or step.event is None:
+            yield None if step.point is None else step.point.state, None, step.position
+        else:
+            state, bound = step.point.state, step.point.bound
+            record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
+            yield state, record, step.position
 
 
-def calibrated_starts(problem: Problem, settings: Settings, max_rank: int, rng: np.random.Generator) -> list[State]:
+def _check_bound(found: float, wanted: float, n_observed: int) -> None:
+    """Whether the state that a run goes on from has the bound that it had."""
+    if not abs(found - wanted) <= 1e-6 * (n_observed + abs(wanted)):
+        raise ValueError(
+            f"The state to go on from should have the bound {wanted:.10g}, but has {found:.10g}: it is not of these "
+            "data, or was altered. Start anew."
+        )
+    if found != wanted:
+        warnings.warn(
+            f"Numbers are rounded otherwise here than where the fit began (the bound is {found!r} instead of "
+            f"{wanted!r}): it goes on, but may not end at the same digits.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def calibrated_starts(problem: Problem, settings: Settings, rng: np.random.Generator) -> list[State]:
     """The portfolio of spectral starts, a random start, or the given factors."""
     model = START_MODEL if settings.outliers else None
+    max_rank = settings.rank_limit(problem.observations.shape)
     if not isinstance(settings.init, str):
         _, means = initial_factors(problem.observations, settings, rng)
         return [add_components(problem, empty_state(problem, model), means)]
@@ -120,7 +199,7 @@ def calibrated_starts(problem: Problem, settings: Settings, max_rank: int, rng: 
     return portfolio(problem, max_rank, model)
 
 
-INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator], Steps]] = {
+INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Moment], Steps]] = {
     "calibrated": calibrated_inference,
     "paper": paper_inference,
 }

@@ -41,10 +41,12 @@ def sweep(observations: Observations, state: State, values: Array) -> tuple[Stat
     return state, bound_terms(state, fit)
 
 
-def sweeps(observations: Observations, state: State) -> Iterator[tuple[State, Record]]:
-    """Sweep for ever, learning (a₀, b₀) and pruning after each bound; yields every state with its record."""
+def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Iterator[tuple[State, Record]]:
+    """Sweep for ever, learning (a₀, b₀) and pruning after each bound; yields every state with its record.
+
+    ``n_sweeps`` is how many sweeps there were before.
+    """
     values = entry_values(observations)
-    n_sweeps = 0
     while True:
         n_sweeps += 1
         state, terms = sweep(observations, state, values)

@@ -1,99 +1,106 @@
-"""The search: try a move, settle it, judge it by the bound, keep it or drop it. The only place that decides."""
+"""The search: which moves are tried, in which order, and what follows; every one is judged by the bound."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 
 from brtf import proposals
-from brtf.accelerate import Anderson
-from brtf.calibrated import (
-    Point,
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise,
-    learn_noise_globally,
-    slice_noise,
-    sweep,
-    with_noise,
-)
-from brtf.local import LOCAL_MODELS, FlatSlab, GaussianSlab, SlabModel, StudentSlab
+from brtf.agenda import Position, check_agenda, move
+from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise_globally, slice_noise
+from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
 from brtf.posteriors import initial_law, initial_rates, measured_channels
+from brtf.restarts import START_COMPONENTS, WORTH, anneal, least_squares, settle_noise
 from brtf.settings import Settings
-from brtf.updates import negligible_components, update_component_precisions
+from brtf.trials import Trials
+from brtf.updates import update_component_precisions
 
-WORTH = 1.0
-"""Nats by which a structural change must raise the bound."""
-START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
-"""Where local models start: some outliers, heavy tails, a slab ten times as wide as the noise."""
-START_PRECISIONS = (8.0, 30.0)
-"""Noise precisions of the starts, for data of unit scale."""
 PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
 """Local models whose outliers still draw the fit towards them. While the structure is not yet found, a flat slab would
 hold entries to be outliers that are only not yet explained."""
-START_COMPONENTS = 10
-"""Components of a spectral start; births add what is missing."""
 LARGEST_COLLAPSED_RANK = 16
 """Complete data with more components are searched in form 1."""
 COLLAPSED_WORK, LARGEST_REFRESH_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**28, 2**31
 """Entries times packed products of components up to which complete data are searched in form 2, rows are refitted with
 weights, and complete data are finished in form 2."""
-LEARN_NOISE_EVERY = 3
-"""Sweeps per step of the noise and outlier numbers, after the first few."""
-ACCELERATE_AFTER = 5
-"""Sweeps after which slow convergence is accelerated; most points settle sooner."""
 MANY_AFTER = 3
 """Successful births in a row after which many components are proposed at once."""
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 """Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """Where the search stands after a sweep or a proposal: the best point, all sweeps so far, and what happened."""
+class Search(Trials):
+    """One search: which moves are made, and what follows from their success or failure."""
 
-    point: Point
-    n_sweeps: int
-    event: str = ""
-
-
-class Search:
-    """One search: the best point so far, and the sweeps spent, on it and on proposals that were dropped."""
-
-    def __init__(self, problem: Problem, settings: Settings, rng: np.random.Generator) -> None:
-        self.problem = problem
+    def __init__(
+        self, problem: Problem, settings: Settings, rng: np.random.Generator, starts: Callable[[], list[State]]
+    ) -> None:
+        super().__init__(problem, settings.max_sweeps)
         self.max_rank = settings.rank_limit(problem.observations.shape)
-        self.max_sweeps = settings.max_sweeps
-        self.tol = settings.tol
         self.noise_modes = settings.noise_candidates(problem.observations.order)
-        self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
         self.many_wanted = settings.max_rank is not None and settings.max_rank > 2 * START_COMPONENTS
         self.must_differ = settings.noise == "per-slice"
         self.shared_modes = settings.shared_modes(problem.observations.order)
         self.replaced = settings.outlier_kind == "replacement"
         self.rng = rng
-        self.n_sweeps = 0
-        self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
-        self.point: Point
+        self.starts = cache(starts)
+        if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK) and self._is_complete:
+            self.problem = replace(problem, collapsed=False)
+        self._next(
+            partial(self.start, 0),
+            partial(self.search),
+            partial(self.search_collapsed),
+            partial(self.converge, settings.tol * problem.observations.n_observed, self.max_sweeps),
+        )
 
-    def run(self, starts: list[State]) -> Iterator[Step]:
-        """From the starts to the best point found: converge, grow, merge, shrink until a round gains less than a nat.
+    # ---- the course of a search --------------------------------------------------------------------------------
 
-        Complete data that are large or have many components are searched in form 1, which is much cheaper there, and
-        finished in form 2 where that is not out of reach.
+    @move
+    def start(self, which: int) -> None:
+        """Try one of the starts; the search goes on from the best of them.
+
+        Where many components are allowed for by name, one more start has them all.
         """
-        yield from self.start(starts)
+        starts = self.starts()
+        n_starts = len(starts) + (self.many_wanted and len(starts) > 1)
+        last = which == len(starts)
+        state = least_squares(self.problem, self.max_rank, starts[0], self.rng) if last else starts[which]
+        self._settle(state, partial(self.started, which, n_starts), n_held=20, n_free=15, contested=False)
+
+    @move
+    def started(self, which: int, n_starts: int) -> str:
+        """Keep the start that was tried if it is the best; the others follow, and then what was asked for."""
+        trial, self.tried = self.trial, None
+        if which + 1 < n_starts:
+            self._next(partial(self.start, which + 1))
+        else:
+            self.starts.cache_clear()
+            self._next(
+                *([partial(self.choose_noise)] if self.must_differ else []),
+                *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
+            )
+        if self.best is not None and not trial.bound > self.best.bound:
+            return "another start dropped"
+        self.best = trial
+        return f"started with {trial.rank}"
+
+    @move
+    def search(self) -> None:
+        """Complete data that are large or have many components are searched in form 1, which is much cheaper there."""
         self._suit_form(self.point.rank)
-        yield from self.explore()
+        self._next(partial(self.explore, 0))
+
+    @move
+    def search_collapsed(self) -> None:
+        """What was searched in form 1 is finished in form 2 where that is not out of reach."""
         if not self.problem.collapsed and self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
             self._change_form(collapsed=True)
-            yield from self.explore()
-        yield from self.converge(self.tol * self.problem.observations.n_observed, n_sweeps=self.max_sweeps)
+            self._next(partial(self.explore, 0))
 
     def _suit_form(self, rank: int) -> None:
         """Go on in form 1 where the data are complete and so many components make weighted Grams expensive."""
@@ -111,197 +118,211 @@ class Search:
 
     def _change_form(self, *, collapsed: bool) -> None:
         self.problem = replace(self.problem, collapsed=collapsed)
-        self.point = evaluate(self.problem, self.point.state)
+        self.best = evaluate(self.problem, self.point.state)
 
-    def explore(self) -> Iterator[Step]:
-        """Rounds of all moves, until one gains less than a nat: roughly converged ones first, then well converged."""
-        for gain, kinds in ((self.roughly, PULLING_MODELS), (0.1 * WORTH, tuple(LOCAL_MODELS.values()))):
-            before, collapsed = -np.inf, self.problem.collapsed
-            while self.point.bound > before + WORTH or collapsed is not self.problem.collapsed:
-                collapsed = self.problem.collapsed
-                yield from self.converge(gain, n_sweeps=100)
-                yield from self.choose_noise()
-                yield from self.choose_rates()
-                yield from self.choose_centres()
-                yield from self.choose_model(kinds)
-                before = self.point.bound
-                yield from self.refresh()
-                yield from self.grow()
-                yield from self.shrink()
+    @move
+    def explore(self, phase: int) -> None:
+        """A round of all moves: roughly converged ones in the first phase, then well converged, with all models."""
+        self._next(
+            partial(self.converge, (self.roughly, 0.1 * WORTH)[phase], 100),
+            partial(self.choose_noise),
+            partial(self.choose_rates),
+            partial(self.choose_centres),
+            partial(self.choose_model, phase),
+            partial(self.restructure, phase, self.problem.collapsed),
+        )
 
-    def start(self, starts: list[State]) -> Iterator[Step]:
-        """Settle every start for a few sweeps and go on from the best.
+    @move
+    def restructure(self, phase: int, collapsed: bool) -> None:
+        """The second half of a round: rows, births, merges and deaths.
 
-        Where many components are allowed for by name, one start has them all.
+        Weighted Grams of very many components are out of reach, and rows are not refreshed then.
         """
-        if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK) and self._is_complete:
-            self.problem = replace(self.problem, collapsed=False)
-        if self.many_wanted and len(starts) > 1:
-            starts = [*starts, least_squares(self.problem, self.max_rank, starts[0], self.rng)]
-        points = [self._settle(state, np.inf, n_held=20, n_free=15) for state in starts]
-        self.point = max(points, key=lambda point: point.bound)
-        yield Step(self.point, self.n_sweeps, f"started with {self.point.rank}")
-        if self.must_differ:
-            yield from self.choose_noise()
-        if self.shared_modes or self.replaced:
-            yield from self.structure_outliers()
+        modes = self.problem.modes if self._affords(self.point.rank, LARGEST_REFRESH_WORK) else ()
+        self._next(
+            *(partial(self.refresh, mode) for mode in modes),
+            partial(self.grow, 0, 0),
+            partial(self.shrink),
+            partial(self.explore_again, phase, self.point.bound, collapsed),
+        )
 
-    def converge(self, gain: float, n_sweeps: int) -> Iterator[Step]:
-        """Sweep until a sweep raises the bound by less than ``gain`` nats."""
-        anderson, hold = Anderson(), False
-        for k in self._budget(n_sweeps):
-            before = self.point
-            swept = prune(self.problem, sweep(self.problem, before, hold_noise=hold))
-            if k >= ACCELERATE_AFTER:
-                swept = self._accelerated(anderson, before, swept)
-            if swept.bound < before.bound:  # at the limit of rounding, or of a local model's validity
-                break
-            self.point = swept
-            n_pruned = before.rank - self.point.rank
-            self.drift = swept.bound - before.bound
-            yield Step(self.point, self.n_sweeps, f"pruned {n_pruned}" if n_pruned else "")
-            settled = not n_pruned and self.point.bound - before.bound < gain
-            if settled and not hold:
-                break
-            hold = not settled and _holds_noise(k + 1)
+    @move
+    def explore_again(self, phase: int, before: float, collapsed: bool) -> None:
+        """Another round where the last one gained a nat or changed the form, otherwise the next phase."""
+        if self.point.bound > before + WORTH or collapsed is not self.problem.collapsed:
+            self._next(partial(self.explore, phase))
+        elif phase == 0:
+            self._next(partial(self.explore, 1))
 
-    def _accelerated(self, anderson: Anderson, before: Point, swept: Point) -> Point:
-        """The extrapolated point where the bound prefers it."""
-        further = anderson.extrapolate(before.state, swept.state)
-        if further is None:
-            return swept
-        jump = evaluate(self.problem, update_component_precisions(further))
-        if jump.bound > swept.bound:
-            anderson.kept()
-            return jump
-        anderson.refused()
-        return swept
+    # ---- rows, births, merges and deaths -----------------------------------------------------------------------
 
-    def judge(self, state: State, event: str, *, n_held: int = 8, n_free: int = 60) -> Iterator[Step]:
-        """Settle a proposed state; keep it if it raises the bound by a nat more than as many sweeps would anyway."""
-        before = self.n_sweeps
-        point = self._settle(state, self.point.bound, n_held=n_held, n_free=n_free)
-        gain = point.bound - self.point.bound
-        if gain > WORTH + self.drift * (self.n_sweeps - before):
-            self.point = point
-            event = f"{event} (+{gain:.1f})"
-        else:
-            event = f"{event} dropped"
-        yield Step(self.point, self.n_sweeps, event)
+    @move
+    def refresh(self, mode: int) -> None:
+        """A robust refit of rows that may be lost."""
+        state = proposals.refresh_rows(self.problem, self.point, mode)
+        if state is not None:
+            self._try(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
 
-    def grow(self) -> Iterator[Step]:
-        """Births, until the proposals fail in a row. Where one birth follows another, many components at once."""
-        failures, successes, half = 0, 0, max(1, self.max_rank // 2)
-        while failures < len(BIRTHS) and self.point.rank < self.max_rank:
-            before = self.point
-            if successes == MANY_AFTER and self.max_rank >= 2 * before.rank:
-                successes += 1
-                if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK):
-                    self._suit_form(self.max_rank)
-                    before = self.point
-                for many, n_many in ((anneal, self.max_rank), (least_squares, self.max_rank), (least_squares, half)):
-                    if self.point is before:
-                        state = many(self.problem, n_many, before.state, self.rng)
-                        yield from self.judge(state, f"born {state.rank} anew", n_held=0)
-            n_components, clipped = BIRTHS[failures]
-            n_components = min(n_components, self.max_rank - before.rank)
-            birth = proposals.birth(self.problem, before, n_components, self.rng, clipped=clipped)
-            if birth is not None and self.point is before:
-                yield from self.judge(birth, f"born {n_components}")
-            if self.point.rank > before.rank:
-                failures, successes = 0, successes + 1
-                yield from self.converge(self.roughly, n_sweeps=100)
-            else:
-                failures += 1
-
-    def shrink(self) -> Iterator[Step]:
-        """Merges of collinear pairs and deaths of weak components, until none is accepted."""
-        before = None
-        while before is not self.point and self.point.rank > 0:
-            before = self.point
-            condensed = proposals.condense(self.problem, before)
-            if condensed is not None:
-                yield from self.judge(condensed, f"condensed to {condensed.rank}")
-            for pair in proposals.collinear_pairs(before.state)[:3]:
-                if self.point is before:
-                    yield from self.judge(proposals.merge(self.problem, before, pair, self.rng), "merged 2")
-            for component in proposals.expendable_components(self.problem, before)[:4]:
-                if self.point is before:
-                    state = proposals.death(self.problem, before, component)
-                    yield from self.judge(state, "died 1", n_held=2)
-            if self.point is not before:
-                yield from self.converge(WORTH, n_sweeps=30)
-
-    def refresh(self) -> Iterator[Step]:
-        """Robust refits of rows that may be lost; weighted Grams of very many components are out of reach."""
-        if not self._affords(self.point.rank, LARGEST_REFRESH_WORK):
+    @move
+    def grow(self, failures: int, successes: int) -> None:
+        """A birth, and others until the proposals fail in a row. Where one follows another, many components at once."""
+        rank = self.point.rank
+        if failures == len(BIRTHS) or rank >= self.max_rank:
             return
-        for mode in self.problem.modes:
-            state = proposals.refresh_rows(self.problem, self.point, mode)
-            if state is not None:
-                yield from self.judge(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
+        if successes == MANY_AFTER and self.max_rank >= 2 * rank:
+            if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK):
+                self._suit_form(self.max_rank)
+            self._next(partial(self.grow_many, 0))
+            return
+        n_components, clipped = BIRTHS[failures]
+        n_components = min(n_components, self.max_rank - rank)
+        birth = proposals.birth(self.problem, self.point, n_components, self.rng, clipped=clipped)
+        if birth is None:
+            self._next(partial(self.grow, failures + 1, successes))
+        else:
+            self._try(birth, f"born {n_components}", partial(self.go_on_growing, rank, failures, successes))
 
-    def choose_model(self, kinds: tuple[type[SlabModel], ...]) -> Iterator[Step]:
+    @move
+    def grow_many(self, attempt: int) -> None:
+        """One of the ways to propose many components at once."""
+        many, n_components = self._ways_to_grow()[attempt]
+        state = many(self.problem, n_components, self.point.state, self.rng)
+        then = partial(self.go_on_growing_many, attempt, self.point.rank, self.point.bound)
+        self._try(state, f"born {state.rank} anew", then, n_held=0)
+
+    def _ways_to_grow(self) -> tuple[tuple[Callable[..., State], int], ...]:
+        return (anneal, self.max_rank), (least_squares, self.max_rank), (least_squares, max(1, self.max_rank // 2))
+
+    @move
+    def go_on_growing_many(self, attempt: int, before_rank: int, before: float) -> None:
+        """Another way as long as they fail, and then births."""
+        if self.point.bound > before:
+            self._next(partial(self.go_on_growing, before_rank, 0, MANY_AFTER + 1))
+        elif attempt + 1 < len(self._ways_to_grow()):
+            self._next(partial(self.grow_many, attempt + 1))
+        else:
+            self._next(partial(self.grow, 0, MANY_AFTER + 1))
+
+    @move
+    def go_on_growing(self, before_rank: int, failures: int, successes: int) -> None:
+        """The next birth, after some sweeps if the last one was a success."""
+        if self.point.rank > before_rank:
+            self._next(partial(self.converge, self.roughly, 100), partial(self.grow, 0, successes + 1))
+        else:
+            self._next(partial(self.grow, failures + 1, successes))
+
+    @move
+    def shrink(self) -> None:
+        """One component less where they are alike, a merge of a collinear pair, or the death of a weak component.
+
+        After each that is accepted the search for another begins anew.
+        """
+        if self.point.rank == 0:
+            return
+        self._next(partial(self.merge, tuple(proposals.collinear_pairs(self.point.state)[:3])))
+        state = proposals.condense(self.problem, self.point)
+        if state is not None:
+            self._try(state, f"condensed to {state.rank}", partial(self.go_on_shrinking, self.point.bound))
+
+    @move
+    def merge(self, pairs: tuple[tuple[int, int], ...]) -> None:
+        """A merge of the first pair; the others follow, and then deaths, as long as they fail."""
+        if not pairs:
+            expendable = proposals.expendable_components(self.problem, self.point)[:4]
+            self._next(partial(self.die, tuple(expendable)))
+            return
+        self._next(partial(self.merge, pairs[1:]))
+        state = proposals.merge(self.problem, self.point, pairs[0], self.rng)
+        self._try(state, "merged 2", partial(self.go_on_shrinking, self.point.bound))
+
+    @move
+    def die(self, components: tuple[int, ...]) -> None:
+        """The death of the first component; the others follow as long as they fail."""
+        if not components:
+            return
+        self._next(partial(self.die, components[1:]))
+        state = proposals.death(self.problem, self.point, components[0])
+        self._try(state, "died 1", partial(self.go_on_shrinking, self.point.bound), n_held=2)
+
+    @move
+    def go_on_shrinking(self, before: float) -> None:
+        """Where a smaller state was accepted, what is next on the agenda, its rivals, gives way to a new beginning."""
+        if self.point.bound > before:
+            self.agenda.pop()
+            self._next(partial(self.converge, WORTH, 30), partial(self.shrink))
+
+    # ---- noise and outliers --------------------------------------------------------------------------------------
+
+    @move
+    def choose_model(self, phase: int) -> None:
         """Another local model, if at the same factors it comes close to the present one."""
         present = self.point.state.outliers
         if not isinstance(present, SlabModel) or self.point.state.structure is not None:
             return
+        kinds = (PULLING_MODELS, tuple(LOCAL_MODELS.values()))[phase]
         others = [kind for kind in kinds if not isinstance(present, kind)]
         states = [learn_noise_globally(self.problem, self.point, kind) for kind in others]
         points = [evaluate_at(self.problem, state, self.point.fit) for state in states]
         best = max(points, key=lambda point: point.bound)
         if best.bound > self.point.bound - WORTH:
-            name = type(best.state.outliers).__name__
-            yield from self.judge(best.state, f"{name} chosen", n_held=0, n_free=20)
+            self._try(best.state, f"{type(best.state.outliers).__name__} chosen", n_held=0, n_free=20)
 
-    def choose_noise(self) -> Iterator[Step]:
+    @move
+    def choose_noise(self) -> str | None:
         """Noise that differs between slices, along the modes that raise the bound most; in any case where asked for."""
         if not self.noise_modes or self.point.state.slices is not None:
-            return
+            return None
         points = []
         for modes in self.noise_modes:
             state = slice_noise(self.problem, self.point.state, modes)
             points.append(settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit)))
         best = max(points, key=lambda point: point.bound)
         modes = best.state.slices.modes if best.state.slices is not None else ()
-        if self.must_differ or best.bound > self.point.bound + WORTH:
-            gain = best.bound - self.point.bound
-            self.point = best
-            yield Step(self.point, self.n_sweeps, f"noise per slice of {modes} ({gain:+.1f})")
-            yield from self.converge(self.roughly, n_sweeps=60)
+        gain = best.bound - self.point.bound
+        if not self.must_differ and not gain > WORTH:
+            return None
+        self.best = best
+        self._next(partial(self.converge, self.roughly, 60))
+        return f"noise per slice of {modes} ({gain:+.1f})"
 
-    def structure_outliers(self) -> Iterator[Step]:
-        """Outliers that are shared, or replace the data, as asked for; their numbers settled at fixed factors.
-
-        Then it is measured how far the noise of shared entries is correlated.
-        """
+    @move
+    def structure_outliers(self) -> str:
+        """Outliers that are shared, or replace the data, as asked for; their numbers settled at fixed factors."""
         law = initial_law(*value_range(self.problem)) if self.replaced else None
         state = replace(self.point.state, structure=OutlierStructure(self.shared_modes, law=law))
-        self.point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        yield Step(self.point, self.n_sweeps, "outliers structured")
-        yield from self.converge(self.roughly, n_sweeps=60)
-        structure, sums = self.point.state.structure, self.point.structure_sums
-        if self.shared_modes and structure is not None and sums is not None:
-            n_shared = math.prod(self.problem.observations.shape[mode] for mode in self.shared_modes)
-            structure = measured_channels(structure, sums, n_shared)
-            self.point = evaluate_at(self.problem, replace(self.point.state, structure=structure), self.point.fit)
-            yield Step(self.point, self.n_sweeps, f"{structure.n_channels:.2f} shared entries worth one")
+        self.best = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
+        self._next(partial(self.converge, self.roughly, 60), partial(self.measure_channels))
+        return "outliers structured"
 
-    def choose_rates(self) -> Iterator[Step]:
+    @move
+    def measure_channels(self) -> str | None:
+        """How far the noise of entries that share an outlier is correlated."""
+        structure, sums = self.point.state.structure, self.point.structure_sums
+        if not self.shared_modes or structure is None or sums is None:
+            return None
+        n_shared = math.prod(self.problem.observations.shape[mode] for mode in self.shared_modes)
+        structure = measured_channels(structure, sums, n_shared)
+        self.best = evaluate_at(self.problem, replace(self.point.state, structure=structure), self.point.fit)
+        return f"{structure.n_channels:.2f} shared entries worth one"
+
+    @move
+    def choose_rates(self) -> str | None:
         """Outlier rates that differ between slices as the noise does, if that raises the bound."""
         state = self.point.state
         structure = state.structure or OutlierStructure()
         if state.slices is None or not isinstance(state.outliers, SlabModel) or structure.modes or structure.rates:
-            return
+            return None
         rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.outliers.probability)
         state = replace(state, structure=replace(structure, rates=rates))
         point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        if point.bound > self.point.bound + WORTH:
-            gain = point.bound - self.point.bound
-            self.point = point
-            yield Step(self.point, self.n_sweeps, f"outlier rates per slice (+{gain:.1f})")
+        gain = point.bound - self.point.bound
+        if not gain > WORTH:
+            return None
+        self.best = point
+        return f"outlier rates per slice (+{gain:.1f})"
 
-    def choose_centres(self) -> Iterator[Step]:
+    @move
+    def choose_centres(self) -> str | None:
         """Rows that are expected around a learnt centre instead of zero, for each mode that it pays for."""
         state = self.point.state
         for mode, rows in enumerate(state.factors):
@@ -309,149 +330,31 @@ class Search:
             if rows.centre is None and state.rank and centred.kl(state.lam) < rows.kl(state.lam) - WORTH:
                 state = state.with_factor(mode, centred)
         if state is self.point.state:
-            return
+            return None
         modes = tuple(mode for mode, rows in enumerate(state.factors) if rows.centre is not None)
         point = evaluate_at(self.problem, update_component_precisions(state), self.point.fit)
         gain = point.bound - self.point.bound
-        self.point = point
-        yield Step(self.point, self.n_sweeps, f"rows of modes {modes} centred ({gain:+.1f})")
-        yield from self.converge(self.roughly, n_sweeps=60)
-
-    def _budget(self, n_sweeps: int) -> Iterator[int]:
-        """Count sweeps, as long as there are any left."""
-        for k in range(min(n_sweeps, self.max_sweeps - self.n_sweeps)):
-            self.n_sweeps += 1
-            yield k
-
-    def _settle(self, state: State, beat: float, *, n_held: int, n_free: int) -> Point:
-        """Sweep a proposed state until it beats the bound to be beaten, or it is plain that it will not."""
-        point = evaluate(self.problem, state)
-        for _ in self._budget(n_held):
-            point = sweep(self.problem, point, hold_precisions=True, hold_noise=True)
-        if n_held:
-            point = evaluate_at(self.problem, learn_noise_globally(self.problem, point), point.fit)
-        if np.isfinite(beat) and self._far_off(point.state):
-            point = self._approach(point)
-        bounds = [point.bound]
-        anderson = Anderson()
-        for k in self._budget(n_free):
-            before = point
-            point = prune(self.problem, sweep(self.problem, before, hold_noise=_holds_noise(k)))
-            if k >= ACCELERATE_AFTER:
-                point = self._accelerated(anderson, before, point)
-            bounds.append(point.bound)
-            target = beat + WORTH + self.drift * (n_held + k + 1)
-            if point.bound > target or (np.isfinite(beat) and k >= 6 and _hopeless(bounds, target, n_free - k)):
-                break
-        return point
-
-    def _far_off(self, state: State) -> bool:
-        """Whether a proposal starts so far from an accurate fit that a slab without pull would call it all outliers."""
-        present = self.point.state
-        return isinstance(present.outliers, FlatSlab) and float(state.tau.mean) < 1e-2 * float(present.tau.mean)
-
-    def _approach(self, point: Point) -> Point:
-        """Sweep with a Gaussian slab, which draws outlying entries back in, and return to the flat one."""
-        point = evaluate_at(self.problem, learn_noise_globally(self.problem, point, GaussianSlab), point.fit)
-        for k in self._budget(60):
-            before = point
-            point = prune(self.problem, sweep(self.problem, before))
-            if k >= 5 and point.bound - before.bound < self.roughly:
-                break
-        return evaluate_at(self.problem, learn_noise_globally(self.problem, point, FlatSlab), point.fit)
+        self.best = point
+        self._next(partial(self.converge, self.roughly, 60))
+        return f"rows of modes {modes} centred ({gain:+.1f})"
 
 
-def _holds_noise(k: int) -> bool:
-    """Whether the k-th sweep in a row leaves noise and outlier numbers alone: they move little from one to the next."""
-    return k >= 3 and k % LEARN_NOISE_EVERY != 0
-
-
-def _hopeless(bounds: list[float], target: float, n_left: int) -> bool:
-    """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the target."""
-    gains = np.diff(bounds[-5:])
-    last = max(float(gains[-1]), 0.0)
-    ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5
-    ahead = last * (1.0 - ratio**n_left) / (1.0 - ratio)
-    return bounds[-1] + 2.0 * ahead < target
+def check_position(position: Position, state: State | None, order: int) -> None:
+    """Refuse a position in which no search of data of that order can stand: it comes from a file."""
+    limits = {"phase": 2, "mode": order, "attempt": 3, "failures": len(BIRTHS) + 1}
+    counts = ("k", "n_sweeps", "n_held", "n_free", "n_before", "successes", "before_rank", "pairs", "components")
+    check_agenda(position.agenda, limits | dict.fromkeys((*counts, "which", "n_starts"), 2**31))
+    on_trial = any(name in ("hold", "approach", "settle", "judge", "started") for name, _ in position.agenda)
+    at_first_start = any(name == "started" and arguments[0] == 0 for name, arguments in position.agenda)
+    if (
+        (position.trial is not None) != on_trial
+        or (state is None) != at_first_start
+        or (state is None) != (position.bound is None)
+    ):
+        raise ValueError("the agenda and the states do not agree")
 
 
 def value_range(problem: Problem) -> tuple[float, float]:
     """The smallest and the largest value, in units of the data's scale."""
     values = [problem.values(block) for block in problem.observations.block_list]
     return min(float(part.min(initial=np.inf)) for part in values), max(float(p.max(initial=-np.inf)) for p in values)
-
-
-def settle_noise(problem: Problem, point: Point) -> Point:
-    """Settle noise that differs between slices, or outliers that hang together, at fixed factors."""
-    for _ in range(10):
-        point = evaluate_at(problem, learn_noise(problem, point), point.fit)
-    return point
-
-
-def prune(problem: Problem, point: Point) -> Point:
-    """Drop components that explain nothing, if the bound agrees."""
-    negligible = negligible_components(point.state, problem.observations.n_observed)
-    if not negligible.any():
-        return point
-    pruned = evaluate(problem, point.state.select_components(~negligible))
-    return pruned if pruned.bound >= point.bound else point
-
-
-def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[State]:
-    """Starts to choose from: spectral ones at two noise levels, and what stays the same along a mode.
-
-    At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
-    to be merged or removed. Neither is right everywhere.
-    """
-    spectral = proposals.spectral_start(problem, min(max_rank, START_COMPONENTS), model)
-    starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
-    for mode in problem.modes:
-        steady = proposals.median_start(problem, mode, max_rank, model)
-        if steady is not None:
-            starts.append(steady)
-    return starts
-
-
-def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
-    """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
-    clipped = replace(problem, limit=5.0)
-    state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
-    completed = replace(problem, collapsed=False)
-    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
-    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed))
-    for _ in range(100):
-        before = point
-        point = prune(completed, sweep(completed, point, hold_noise=True))
-        if point.bound - before.bound < WORTH and point.rank == before.rank:
-            break
-    return _with_noise_like(problem, point.state, present)
-
-
-def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
-    """Many components at once: least squares at very low noise, for data whose slices differ much in level."""
-    state = _fit_by_least_squares(problem, n_components, 1e4, rng)
-    return update_component_precisions(_with_noise_like(problem, state, present))
-
-
-def _with_noise_like(problem: Problem, state: State, present: State) -> State:
-    """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
-    if isinstance(present.outliers, SlabModel) and state.outliers is None:
-        state = replace(state, outliers=START_MODEL)
-    point = evaluate(problem, state)
-    state = learn_noise_globally(problem, point)
-    if present.slices is None and present.structure is None:
-        return state
-    if present.slices is not None:
-        state = slice_noise(problem, state, present.slices.modes)
-    state = replace(state, structure=present.structure)
-    return settle_noise(problem, evaluate_at(problem, state, point.fit)).state
-
-
-def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
-    """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
-    plain = replace(problem, collapsed=False)
-    state = proposals.random_start(plain, n_components, None, rng)
-    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed))
-    for _ in range(30):
-        point = sweep(plain, point, hold_precisions=True, hold_noise=True)
-    return point.state

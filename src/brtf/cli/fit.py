@@ -13,6 +13,7 @@ from brtf.cli.options import (
     DEFAULTS,
     chooses_model,
     json_option,
+    keeps_itself,
     observe_file,
     out_option,
     read_source,
@@ -44,6 +45,7 @@ DENSE_LIMIT = 10_000_000
     help="Hold 5 % of the entries back and set the intervals' widths by them.",
 )
 @seed_option
+@keeps_itself
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def fit(
@@ -61,6 +63,7 @@ def fit(
     as_json: bool,
     quiet: bool,
     model_options: dict[str, Any],
+    kept: dict[str, Any],
 ) -> int:
     """Fit the data in INPUT and print what was found.
 
@@ -71,6 +74,9 @@ def fit(
     missing entries filled in, in the format of INPUT), outliers.csv (the entries that are more likely outliers than
     not) and report.html (a page about it). Positions count from 0, or from 1 if INPUT is .tns. Nothing is written
     unless everything can be.
+
+    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130) or killed goes on with --resume, everything
+    else being the same, and ends where it would have ended, to the last bit.
     """
     from brtf.estimator import BRTF
 
@@ -86,7 +92,7 @@ def fit(
     )
     written: list[Path] = []
     with staged(out) as staging:
-        model.fit(observations)
+        model.fit(observations, **kept)
         if out is not None and staging is not None:
             written = [out / name for name in _write_results(staging, model, file, replace_outliers)]
     summary = model.summary()

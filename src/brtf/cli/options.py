@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brtf.cli.output import INTERRUPTED
 from brtf.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
@@ -116,6 +117,35 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option("--no-outliers", is_flag=True, help="Fit a model without outliers."),
         click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100]."),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that keep a fit in a file; they arrive as ``kept`` by the names of :meth:`brtf.BRTF.fit`.
+
+    An interrupt ends the command, which says how to go on.
+    """
+
+    @functools.wraps(command)
+    def collected(checkpoint: Path | None, every: float | None, resume: Path | None, **rest: Any) -> int:
+        path = checkpoint or resume
+        try:
+            return command(kept={"checkpoint": checkpoint, "every": every, "resume": resume}, **rest)
+        except KeyboardInterrupt:
+            if path is None or not path.exists():
+                raise
+            click.echo(f"brtf: interrupted; the same command with --resume {path} goes on from there.", err=True)
+            return INTERRUPTED
+
+    decorated: Callable[..., int] = collected
+    for option in (
+        click.option("--resume", metavar="FILE", type=click.Path(path_type=Path), help="Go on from a checkpoint."),
+        click.option("--every", metavar="SECONDS", type=float, help="How often to write it  [default: 60]."),
+        click.option(
+            "--checkpoint", metavar="FILE", type=click.Path(path_type=Path), help="Keep the fit there while it runs."
+        ),
     ):
         decorated = option(decorated)
     return decorated

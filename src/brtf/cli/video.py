@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.options import DEFAULTS, json_option, seed_option
+from brtf.cli.options import DEFAULTS, json_option, keeps_itself, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ FEWEST_COMPONENTS = 2
 @click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry.")
 @click.option("--jobs", type=int, default=-1, show_default=True, help="Threads to work with; -1 for all cores.")
 @seed_option
+@keeps_itself
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def video(
@@ -51,6 +52,7 @@ def video(
     seed: int,
     as_json: bool,
     quiet: bool,
+    kept: dict[str, Any],
 ) -> int:
     """Part the clip in INPUT into background and foreground.
 
@@ -62,6 +64,8 @@ def video(
     Writes into DIR: background.mp4, foreground.mp4 (on grey) and mask.mp4, for any browser, result.brtf (all of it, for
     `brtf show` and `brtf.load`) and report.html, a page with the frames. Pixels that were dropped are never foreground,
     but with --clean they take after their neighbours.
+
+    With --checkpoint, a fit that was interrupted or killed goes on with --resume, everything else being the same.
     """
     from brtf.estimator import BRTF
     from brtf.foreground import foreground_probability, smooth_mask
@@ -80,7 +84,7 @@ def video(
     )
     written: list[Path] = []
     with staged(out) as staging:
-        model.fit(clip.tensor)
+        model.fit(clip.tensor, **kept)
         probability = foreground_probability(model, clip)
         mask = smooth_mask(probability) if clean else probability > 0.5
         if staging is not None:
