@@ -224,7 +224,8 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
         options = {"max_rank": 40, "transform": "sqrt"}
         yield job(f"Hangzhou, {missing:.0%} hidden", traffic, "Hangzhou", missing, **options)
     yield job("CDnet highway, grey", highway, max_rank=2, noise="per-slice")
-    yield job("CDnet highway, colour", colour_highway, max_rank=3, noise="per-slice", outlier_modes=(1,))
+    options = {"max_rank": 3, "noise": "per-slice", "outlier_modes": (1,), "max_sweeps": 200}
+    yield job("CDnet highway, colour", colour_highway, **options)
     yield job("PIE faces, salt and pepper", faces, max_rank=300, outlier_kind="replacement")
     yield job("claus", claus, max_rank=3, outliers=False)
     yield job("sugar, half hidden", sugar, max_rank=20, noise="auto")
