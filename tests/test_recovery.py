@@ -41,7 +41,7 @@ def test_salt_and_pepper():
     """
     rng = np.random.default_rng(0)
     shape = (20, 16, 8)
-    picture = np.einsum("ir,jr,kr->ijk", *(rng.uniform(0.2, 1.0, (length, 2)) for length in shape))
+    picture = np.einsum("ir,jr,kr->ijk", *(rng.uniform(0.0, 1.0, (length, 2)) for length in shape))
     picture /= picture.max()
     noisy = picture + 0.1 * rng.standard_normal(shape)
     hit = rng.random(shape) < 0.35

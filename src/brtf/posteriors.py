@@ -26,8 +26,8 @@ CLIPPED = 3.0
 """Standard deviations at which residuals are clipped where their correlation is measured."""
 LAW_BINS = 256
 """Bins of the law of replaced values: the levels of an 8-bit image."""
-LEAST_RANGE = 1e-4
-"""Range of replaced values at least, in units of the data's scale: bins 40 times as wide as the smallest noise. Values
+LEAST_RANGE = 1e-3
+"""Range of replaced values at least, in units of the data's scale: bins 400 times as wide as the smallest noise. Values
 that are all equal would otherwise be replaced ones, whose density has no limit."""
 
 
