@@ -244,8 +244,8 @@ def main() -> None:
         if options.only.lower() in name.lower():
             try:
                 print(f"| {name} | `{settings}` | {measure()} |", flush=True)
-            except FileNotFoundError as error:
-                print(f"| {name} | `{settings}` | skipped, {error.filename} is not there |", flush=True)
+            except OSError as error:
+                print(f"| {name} | `{settings}` | skipped: {error} |", flush=True)
 
 
 if __name__ == "__main__":
