@@ -24,7 +24,7 @@ from brtf.result import Result
 from brtf.settings import Settings
 
 DATA = synthetic((9, 5, 4), 1, outliers=0.1, missing=0.2, seed=0)
-SETTINGS = Settings(2, init="random", max_sweeps=40)
+SETTINGS = Settings(1, init="random", max_sweeps=40)
 """A start, and the search for as long as there are sweeps."""
 OPTIONS = {
     "plain": {},
