@@ -16,6 +16,7 @@ from brtf.local import FlatSlab, GaussianSlab, StudentSlab
 from brtf.model import Prior
 from brtf.observations import Observations
 from brtf.passes import whole
+from brtf.posteriors import relative_deviation
 from brtf.updates import fit_at_entries, update_component_precisions
 
 # Sums of a few dozen products, and inverses of matrices with condition numbers below a thousand.
@@ -193,7 +194,12 @@ def test_no_sweep_lowers_form_two_of_the_flat_slab_inside_its_edge(case):
     tau, reach = float(case.state.tau.mean), np.sqrt(case.state.outliers.width)
 
     def is_inside(point):
-        return np.sqrt(tau * whole(problem.observations, point.fit.deviation)).max() < reach - 4.0
+        return (
+            np.sqrt(
+                tau * whole(problem.observations, lambda block: relative_deviation(*point.fit.at(block), None))
+            ).max()
+            < reach - 4.0
+        )
 
     point = evaluate(problem, case.state)
     for _ in range(8):

@@ -51,7 +51,8 @@ def packed_moments(factors):
 def contracted(twin, observations, values, matrices, mode, block_size):
     out = np.zeros_like(matrices[mode])
     for block in observations.blocks(block_size):
-        twin.contract(block, values(block), matrices, mode, out)
+        own = out[block.rows] if mode == 0 and observations.coords is None else out
+        twin.contract(block, values(block), matrices, mode, own)
     return out
 
 
@@ -59,7 +60,7 @@ def contracted_one(twin, observations, values, matrix, mode, block_size):
     lengths = [length for k, length in enumerate(observations.shape) if k != mode]
     out = np.zeros((*lengths, matrix.shape[1]))
     for block in observations.blocks(block_size):
-        twin.contract_one(block, values(block), matrix, mode, out)
+        twin.contract_one(block, values(block), matrix, mode, out if mode == 0 else out[block.rows])
     return out
 
 

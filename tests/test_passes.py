@@ -18,7 +18,7 @@ from brtf.inference import run
 from brtf.local import StudentSlab
 from brtf.model import OutlierStructure
 from brtf.observations import Observations, observe
-from brtf.passes import LANES, add_up, count_workers, remembered, whole, workers
+from brtf.passes import LANES, Remembered, add_up, count_workers, whole, workers
 from brtf.posteriors import grouped, initial_law
 from brtf.result import Result
 from brtf.settings import Settings
@@ -205,7 +205,7 @@ def test_a_block_is_computed_once_of_small_data_only(monkeypatch, small_blocks):
     for largest, n_calls in ((observations.n_observed, 1), (observations.n_observed - 1, 2)):
         monkeypatch.setattr(passes, "SMALL_DATA", largest)
         calls = []
-        field = remembered(observations, lambda block, calls=calls: calls.append(block) or block.values)
+        field = Remembered(observations, lambda block, calls=calls: calls.append(block) or block.values)
         for _ in range(2):
             np.testing.assert_array_equal(whole(observations, field), observations.values)
         assert len(calls) == n_calls * len(observations.block_list)
@@ -218,7 +218,7 @@ def test_a_block_without_entries_is_not_taken_for_the_next(monkeypatch):
     data[[0, 2]] = np.nan
     observations = observe(data)
     assert [block.values.size for block in observations.block_list] == [0, 3, 0, 3]
-    field = remembered(observations, lambda block: block.values)
+    field = Remembered(observations, lambda block: block.values)
     for _ in range(2):
         assert [field(block).size for block in observations.block_list] == [0, 3, 0, 3]
 

@@ -30,6 +30,7 @@ from brtf.posteriors import (
     initial_rates,
     learnt_rates,
     measured_channels,
+    relative_deviation,
     shared_positions,
     zero_sums,
 )
@@ -79,7 +80,7 @@ def probabilities(problem, point):
     tau, state = float(point.state.tau.mean), point.state
     parts = []
     for block in problem.observations.block_list:
-        rho = tau * point.fit.deviation(block)
+        rho = tau * relative_deviation(*point.fit.at(block), None)
         if state.slices is not None:
             lengths = [problem.observations.shape[mode] for mode in state.slices.modes]
             coords = problem.observations.entry_coords()[:, block.entries]
@@ -544,9 +545,9 @@ def test_groups_are_those_of_the_coordinates(modes):
             assert groups.min() >= 0
             np.testing.assert_array_equal(np.equal.outer(groups, groups), together)
         state = structured_case(9, "masked", modes=modes).state
-        rho = rng.uniform(0.1, 20.0, observations.n_observed)
+        residual = rng.uniform(0.1, 5.0, observations.n_observed) / np.sqrt(float(state.tau.mean))
         found = [
-            block_posterior(state, data.in_one_block().block_list[0], np.zeros(rho.size), rho)
+            block_posterior(state, data.in_one_block().block_list[0], np.zeros(residual.size), residual, None)
             for data in (observations, sparse)
         ]
         assert found[0].log_evidence == pytest.approx(found[1].log_evidence, rel=1e-12)

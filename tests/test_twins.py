@@ -72,7 +72,8 @@ class TestContractions:
 
         def summed(twin, block, mode):
             weights = np.random.default_rng(block.entries.start).uniform(size=block.values.size)
-            out = np.ones_like(moments[mode])  # what is there already stays
+            n_rows = block.n_rows if mode == 0 else SHAPES[order][mode]
+            out = np.ones((n_rows, moments[mode].shape[1]))  # what is there already stays
             twin.contract(block, weights, moments, mode, out)
             return out
 
@@ -88,7 +89,8 @@ class TestContractions:
 
         def summed(twin, block, mode):
             weights = np.random.default_rng(block.entries.start).uniform(size=block.values.size)
-            lengths = [length for k, length in enumerate(block.shape) if k != mode]
+            lengths = [block.n_rows, *block.shape[1:]]
+            del lengths[mode]
             out = np.ones((*lengths, rank))
             twin.contract_one(block, weights, means[mode], mode, out)
             return out

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from brtf import kernels
 from brtf.bound import BoundTerms, calibrated_terms
@@ -25,13 +26,22 @@ from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import SliceNoise, State
 from brtf.observations import Block, Observations, block_positions
-from brtf.passes import Field, Sums, add_up, remembered
-from brtf.posteriors import add_sums, block_posterior, learnt_structure, relative_precision, zero_sums
+from brtf.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
+from brtf.posteriors import (
+    BlockPosterior,
+    add_sums,
+    block_posterior,
+    learnt_structure,
+    relative_deviation,
+    relative_precision,
+    zero_sums,
+)
 from brtf.updates import (
+    KnownGrams,
+    OnePass,
     Weighing,
     WeightsAndTargets,
     complete_gram,
-    scaled_values,
     update_component_precisions,
     update_factors,
     update_slice_noise,
@@ -55,9 +65,14 @@ class Problem:
     limit: float = math.inf
     slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
 
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        """Of numbers per entry: complete data of single precision are handled in it, and only sums in double."""
+        return self.observations.values.dtype if self.observations.layout == "complete" else np.dtype(np.float64)
+
     def values(self, block: Block) -> Array:
         """y of a block, in units of the data's scale, (m,)."""
-        values = scaled_values(self.observations, block)
+        values = np.divide(block.values, self.dtype.type(self.observations.scale), dtype=self.dtype)
         return values if math.isinf(self.limit) else np.clip(values, -self.limit, self.limit)
 
     def n_entries(self, slices: SliceNoise) -> Array:
@@ -83,21 +98,24 @@ class Fit:
     Attributes
     ----------
     residual : y − x̄
-    deviation : D, which is E[(y−x)²] in form 2 and (y−x̄)² in form 1
+    variance : Var x in form 2; None in form 1, where only its sum counts
     """
 
     residual: Field
-    deviation: Field
+    variance: Field | None
 
     @classmethod
     def of(cls, problem: Problem, factors: tuple[RowGaussians, ...]) -> Fit:
         """The fit of the given factors; for small data each block is computed once."""
-        observations, means = problem.observations, [rows.mean for rows in factors]
-        residual = remembered(observations, lambda b: problem.values(b) - kernels.low_rank_at(b, means))
+        observations, means = problem.observations, [rows.mean.astype(problem.dtype, copy=False) for rows in factors]
+        residual = Remembered(observations, lambda b: problem.values(b) - kernels.low_rank_at(b, means))
         if not problem.collapsed or not means[0].shape[1]:
-            return cls(residual, lambda block: residual(block) ** 2)
-        variance = variance_field(factors)
-        return cls(residual, remembered(observations, lambda block: residual(block) ** 2 + variance(block)))
+            return cls(residual, None)
+        return cls(residual, Remembered(observations, variance_field(factors)))
+
+    def at(self, block: Block) -> tuple[Array, Array | None]:
+        """Residual and variance of a block's entries."""
+        return self.residual(block), None if self.variance is None else self.variance(block)
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +130,8 @@ class Point:
     slice_entries : (G,) entries of each slice that carry its noise, all but those replaced; None where it is common
     mean_weight : mean w
     structure_sums : what the outliers' structure is learnt from; None without one
+    local : local posteriors of a block's entries
+    ahead : the state with all factors updated, where the pass was asked to find it
     """
 
     state: State
@@ -122,6 +142,8 @@ class Point:
     mean_weight: float
     structure_sums: Sums | None
     terms: BoundTerms
+    local: Callable[[Block], BlockPosterior]
+    ahead: State | None
 
     @property
     def bound(self) -> float:
@@ -132,57 +154,71 @@ class Point:
         return self.state.rank
 
 
-def evaluate(problem: Problem, state: State) -> Point:
-    """The point of a state."""
-    return evaluate_at(problem, state, Fit.of(problem, state.factors))
+def evaluate(problem: Problem, state: State, *, ahead: bool = False) -> Point:
+    """The point of a state; with ``ahead``, a large one's next factors are found in the same pass."""
+    return evaluate_at(problem, state, Fit.of(problem, state.factors), ahead=ahead)
 
 
-def evaluate_at(problem: Problem, state: State, fit: Fit) -> Point:
+def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False) -> Point:
     """The point of a state whose low-rank part is known already: one pass over the data."""
-    tau, slices, structure = float(state.tau.mean), state.slices, state.structure
+    slices, structure = state.slices, state.structure
     n_slices = 0 if slices is None else slices.precision.rate.size
-    largest: list[float] = []
+    local = Remembered(
+        problem.observations, lambda block: block_posterior(state, block, problem.values(block), *fit.at(block))
+    )
+    update = _factor_update(problem, state) if ahead else None
 
-    def add(sums: Sums, block: Block) -> None:
-        counts, totals, squares, replaced, others, *structured = sums
-        positions = None if slices is None else block_positions(block, slices.modes)
-        deviation = _relative(fit.deviation(block), slices, positions)
-        kernels.count_deviations(deviation, counts, totals)
-        largest.append(float(deviation.max(initial=0.0)))
-        values = problem.values(block)
-        local = block_posterior(state, block, values, tau * deviation)
-        others += local.log_evidence, local.weight.sum()
-        if positions is not None:
-            squares += np.bincount(positions, tau * deviation * local.weight, n_slices)
+    def look(sums: Sums, block: Block) -> tuple[float, RowGaussians | None]:
+        counts, totals, squares, replaced, others, *rest = sums
+        values, (residual, variance) = problem.values(block), fit.at(block)
+        found = block_posterior(state, block, values, residual, variance, (counts, totals))
+        local.keep(block, found)
+        others += found.log_evidence, found.weight_sum
+        if slices is not None:
+            positions = block_positions(block, slices.modes)
+            squares += np.bincount(positions, found.rho * found.weight, n_slices)
             if structure is not None and structure.law is not None:
-                replaced += np.bincount(positions, local.outlier, n_slices)
-        if structure is not None and local.outlier is not None:
+                replaced += np.bincount(positions, found.outlier, n_slices)
+        if structure is not None and found.outlier is not None:
             relative = relative_precision(state, block)
-            standardised = np.sqrt(tau if relative is None else tau * relative) * fit.residual(block)
-            add_sums(tuple(structured), structure, block, values, deviation, local.outlier, standardised)
+            standardised = np.sqrt(tau if relative is None else tau * relative) * residual
+            add_sums(tuple(rest[:n_structured]), structure, block, values, found.rho / tau, found.outlier, standardised)
+        rows = None
+        if update is not None:
+            rows = update.look(
+                tuple(rest[n_structured:]), block, *_weighed(problem, state, block, residual, found.weight)
+            )
+        return found.largest, rows
+
+    tau = float(state.tau.mean)
+    n_structured = 0 if structure is None else len(zero_sums(structure))
 
     def zeros() -> Sums:
         plain = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(n_slices), np.zeros(2)
-        return plain if structure is None else (*plain, *zero_sums(structure))
+        structured = () if structure is None else zero_sums(structure)
+        return (*plain, *structured, *(() if update is None else update.zeros()))
 
-    counts, totals, squares, replaced, others, *structured = add_up(problem.observations, zeros, add)
+    sums, looks = visit(problem.observations, zeros, look)
+    counts, totals, squares, replaced, others, *rest = sums
     variance, extra = 0.0, np.zeros(n_slices)
     if not problem.collapsed:
         variance, extra = _variance_of_completed(problem, state)
     return Point(
         state,
         fit,
-        Histogram.from_bins(counts, totals, max(largest), variance),
+        Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance),
         None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
         None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
-        tuple(structured) or None,
+        tuple(rest[:n_structured]) or None,
         calibrated_terms(
             state,
             problem.observations.n_observed,
             float(others[0]) - 0.5 * tau * largest_weight(state) * variance,
             None if slices is None else problem.n_entries(slices),
         ),
+        local,
+        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks if rows]),
     )
 
 
@@ -191,22 +227,15 @@ def largest_weight(state: State) -> float:
     return state.outliers.largest_weight if isinstance(state.outliers, SlabModel) else 1.0
 
 
-def _relative(deviation: Array, slices: SliceNoise | None, positions: NDArray[np.intp] | None) -> Array:
-    """ω̄ D (m,): the expected squared deviation of every entry, in units of its slice's noise."""
-    return deviation if slices is None or positions is None else slices.precision.mean[positions] * deviation
-
-
-def deviation_histogram(problem: Problem, state: State, deviation: Field, penalty: float = 0.0) -> Histogram:
+def deviation_histogram(problem: Problem, state: State, fit: Fit, penalty: float = 0.0) -> Histogram:
     """The histogram of ω̄ D over all entries."""
-    largest: list[float] = []
 
-    def add(sums: Sums, block: Block) -> None:
-        relative = relative_precision(state, block)
-        values = deviation(block) if relative is None else relative * deviation(block)
-        kernels.count_deviations(values, *sums)
-        largest.append(float(values.max(initial=0.0)))
+    def look(sums: Sums, block: Block) -> float:
+        deviation = relative_deviation(*fit.at(block), relative_precision(state, block))
+        kernels.count_deviations(deviation, *sums)
+        return float(deviation.max(initial=0.0))
 
-    counts, totals = add_up(problem.observations, lambda: (np.zeros(N_BINS), np.zeros(N_BINS)), add)
+    (counts, totals), largest = visit(problem.observations, lambda: (np.zeros(N_BINS), np.zeros(N_BINS)), look)
     return Histogram.from_bins(counts, totals, max(largest), penalty)
 
 
@@ -256,49 +285,93 @@ def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int
     return unpack_symmetric(weighted.reshape(-1, upper[0].size), rank)
 
 
-def sweep(problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False) -> Point:
+def sweep(
+    problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False, ahead: bool = False
+) -> Point:
     """One pass: noise and outlier numbers together, then q(A⁽ⁿ⁾) for every mode, and λ."""
     state = point.state if hold_noise else learn_noise(problem, point)
-    swept = _sweep_factors(problem, point, state, hold_precisions=hold_precisions)
+    swept = _sweep_factors(problem, point, state, hold_precisions=hold_precisions, ahead=ahead)
     if hold_noise or swept.bound >= point.bound:
         return swept
     # the histogram is right to second order in its bins: numbers that lower the exact bound are not taken
-    return _sweep_factors(problem, point, point.state, hold_precisions=hold_precisions)
+    return _sweep_factors(problem, point, point.state, hold_precisions=hold_precisions, ahead=ahead)
 
 
-def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool) -> Point:
-    state = update_all_factors(problem, state, point.fit)
-    return evaluate(problem, state if hold_precisions else update_component_precisions(balance(state)))
+def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool, ahead: bool) -> Point:
+    if state is not point.state:
+        state = update_all_factors(problem, state, point.fit)
+    elif point.ahead is not None:
+        state = point.ahead
+    else:
+        state = update_all_factors(problem, state, point.fit, point.local)
+    return evaluate(problem, state if hold_precisions else update_component_precisions(balance(state)), ahead=ahead)
 
 
-def update_all_factors(problem: Problem, state: State, fit: Fit) -> State:
+def update_all_factors(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+) -> State:
     """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
-    observations, slices = problem.observations, state.slices
-    completed = not problem.collapsed or not isinstance(state.outliers, SlabModel)
-    known_grams = None
-    if completed and observations.layout == "complete":
-        known_grams = complete_gram if slices is None else partial(slice_grams, slices)
-    precision = float(state.tau.mean) * (largest_weight(state) if completed else 1.0)
-    weigh = weighing(problem, state, fit, completed=completed)
-    return update_factors(observations, state, problem.modes, weigh, precision, known_grams)
+    weigh, update = weighing(problem, state, fit, local), _factor_update(problem, state)
+    if update is not None:
+        sums, rows = visit(
+            problem.observations, update.zeros, lambda sums, block: update.look(sums, block, *weigh(block))
+        )
+        return update.finish(sums, rows)
+    return update_factors(
+        problem.observations, state, problem.modes, weigh, _precision(problem, state), _known_grams(problem, state)
+    )
 
 
-def weighing(problem: Problem, state: State, fit: Fit, *, completed: bool = False) -> Weighing:
-    """Weights and targets of a block's entries."""
-    tau, most = float(state.tau.mean), largest_weight(state)
+def _factor_update(problem: Problem, state: State) -> OnePass | None:
+    """The update of all factors in one pass, for large data whose layout allows for it."""
+    if problem.observations.n_observed <= SMALL_DATA:
+        return None  # little to save, and there the order of the modes is the data's own
+    known_grams = _known_grams(problem, state)
+    if not OnePass.fits(problem.observations, state.rank, known_grams is None):
+        return None
+    return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype)
+
+
+def _completes(problem: Problem, state: State) -> bool:
+    """Whether the data are completed and all entries count alike, but for the noise of their slices."""
+    return not problem.collapsed or not isinstance(state.outliers, SlabModel)
+
+
+def _precision(problem: Problem, state: State) -> float:
+    return float(state.tau.mean) * (largest_weight(state) if _completes(problem, state) else 1.0)
+
+
+def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
+    """Row Grams that need no look at the data."""
+    if not _completes(problem, state) or problem.observations.layout != "complete":
+        return None
+    return complete_gram if state.slices is None else partial(slice_grams, state.slices)
+
+
+def weighing(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+) -> Weighing:
+    """Weights and targets of a block's entries, from their local posteriors where those are known."""
+
+    def found(block: Block) -> BlockPosterior:
+        return block_posterior(state, block, problem.values(block), *fit.at(block))
 
     def weigh(block: Block) -> WeightsAndTargets:
-        weights, targets = relative_precision(state, block), problem.values(block)
-        if state.outliers is not None:
-            deviation = fit.deviation(block) if weights is None else weights * fit.deviation(block)
-            local = block_posterior(state, block, targets, tau * deviation).weight
-            if completed:
-                targets = targets - (1.0 - local / most) * fit.residual(block)
-            else:
-                weights = local if weights is None else weights * local
-        return weights, targets if weights is None else weights * targets
+        weight = (found if local is None else local)(block).weight if isinstance(state.outliers, SlabModel) else None
+        return _weighed(problem, state, block, fit.residual(block), weight)
 
-    return remembered(problem.observations, weigh)
+    return Remembered(problem.observations, weigh)
+
+
+def _weighed(problem: Problem, state: State, block: Block, residual: Array, local: Array | None) -> WeightsAndTargets:
+    """Weights and targets of a block's entries, given the weights of their local posteriors."""
+    weights, targets = relative_precision(state, block), problem.values(block)
+    if local is not None and isinstance(state.outliers, SlabModel):
+        if _completes(problem, state):
+            targets = kernels.completed(targets, residual, local, largest_weight(state))
+        else:
+            weights = local if weights is None else weights * local
+    return weights, targets if weights is None else weights * targets
 
 
 def balance(state: State) -> State:
@@ -328,7 +401,7 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
         state = _with_slices(state, update_slice_noise(state.slices, point.slice_entries, point.slice_squares))
         if state.structure is None:
             variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
-            deviations = deviation_histogram(problem, state, point.fit.deviation, variance)
+            deviations = deviation_histogram(problem, state, point.fit, variance)
         else:  # which entries are outliers depends on the noise of their slices
             point = evaluate_at(problem, state, point.fit)
             deviations = point.deviations
@@ -407,7 +480,7 @@ def cap_precision(state: State) -> State:
 
 def typical_residual(problem: Problem, state: State, residual: Field) -> float:
     """1.4826 median|r|, the robust standard deviation of the residuals in units of their slices' noise."""
-    return 1.4826 * math.sqrt(deviation_histogram(problem, state, lambda block: residual(block) ** 2).quantile(0.5))
+    return 1.4826 * math.sqrt(deviation_histogram(problem, state, Fit(residual, None)).quantile(0.5))
 
 
 def retemper(problem: Problem, state: State) -> State:

@@ -78,6 +78,16 @@ class Block:
     shape: tuple[int, ...]
 
     @property
+    def n_entries(self) -> int:
+        """Entries of the block, m."""
+        return self.entries.stop - self.entries.start
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of mode 0 it covers, b."""
+        return self.rows.stop - self.rows.start
+
+    @property
     def layout(self) -> Layout:
         """Which of the three layouts the block has."""
         return _layout(self.mask, self.coords)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
 from threading import Lock, Thread
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -93,25 +93,30 @@ def count_workers(n_jobs: int | None) -> int:
 
 def add_up(observations: Observations, zeros: Callable[[], Sums], add: Callable[[Sums, Block], None]) -> Sums:
     """Σ over all blocks: ``add`` adds the share of a block to sums that started as ``zeros``."""
+    return visit(observations, zeros, add)[0]
+
+
+def visit(
+    observations: Observations, zeros: Callable[[], Sums], look: Callable[[Sums, Block], Value]
+) -> tuple[Sums, list[Value]]:
+    """The same, with what ``look`` says of every block, in their order."""
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 
-    def lane_sums(lane: tuple[Block, ...]) -> Sums:
+    def of_lane(lane: tuple[Block, ...]) -> tuple[Sums, list[Value]]:
         sums = zeros()
-        for block in lane:
-            add(sums, block)
-        return sums
+        return sums, [look(sums, block) for block in lane]
 
     pool = _pool.get()
     used = [lane for lane in lanes if lane]
-    parts = map(lane_sums, used) if pool is None or len(used) == 1 else pool.map(lane_sums, used)
+    parts = map(of_lane, used) if pool is None or len(used) == 1 else pool.map(of_lane, used)
     return reduce(_added, parts)
 
 
-def _added(total: Sums, part: Sums) -> Sums:
-    for array, other in zip(total, part, strict=True):
+def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> tuple[Sums, list[Value]]:
+    for array, other in zip(total[0], part[0], strict=True):
         array += other
-    return total
+    return total[0], total[1] + part[1]
 
 
 def of_entries(vector: Array) -> Field:
@@ -119,19 +124,29 @@ def of_entries(vector: Array) -> Field:
     return lambda block: vector[block.entries]
 
 
-def remembered(observations: Observations, of_block: Callable[[Block], Value]) -> Callable[[Block], Value]:
-    """The same function of a block, computed once for each; for small data only."""
-    if observations.n_observed > SMALL_DATA:
-        return of_block
-    memory: dict[tuple[int, int], Value] = {}
+class Remembered(Generic[Value]):
+    """A function of blocks that is computed once for each; for small data only."""
 
-    def recall(block: Block) -> Value:
-        entries = block.entries.start, block.entries.stop  # a block without entries starts where the next one does
-        if entries not in memory:
-            memory[entries] = of_block(block)
-        return memory[entries]
+    def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
+        self._of_block = of_block
+        self._memory: dict[tuple[int, int], Value] | None = {} if observations.n_observed <= SMALL_DATA else None
 
-    return recall
+    def __call__(self, block: Block) -> Value:
+        if self._memory is None:
+            return self._of_block(block)
+        key = _key(block)
+        if key not in self._memory:
+            self._memory[key] = self._of_block(block)
+        return self._memory[key]
+
+    def keep(self, block: Block, value: Value) -> None:
+        """What is known already of a block."""
+        if self._memory is not None:
+            self._memory[_key(block)] = value
+
+
+def _key(block: Block) -> tuple[int, int]:
+    return block.entries.start, block.entries.stop  # a block without entries starts where the next one does
 
 
 def whole(observations: Observations, field: Field) -> Array:

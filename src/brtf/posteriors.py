@@ -38,13 +38,19 @@ class BlockPosterior:
     Attributes
     ----------
     log_evidence : their share in the bound, summed
+    weight_sum : Σ w
+    largest : the largest ω̄ D
+    rho : (m,) ρ = τ̄ ω̄ D
     weight : (m,) w
     outlier : (m,) p; None where nobody asked for it
     """
 
     log_evidence: float
+    weight_sum: float
+    largest: float
+    rho: Array
     weight: Array
-    outlier: Array | None
+    outlier: Array | None = None
 
 
 def relative_precision(state: State, block: Block) -> Array | None:
@@ -53,21 +59,48 @@ def relative_precision(state: State, block: Block) -> Array | None:
     return None if slices is None else slices.precision.mean[block_positions(block, slices.modes)]
 
 
-def block_posterior(state: State, block: Block, values: Array, rho: Array) -> BlockPosterior:
-    """The local posteriors of entries with the given values and ρ = τ̄ ω̄ D, both (m,)."""
-    model, structure = state.outliers, state.structure
-    if not isinstance(model, SlabModel):
-        return BlockPosterior(-0.5 * float(rho.sum()), np.ones(rho.size), None)
-    if structure is None:
-        log_evidence, weight = kernels.evidence(tabulate(model), rho)
-        return BlockPosterior(float(log_evidence.sum()), weight, None)
-    return _structured(state, model, structure, block, values, rho)
+def block_posterior(
+    state: State,
+    block: Block,
+    values: Array,
+    residual: Array,
+    variance: Array | None,
+    histogram: tuple[Array, Array] | None = None,
+) -> BlockPosterior:
+    """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
+
+    Where a histogram of ω̄ D is given, its counts and totals, the entries are added to it.
+    """
+    model, structure, tau = state.outliers, state.structure, float(state.tau.mean)
+    counts, totals = (np.zeros(N_BINS), np.zeros(N_BINS)) if histogram is None else histogram
+    relative = relative_precision(state, block)
+    if isinstance(model, SlabModel) and structure is None:
+        local = kernels.local_posteriors(tabulate(model), tau, residual, variance, relative, counts, totals)
+        return BlockPosterior(local.log_evidence, local.weight_sum, local.largest, local.rho, local.weight)
+    deviation = relative_deviation(residual, variance, relative)
+    kernels.count_deviations(deviation, counts, totals)
+    rho, largest = tau * deviation, float(deviation.max(initial=0.0))
+    if not isinstance(model, SlabModel) or structure is None:
+        return BlockPosterior(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
+    log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho)
+    return BlockPosterior(log_evidence, float(weight.sum()), largest, rho, weight, outlier)
+
+
+def relative_deviation(residual: Array, variance: Array | None, relative: Array | None) -> Array:
+    """ω̄ D (m,), D = (y − x̄)² + Var x: the expected squared deviation in units of the slice's noise."""
+    deviation = np.square(residual, dtype=np.float64)
+    if variance is not None:
+        deviation += variance
+    return deviation if relative is None else deviation * relative
 
 
 def _structured(
     state: State, model: SlabModel, structure: OutlierStructure, block: Block, values: Array, rho: Array
-) -> BlockPosterior:
-    """C16: p of entries that are outliers together, Σ ln f of the branches weighed by 1/κ; w = (1 − p) w₀ + p w₁."""
+) -> tuple[float, Array, Array]:
+    """C16: Σ ln f, w and p, for entries that are outliers together.
+
+    Σ ln f of their branches is weighed by 1/κ, and w = (1 − p) w₀ + p w₁.
+    """
     spike_table, slab_table = tabulate_branches(model)
     log_spike, spike_weight = kernels.evidence(spike_table, rho)
     if structure.law is None:
@@ -85,7 +118,7 @@ def _structured(
         occupied = np.bincount(groups) > 0
         log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
         outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
-    return BlockPosterior(total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier)
+    return total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier
 
 
 def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array) -> Array:
@@ -131,9 +164,7 @@ def block_outliers(state: State, block: Block, values: Array, rho: Array) -> tup
     if structure is None:
         local = model.posterior(rho)
         return local.outlier_probability, 1.0 - local.slab_shrinkage
-    outlier = _structured(state, model, structure, block, values, rho).outlier
-    if outlier is None:
-        raise RuntimeError("outliers that hang together have probabilities")
+    _, _, outlier = _structured(state, model, structure, block, values, rho)
     share = 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
     return outlier, share
 

@@ -27,8 +27,8 @@ from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 from brtf.model import Prior, State, component_amplitudes
 from brtf.observations import Block, Observations, block_positions
-from brtf.passes import Field, Sums, add_up, remembered
-from brtf.posteriors import block_posterior, relative_precision
+from brtf.passes import Field, Remembered, Sums, add_up
+from brtf.posteriors import relative_precision
 from brtf.starts import leading_left_singular, medians_along, rank_one_terms
 from brtf.tables import tabulate
 from brtf.updates import (
@@ -204,7 +204,7 @@ def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, fo
             residual = residual - kernels.low_rank_at(block, found)
         return weights, residual * weights
 
-    return remembered(problem.observations, left)
+    return Remembered(problem.observations, left)
 
 
 def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> Weighing:
@@ -216,7 +216,7 @@ def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Gene
         signs = np.random.default_rng((seed, block.entries.start)).integers(0, 2, targets.size)
         return weights, np.where(signs, targets, -targets)
 
-    return remembered(problem.observations, flipped)
+    return Remembered(problem.observations, flipped)
 
 
 def _lives_on_a_fibre(columns: list[Array]) -> bool:
@@ -299,7 +299,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
         weights = weigh(block)
         return weights, residual(block) * weights
 
-    fitted, _ = best_rank_one(problem, remembered(problem.observations, weighing), rng)
+    fitted, _ = best_rank_one(problem, Remembered(problem.observations, weighing), rng)
     return add_components(problem, rest, fitted)
 
 
@@ -454,16 +454,11 @@ def _weighed_by_size(problem: Problem, state: State, residual: Field, weight_of:
 
 def _relative_weights(problem: Problem, point: Point, *, clipped: bool = False) -> Field:
     """Weights of the entries in a rank-one fit: the slices' relative precision, times the model's weights."""
-    state = point.state
-    tau = float(state.tau.mean)
 
     def weigh(block: Block) -> Array:
-        deviation, relative = point.fit.deviation(block), relative_precision(state, block)
-        weights = np.ones_like(deviation) if relative is None else relative
-        if clipped:
-            return weights
-        local = block_posterior(state, block, problem.values(block), tau * weights * deviation)
-        return weights * np.minimum(local.weight, 1.0)
+        relative = relative_precision(point.state, block)
+        local = np.ones(block.n_entries) if clipped else np.minimum(point.local(block).weight, 1.0)
+        return local if relative is None else relative * local
 
     return weigh
 

@@ -69,10 +69,10 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
     state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
     slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
-    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed))
+    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed), ahead=True)
     for _ in range(100):
         before = point
-        point = prune(completed, sweep(completed, point, hold_noise=True))
+        point = prune(completed, sweep(completed, point, hold_noise=True, ahead=True))
         if point.bound - before.bound < WORTH and point.rank == before.rank:
             break
     return _with_noise_like(problem, point.state, present)
@@ -102,7 +102,7 @@ def _fit_by_least_squares(problem: Problem, n_components: int, precision: float,
     """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
     plain = replace(problem, collapsed=False)
     state = proposals.random_start(plain, n_components, None, rng)
-    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed))
+    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed), ahead=True)
     for _ in range(30):
-        point = sweep(plain, point, hold_precisions=True, hold_noise=True)
+        point = sweep(plain, point, hold_precisions=True, hold_noise=True, ahead=True)
     return point.state

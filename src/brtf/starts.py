@@ -211,11 +211,7 @@ def _times_image(observations: Observations, mode: int, image: Array, values: Fi
     def add(sums: Sums, block: Block) -> None:
         dense = np.moveaxis(dense_block(block, values(block)), mode, 0)
         own = image if mode == 0 else image[block.rows]
-        product = dense.reshape(dense.shape[0], -1) @ own.reshape(-1, image.shape[-1])
-        if mode == 0:
-            sums[0][block.rows] += product
-        else:
-            sums[0][...] += product
+        sums[0][...] += dense.reshape(dense.shape[0], -1) @ own.reshape(-1, image.shape[-1])
 
     return add_up_rows(observations, mode, [(observations.shape[mode], image.shape[-1])], add)[0]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,9 @@ from brtf.local import FlatSlab, SlabModel
 FIRST_OCTAVE, LAST_OCTAVE = -12, 70
 """ρ from 2⁻¹² to 2⁷⁰: below, ln f is linear to 1e-7; beyond, where only gigantic outliers of accurate data are, it
 goes on as a power of ρ, as the tails of Student-t laws do."""
-FEATURES = range(-4, 10)
-"""Octaves in which noise turns into outliers, the finer table; elsewhere ln f is smooth in ln ρ."""
+LAST_FEATURE = 10
+"""Octaves up to here, where noise turns into outliers, have the finer table, addressed by a plain shift of the bits;
+beyond, ln f is smooth in ln ρ."""
 LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 3, 7, 12
 """Segments per octave, as powers of two; the last is the most that the edge of a flat slab may take."""
 
@@ -37,11 +38,17 @@ class EvidenceTable:
         fraction t of the segment. The first row is the line below all octaves, the last the slope at their end
     first : (octaves,) the row of each octave's first segment
     log2_segments : (octaves,) ln₂ of the number of segments of each octave
+    n_even : segments, from the first on, that have ``LOG2_SEGMENTS_FEATURES`` to the octave without exception
     """
 
     rows: Array
     first: NDArray[np.int64]
     log2_segments: NDArray[np.int64]
+
+    @cached_property
+    def n_even(self) -> int:
+        uneven = np.flatnonzero(self.log2_segments != LOG2_SEGMENTS_FEATURES)
+        return int(uneven[0]) << LOG2_SEGMENTS_FEATURES
 
 
 @lru_cache(maxsize=16)
@@ -82,7 +89,7 @@ def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> Ev
 def _resolution(model: SlabModel) -> tuple[int, ...]:
     """ln₂ of the number of segments of each octave."""
     octaves = range(FIRST_OCTAVE, LAST_OCTAVE)
-    log2_segments = [LOG2_SEGMENTS_FEATURES if octave in FEATURES else LOG2_SEGMENTS for octave in octaves]
+    log2_segments = [LOG2_SEGMENTS_FEATURES if octave < LAST_FEATURE else LOG2_SEGMENTS for octave in octaves]
     if isinstance(model, FlatSlab):  # the noise blurs its edge over a share ζ^{−1/2} of ρ
         edge = min(math.ceil(0.5 * math.log2(model.width)) + 4, LOG2_SEGMENTS_EDGE)
         for octave in range(math.floor(math.log2(model.width)) - 1, math.floor(math.log2(model.width)) + 2):

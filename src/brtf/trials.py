@@ -106,11 +106,12 @@ class Trials:
 
     def _swept(self, before: Point, k: int, *, hold_noise: bool) -> Point:
         """A sweep, and after some of them the extrapolated point where the bound prefers it."""
-        swept = prune(self.problem, sweep(self.problem, before, hold_noise=hold_noise))
+        swept = sweep(self.problem, before, hold_noise=hold_noise, ahead=_holds_noise(k + 1))
+        swept = prune(self.problem, swept)
         further = self.anderson.extrapolate(before.state, swept.state) if k >= ACCELERATE_AFTER else None
         if further is None:
             return swept
-        jump = evaluate(self.problem, update_component_precisions(further))
+        jump = evaluate(self.problem, update_component_precisions(further), ahead=_holds_noise(k + 1))
         if jump.bound > swept.bound:
             self.anderson.kept()
             return jump
@@ -143,7 +144,7 @@ class Trials:
 
     def _settle(self, state: State, *then: Move, n_held: int, n_free: int, contested: bool = True) -> None:
         """Put a state on trial: against the best point, which may end it early, or for all its sweeps."""
-        self.tried = evaluate(self.problem, state)
+        self.tried = evaluate(self.problem, state, ahead=n_held > 0)
         self._next(
             partial(self.hold, n_held, 0),
             *([partial(self.approach, 0)] if contested else []),
@@ -155,7 +156,8 @@ class Trials:
     def hold(self, n_held: int, k: int) -> None:
         """Sweep ``k`` of the trial, noise and precisions held; after so many the noise is learnt."""
         if self._may_sweep(k, n_held):
-            self.tried = sweep(self.problem, self.trial, hold_precisions=True, hold_noise=True)
+            held = {"hold_precisions": True, "hold_noise": True, "ahead": k + 1 < n_held}
+            self.tried = sweep(self.problem, self.trial, **held)
             self._next(partial(self.hold, n_held, k + 1))
         elif n_held:
             self.tried = self._with_noise_learnt(self.trial)

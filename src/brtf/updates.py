@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from brtf.kernels.reference import reduce_mode
 from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
-from brtf.passes import Field, Sums, add_up, of_entries, whole
+from brtf.passes import Field, Sums, add_up, of_entries, visit, whole
 
 PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
@@ -31,6 +33,8 @@ PARTIAL_BYTES, PARTIAL_SHARE = 2**24, 0.1
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
+KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
+"""Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +163,20 @@ def _pattern(weights: Array | None, targets: Array) -> Array:
 def add_up_rows(
     observations: Observations, mode: int, shapes: list[tuple[int, ...]], add: Callable[[Sums, Block], None]
 ) -> Sums:
-    """Sums over blocks of arrays whose first axis is a mode's rows.
+    """Sums over blocks of arrays whose first axis is a mode's rows, the block's own where that mode is the first.
 
-    Dense blocks are runs of rows of the first mode: there each row belongs to one block, and one array serves all.
+    Dense blocks are runs of rows of the first mode: there each row belongs to one block, and has its sums there.
     """
-    if mode == 0 and observations.coords is None:
-        everything = tuple(np.zeros(shape) for shape in shapes)
-        add_up(observations, tuple, lambda _, block: add(everything, block))
-        return everything
-    return add_up(observations, lambda: tuple(np.zeros(shape) for shape in shapes), add)
+    if mode != 0 or observations.coords is not None:
+        return add_up(observations, lambda: tuple(np.zeros(shape) for shape in shapes), add)
+
+    def of_rows(_: Sums, block: Block) -> Sums:
+        sums = tuple(np.zeros((block.n_rows, *shape[1:])) for shape in shapes)
+        add(sums, block)
+        return sums
+
+    _, parts = visit(observations, tuple, of_rows)
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
 def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
@@ -183,10 +192,14 @@ def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
 
 def updated_factor(state: State, mode: int, grams: Array, products: Array, precision: float) -> State:
     """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i."""
+    rows = _updated_rows(state, mode, grams, products, precision)
+    return state.with_factor(mode, rows if state.factors[mode].centre is None else rows.centred(state.lam))
+
+
+def _updated_rows(state: State, mode: int, grams: Array, products: Array, precision: float) -> RowGaussians:
     centre = state.factors[mode].centre
     linear = precision * products if centre is None else precision * products + state.lam.mean * centre.mean
-    rows = gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
-    return state.with_factor(mode, rows if centre is None else rows.centred(state.lam))
+    return gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
 
 
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
@@ -203,7 +216,7 @@ def update_factors(
     modes: tuple[int, ...],
     weighing: Weighing,
     precision: float,
-    known_grams: Callable[[tuple[RowGaussians, ...], int], Array] | None = None,
+    known_grams: KnownGrams | None = None,
 ) -> State:
     """U1 for every mode in turn, weights and targets held: Grams are ``known_grams`` where those do not need the data.
 
@@ -215,21 +228,82 @@ def update_factors(
     *others, longest = modes
     if len(others) > 1 and _partial_fits(observations, state.rank, longest, known_grams is None):
         partial = _over_longest(observations, state, longest, weighing, known_grams is None)
-        for mode in others:
-            products = _from_partial(partial[0], [rows.mean for rows in state.factors], mode, longest)
-            if known_grams is None:
-                moments = [rows.second_moment_packed for rows in state.factors]
-                packed = _from_partial(partial[1], moments, mode, longest)
-                grams = unpack_symmetric(packed, state.rank)
-            else:
-                grams = known_grams(state.factors, mode)
-            state = updated_factor(state, mode, grams, products, precision)
+        state = _update_from_partial(state, others, longest, partial, precision, known_grams)
         others = []
     for mode in (*others, longest):
         known = None if known_grams is None else known_grams(state.factors, mode)
         grams, products = row_statistics(observations, state.factors, mode, weighing, known)
         state = updated_factor(state, mode, grams, products, precision)
     return state
+
+
+@dataclass(frozen=True, eq=False)
+class OnePass:
+    """U1 for every mode in one pass over dense data, weights and targets held.
+
+    The entries of a block are all there is to know of its rows of the first mode: these are solved for on the spot, and
+    the block is contracted with them before the next one comes. From those sums follow the other modes, in turn.
+
+    Attributes
+    ----------
+    state, modes
+    precision : of an entry of weight one
+    known_grams : row Grams that do not need the data; None where they do
+    dtype : of the numbers per entry
+    """
+
+    state: State
+    modes: tuple[int, ...]
+    precision: float
+    known_grams: KnownGrams | None
+    dtype: np.dtype[np.floating[Any]]
+
+    @staticmethod
+    def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
+        """Whether the sums over the first mode are small enough to be kept."""
+        return rank > 0 and _partial_fits(observations, rank, 0, with_grams)
+
+    @cached_property
+    def _means(self) -> list[Array]:
+        return [rows.mean.astype(self.dtype, copy=False) for rows in self.state.factors]
+
+    @cached_property
+    def _first_grams(self) -> Array | None:
+        return None if self.known_grams is None else self.known_grams(self.state.factors, 0)
+
+    def zeros(self) -> Sums:
+        """Empty sums over the first mode: of the targets with its means, and of the weights with its moments."""
+        rank, lengths = self.state.rank, [rows.n_rows for rows in self.state.factors[1:]]
+        products = np.zeros((*lengths, rank))
+        return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
+
+    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians:
+        """The block's rows of the first mode, and its share in the sums."""
+        products = np.zeros((block.n_rows, self.state.rank))
+        kernels.contract(block, targets, self._means, 0, products)
+        pattern = _pattern(weights, targets)
+        if self._first_grams is None:
+            moments = [rows.second_moment_packed for rows in self.state.factors]
+            packed = np.zeros((block.n_rows, moments[0].shape[1]))
+            kernels.contract(block, pattern, moments, 0, packed)
+            grams = unpack_symmetric(packed, self.state.rank)
+        else:
+            grams = self._first_grams if len(self._first_grams) == 1 else self._first_grams[block.rows]
+        rows = _updated_rows(self.state, 0, grams, products, self.precision)
+        own = replace(block, rows=slice(0, block.n_rows))
+        kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
+        if self._first_grams is None:
+            kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
+        return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+
+    def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
+        """The state with the rows of all blocks, and all other modes updated."""
+        shared = self._first_grams is not None and len(self._first_grams) == 1
+        cov = parts[0].cov if shared else np.concatenate([rows.cov for rows in parts])
+        first = RowGaussians(np.concatenate([rows.mean for rows in parts]), cov)
+        centre = self.state.factors[0].centre
+        state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
+        return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
 
 
 def _partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:
@@ -255,6 +329,21 @@ def _over_longest(observations: Observations, state: State, longest: int, weighi
     lengths = [length for k, length in enumerate(observations.shape) if k != longest]
     shapes = [(*lengths, matrix.shape[1]) for matrix in matrices]
     return add_up_rows(observations, 0 if longest else 1, shapes, add)
+
+
+def _update_from_partial(
+    state: State, modes: list[int], done: int, partial: Sums, precision: float, known_grams: KnownGrams | None
+) -> State:
+    """U1 for the given modes from sums over one other mode."""
+    for mode in modes:
+        products = _from_partial(partial[0], [rows.mean for rows in state.factors], mode, done)
+        if known_grams is None:
+            moments = [rows.second_moment_packed for rows in state.factors]
+            grams = unpack_symmetric(_from_partial(partial[1], moments, mode, done), state.rank)
+        else:
+            grams = known_grams(state.factors, mode)
+        state = updated_factor(state, mode, grams, products, precision)
+    return state
 
 
 def _from_partial(partial: Array, matrices: list[Array], mode: int, longest: int) -> Array:

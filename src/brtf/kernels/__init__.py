@@ -12,10 +12,14 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from brtf.distributions import Array
 from brtf.observations import Block
 from brtf.tables import EvidenceTable
+
+if TYPE_CHECKING:
+    from brtf.kernels.reference import LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
 
@@ -57,6 +61,24 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f and the weights of entries with the given ρ, each (m,)."""
     return _chosen().evidence(table, rho)
+
+
+def local_posteriors(
+    table: EvidenceTable,
+    tau: float,
+    residual: Array,
+    variance: Array | None,
+    relative: Array | None,
+    counts: Array,
+    totals: Array,
+) -> LocalPosteriors:
+    """Local posteriors of entries with the given y − x̄, Var x and ω̄, which are added to a histogram of ω̄ D."""
+    return _chosen().local_posteriors(table, tau, residual, variance, relative, counts, totals)
+
+
+def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
+    """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
+    return _chosen().completed(values, residual, weight, largest_weight)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:

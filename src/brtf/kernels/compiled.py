@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from brtf.distributions import Array
 from brtf.kernels import coordinates, masked, reference
-from brtf.kernels.jit import loop
+from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
     LOG2_BINS,
@@ -27,12 +27,18 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
 )
 from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, EvidenceTable
+from brtf.tables import FIRST_OCTAVE, LOG2_SEGMENTS_FEATURES, EvidenceTable
 
 DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
 LARGEST_OWN_SOLVE = 48
 """Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
+
+
+PIECE = 512
+"""Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""
+NO_SHARES = np.ones(1)
+"""Every entry counts in full."""
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -84,8 +90,7 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
     others = khatri_rao(rest) if rest else np.ones((1, last.shape[1]))
     n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-    target = out[block.rows] if mode == 0 else out
-    masked.gather_onto(_fibres(block), entry_values, last, others, len(left[mode]), n_after, target)
+    masked.gather_onto(_fibres(block), entry_values, last, others, len(left[mode]), n_after, out)
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
@@ -94,21 +99,59 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
         reference.contract_one_dense(block, _dense(block, entry_values), matrix, mode, out)
         return
     own = np.ascontiguousarray(matrix[block.rows] if mode == 0 else matrix)
-    target = out if mode == 0 else out[block.rows]
     fibres = _fibres(block)
     if mode == len(block.shape) - 1:
-        masked.gather(fibres, entry_values, own, target.reshape(fibres.shape[0], out.shape[-1]))
+        masked.gather(fibres, entry_values, own, out.reshape(fibres.shape[0], out.shape[-1]))
         return
-    n_before = 1 if mode == 0 else (block.rows.stop - block.rows.start) * math.prod(block.shape[1:mode])
+    n_before = 1 if mode == 0 else block.n_rows * math.prod(block.shape[1:mode])
     split = fibres.reshape(n_before, own.shape[0], -1)
-    masked.spread(split, entry_values, own, target.reshape(n_before, split.shape[2], out.shape[-1]))
+    masked.spread(split, entry_values, own, out.reshape(n_before, split.shape[2], out.shape[-1]))
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights, each (m,)."""
     log_evidence, weight = np.empty(rho.size), np.empty(rho.size)
-    _look_up(rho.view(np.int64), rho, table.rows, table.first, 52 - table.log2_segments, log_evidence, weight)
+    rho = rho.astype(np.float64, copy=False)
+    shift = 52 - table.log2_segments
+    _look_up(rho.view(np.int64), rho, table.rows, table.n_even, table.first, shift, log_evidence, weight)
     return log_evidence, weight
+
+
+def local_posteriors(
+    table: EvidenceTable,
+    tau: float,
+    residual: Array,
+    variance: Array | None,
+    relative: Array | None,
+    counts: Array,
+    totals: Array,
+) -> reference.LocalPosteriors:
+    """Local posteriors of entries with the given residuals, which are added to a histogram of ω̄ D."""
+    rho, weight, nothing = np.empty_like(residual), np.empty_like(residual), residual[:0]
+    variance = nothing if variance is None else variance.astype(residual.dtype, copy=False)
+    relative = nothing if relative is None else relative.astype(residual.dtype, copy=False)
+    log_evidence, weight_sum, largest = _judge(
+        residual,
+        variance,
+        relative,
+        tau,
+        table.rows,
+        table.n_even,
+        table.first,
+        52 - table.log2_segments,
+        counts,
+        totals,
+        rho,
+        weight,
+    )
+    return reference.LocalPosteriors(log_evidence, weight_sum, largest, rho, weight)
+
+
+def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
+    """The data less their outliers, (m,)."""
+    out = np.empty_like(values)
+    _complete(values, residual, weight, values.dtype.type(1.0 / largest_weight), out)
+    return out
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
@@ -120,7 +163,8 @@ def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a share of each, to a histogram of D."""
-    _count(deviation.view(np.int64), deviation, counts, totals, np.ones(1) if share is None else share)
+    deviation = deviation.astype(np.float64, copy=False)
+    _count(deviation.view(np.int64), deviation, counts, totals, NO_SHARES if share is None else share)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
@@ -154,7 +198,7 @@ def _fibres(block: Block) -> NDArray[np.bool_]:
 
 
 def _is_dense(block: Block) -> bool:
-    return block.mask is None or block.entries.stop - block.entries.start > DENSE_SHARE * block.mask.size
+    return block.mask is None or block.n_entries > DENSE_SHARE * block.mask.size
 
 
 def _dense(block: Block, entry_values: Array) -> Array:
@@ -167,7 +211,7 @@ def _dense(block: Block, entry_values: Array) -> Array:
 
 def _compressed(block: Block, dense: Array) -> Array:
     """The entries (m,) of a dense array."""
-    n_observed = block.entries.stop - block.entries.start
+    n_observed = block.n_entries
     out = np.empty(n_observed + 1)
     masked.compress(_fibres(block).reshape(-1), dense.reshape(-1), out)
     return out[:n_observed]
@@ -175,7 +219,7 @@ def _compressed(block: Block, dense: Array) -> Array:
 
 def _products_at(block: Block, left: Array, last: Array) -> Array:
     """Σ_c left[f, c] last[k, c] at the observed (f, k), (m,)."""
-    out = np.empty(block.entries.stop - block.entries.start)
+    out = np.empty(block.n_entries)
     masked.products_at(_fibres(block), np.ascontiguousarray(left), np.ascontiguousarray(last), out)
     return out
 
@@ -183,22 +227,74 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 # ---- entries -----------------------------------------------------------------------------------------------
 
 
-@loop
-def _look_up(bits, rho, rows, first, shift, log_evidence, weight):
-    """The leading bits of ρ are its place in the table; beyond its end ln f is a power of ρ."""
-    n_octaves = first.size
-    mantissa = (1 << 52) - 1
-    end, last_value, fall = rows[-1, 0], rows[-1, 2], rows[-1, 0] * rows[-1, 3]
+@sum_loop
+def _cubic(row, rho):
+    """ln f and w by the cubic of a segment."""
+    step = (rho - row[0]) * row[1]
+    log_evidence = row[2] + step * (row[3] + step * (row[4] + step * row[5]))
+    return log_evidence, -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))
+
+
+@sum_loop
+def _search(bits, rho, rows, first, shift):
+    """ln f and w where segments are not all alike; beyond their end ln f is a power of ρ."""
+    octave = (bits >> 52) - 1023 - FIRST_OCTAVE
+    if octave >= first.size:
+        end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
+        return rows[-1, 2] + fall * np.log(rho / end), -2.0 * fall / rho
+    place = 0 if octave < 0 else first[octave] + ((bits & ((1 << 52) - 1)) >> shift[octave])
+    return _cubic(rows[place], rho)
+
+
+@sum_loop
+def _look_up(bits, rho, rows, n_even, first, shift, log_evidence, weight):
+    """The leading bits of ρ are its place in the table."""
+    before = (1023 + FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES
     for m in range(rho.size):
-        octave = (bits[m] >> 52) - 1023 - FIRST_OCTAVE
-        if octave >= n_octaves:
-            log_evidence[m] = last_value + fall * np.log(rho[m] / end)
-            weight[m] = -2.0 * fall / rho[m]
-            continue
-        row = rows[0 if octave < 0 else first[octave] + ((bits[m] & mantissa) >> shift[octave])]
-        step = (rho[m] - row[0]) * row[1]
-        log_evidence[m] = row[2] + step * (row[3] + step * (row[4] + step * row[5]))
-        weight[m] = -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))
+        place = (bits[m] >> (52 - LOG2_SEGMENTS_FEATURES)) - before
+        if 0 <= place < n_even:
+            log_evidence[m], weight[m] = _cubic(rows[place + 1], rho[m])
+        else:
+            log_evidence[m], weight[m] = _search(bits[m], rho[m], rows, first, shift)
+
+
+@sum_loop
+def _judge(residual, variance, relative, tau, rows, n_even, first, shift, counts, totals, rho, weight):
+    """Σ ln f, Σ w and the largest ω̄ D, in pieces that stay in the innermost cache."""
+    deviation, log_evidence, local = np.empty(PIECE), np.empty(PIECE), np.empty(PIECE)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, residual.size, PIECE):
+        n = min(PIECE, residual.size - start)
+        part, dev = residual[start : start + n], deviation[:n]
+        if variance.size:
+            own = variance[start : start + n]
+            for m in range(n):
+                dev[m] = np.float64(part[m]) * np.float64(part[m]) + own[m]
+        else:
+            for m in range(n):
+                dev[m] = np.float64(part[m]) * np.float64(part[m])
+        if relative.size:
+            own = relative[start : start + n]
+            for m in range(n):
+                dev[m] *= own[m]
+        _count(dev.view(np.int64), dev, counts, totals, NO_SHARES)
+        for m in range(n):
+            largest = max(largest, dev[m])
+            dev[m] *= tau
+        _look_up(dev.view(np.int64), dev, rows, n_even, first, shift, log_evidence, local)
+        out, out_weight = rho[start : start + n], weight[start : start + n]
+        for m in range(n):
+            total += log_evidence[m]
+            weight_sum += local[m]
+            out[m] = dev[m]
+            out_weight[m] = local[m]
+    return total, weight_sum, largest
+
+
+@sum_loop
+def _complete(values, residual, weight, per_weight, out):
+    for m in range(values.size):
+        out[m] = values[m] - residual[m] + weight[m] * per_weight * residual[m]
 
 
 @loop

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +27,26 @@ FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE = -110, 66
 N_BINS = (LAST_BIN_OCTAVE - FIRST_BIN_OCTAVE) << LOG2_BINS
 
 
+@dataclass(frozen=True, eq=False)
+class LocalPosteriors:
+    """What a pass over entries knows of their local posteriors.
+
+    Attributes
+    ----------
+    log_evidence : Σ ln f
+    weight_sum : Σ w
+    largest : the largest ω̄ D
+    rho : (m,) ρ
+    weight : (m,) w
+    """
+
+    log_evidence: float
+    weight_sum: float
+    largest: float
+    rho: Array
+    weight: Array
+
+
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c].
 
@@ -39,6 +60,8 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
 
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """Contraction of an entry vector with the matrices of all other modes (MTTKRP), added to ``out``.
+
+    Dense blocks are runs of rows of mode 0: for that mode ``out`` has the block's rows alone.
 
     H[i, c] = Σ_{m in block, i_n = i} v_m Π_{k≠n} M⁽ᵏ⁾[i_k, c], shape (I_n, C). With the data for v it gives the row
     products h_i of U1; with the observation pattern or weights for v, and packed second moments for M, the row Grams.
@@ -64,17 +87,14 @@ def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: 
     for k in range(len(kept) - 1, -1, -1):
         if k != own:
             partial = reduce_mode(partial, kept[k], k)
-    if mode == 0:
-        out[block.rows] += partial
-    else:
-        out += partial
+    out += partial
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
     """Contraction of an entry vector with the matrix of one mode, added to ``out``; dense layouts only.
 
-    T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, then C. From it follow the contractions
-    of all the other modes without another look at the data.
+    T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, of mode 0 the block's rows, then C. From
+    it follow the contractions of all the other modes without another look at the data.
     """
     contract_one_dense(block, dense_block(block, entry_values), matrix, mode, out)
 
@@ -86,7 +106,7 @@ def contract_one_dense(block: Block, dense: Array, matrix: Array, mode: int, out
         out += (flat.T @ matrix[block.rows]).reshape(out.shape)
         return
     moved = dense.reshape(math.prod(dense.shape[:mode]), dense.shape[mode], -1).transpose(0, 2, 1)
-    out[block.rows] += (moved @ matrix).reshape(*dense.shape[:mode], *dense.shape[mode + 1 :], matrix.shape[1])
+    out += (moved @ matrix).reshape(*dense.shape[:mode], *dense.shape[mode + 1 :], matrix.shape[1])
 
 
 def reduce_mode(partial: Array, matrix: Array, axis: int) -> Array:
@@ -160,6 +180,43 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
         log_evidence[beyond] = value + slope * end * np.log(rho[beyond] / end)
         weight[beyond] = -2.0 * slope * end / rho[beyond]
     return log_evidence, weight
+
+
+def local_posteriors(
+    table: EvidenceTable,
+    tau: float,
+    residual: Array,
+    variance: Array | None,
+    relative: Array | None,
+    counts: Array,
+    totals: Array,
+) -> LocalPosteriors:
+    """Everything about entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, and what follows.
+
+    ``variance`` Var x and ``relative`` ω̄ are (m,), or None for zero and one. The entries are added to the histogram of
+    ω̄ D.
+    """
+    deviation = np.square(residual, dtype=np.float64)
+    if variance is not None:
+        deviation += variance
+    if relative is not None:
+        deviation *= relative
+    count_deviations(deviation, counts, totals)
+    rho = tau * deviation
+    log_evidence, weight = evidence(table, rho)
+    kind = residual.dtype
+    return LocalPosteriors(
+        float(log_evidence.sum()),
+        float(weight.sum()),
+        float(deviation.max(initial=0.0)),
+        rho.astype(kind, copy=False),
+        weight.astype(kind, copy=False),
+    )
+
+
+def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
+    """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
+    return np.asarray(values - (1.0 - weight / values.dtype.type(largest_weight)) * residual)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
@@ -246,7 +303,7 @@ def block_entries(block: Block, dense: Array) -> Array:
 
 def dense_block(block: Block, entry_values: Array) -> Array:
     """The block's entries in a dense array (rows of mode 0, I_1, …), zero where nothing is observed."""
-    shape = (block.rows.stop - block.rows.start, *block.shape[1:])
+    shape = (block.n_rows, *block.shape[1:])
     if block.mask is None:
         return entry_values.reshape(shape)
     dense = np.zeros(shape)
