@@ -186,7 +186,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         rows = None
         if update is not None:
             rows = update.look(
-                tuple(rest[n_structured:]), block, *_weighed(problem, state, block, residual, found.weight)
+                tuple(rest[n_structured:]), block, *_weighed(problem, state, block, values, residual, found.weight)
             )
         return found.largest, rows
 
@@ -298,12 +298,11 @@ def sweep(
 
 
 def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool, ahead: bool) -> Point:
-    if state is not point.state:
-        state = update_all_factors(problem, state, point.fit)
-    elif point.ahead is not None:
-        state = point.ahead
+    if point.ahead is not None:  # noise and factors each for the other as it was
+        state = replace(state, factors=point.ahead.factors)
     else:
-        state = update_all_factors(problem, state, point.fit, point.local)
+        known = point.local if state is point.state else None
+        state = update_all_factors(problem, state, point.fit, known)
     return evaluate(problem, state if hold_precisions else update_component_precisions(balance(state)), ahead=ahead)
 
 
@@ -358,14 +357,16 @@ def weighing(
 
     def weigh(block: Block) -> WeightsAndTargets:
         weight = (found if local is None else local)(block).weight if isinstance(state.outliers, SlabModel) else None
-        return _weighed(problem, state, block, fit.residual(block), weight)
+        return _weighed(problem, state, block, problem.values(block), fit.residual(block), weight)
 
     return Remembered(problem.observations, weigh)
 
 
-def _weighed(problem: Problem, state: State, block: Block, residual: Array, local: Array | None) -> WeightsAndTargets:
-    """Weights and targets of a block's entries, given the weights of their local posteriors."""
-    weights, targets = relative_precision(state, block), problem.values(block)
+def _weighed(
+    problem: Problem, state: State, block: Block, targets: Array, residual: Array, local: Array | None
+) -> WeightsAndTargets:
+    """Weights and targets of a block's entries, given their values and the weights of their local posteriors."""
+    weights = relative_precision(state, block)
     if local is not None and isinstance(state.outliers, SlabModel):
         if _completes(problem, state):
             targets = kernels.completed(targets, residual, local, largest_weight(state))

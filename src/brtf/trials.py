@@ -106,12 +106,12 @@ class Trials:
 
     def _swept(self, before: Point, k: int, *, hold_noise: bool) -> Point:
         """A sweep, and after some of them the extrapolated point where the bound prefers it."""
-        swept = sweep(self.problem, before, hold_noise=hold_noise, ahead=_holds_noise(k + 1))
+        swept = sweep(self.problem, before, hold_noise=hold_noise, ahead=True)
         swept = prune(self.problem, swept)
         further = self.anderson.extrapolate(before.state, swept.state) if k >= ACCELERATE_AFTER else None
         if further is None:
             return swept
-        jump = evaluate(self.problem, update_component_precisions(further), ahead=_holds_noise(k + 1))
+        jump = evaluate(self.problem, update_component_precisions(further), ahead=True)
         if jump.bound > swept.bound:
             self.anderson.kept()
             return jump

@@ -197,9 +197,13 @@ def updated_factor(state: State, mode: int, grams: Array, products: Array, preci
 
 
 def _updated_rows(state: State, mode: int, grams: Array, products: Array, precision: float) -> RowGaussians:
-    centre = state.factors[mode].centre
-    linear = precision * products if centre is None else precision * products + state.lam.mean * centre.mean
+    linear = _linear_term(state, mode, products, precision)
     return gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
+
+
+def _linear_term(state: State, mode: int, products: Array, precision: float) -> Array:
+    centre = state.factors[mode].centre
+    return precision * products if centre is None else precision * products + state.lam.mean * centre.mean
 
 
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
@@ -271,6 +275,13 @@ class OnePass:
     def _first_grams(self) -> Array | None:
         return None if self.known_grams is None else self.known_grams(self.state.factors, 0)
 
+    @cached_property
+    def _shared_cov(self) -> Array | None:
+        """The covariance (1, R, R) of the first mode's rows where all share it."""
+        if self._first_grams is None or len(self._first_grams) != 1:
+            return None
+        return _updated_rows(self.state, 0, self._first_grams, np.zeros((1, self.state.rank)), self.precision).cov
+
     def zeros(self) -> Sums:
         """Empty sums over the first mode: of the targets with its means, and of the weights with its moments."""
         rank, lengths = self.state.rank, [rows.n_rows for rows in self.state.factors[1:]]
@@ -281,25 +292,27 @@ class OnePass:
         """The block's rows of the first mode, and its share in the sums."""
         products = np.zeros((block.n_rows, self.state.rank))
         kernels.contract(block, targets, self._means, 0, products)
-        pattern = _pattern(weights, targets)
-        if self._first_grams is None:
-            moments = [rows.second_moment_packed for rows in self.state.factors]
+        own = replace(block, rows=slice(0, block.n_rows))
+        if self._shared_cov is not None:
+            linear = _linear_term(self.state, 0, products, self.precision)
+            rows = RowGaussians(linear @ self._shared_cov[0], self._shared_cov)
+        elif self._first_grams is not None:
+            rows = _updated_rows(self.state, 0, self._first_grams[block.rows], products, self.precision)
+        else:
+            pattern, moments = _pattern(weights, targets), [rows.second_moment_packed for rows in self.state.factors]
             packed = np.zeros((block.n_rows, moments[0].shape[1]))
             kernels.contract(block, pattern, moments, 0, packed)
             grams = unpack_symmetric(packed, self.state.rank)
-        else:
-            grams = self._first_grams if len(self._first_grams) == 1 else self._first_grams[block.rows]
-        rows = _updated_rows(self.state, 0, grams, products, self.precision)
-        own = replace(block, rows=slice(0, block.n_rows))
-        kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
-        if self._first_grams is None:
+            rows = _updated_rows(self.state, 0, grams, products, self.precision)
             kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
+        kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
         return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
 
     def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
         """The state with the rows of all blocks, and all other modes updated."""
-        shared = self._first_grams is not None and len(self._first_grams) == 1
-        cov = parts[0].cov if shared else np.concatenate([rows.cov for rows in parts])
+        cov = self._shared_cov
+        if cov is None:
+            cov = np.concatenate([rows.cov for rows in parts])
         first = RowGaussians(np.concatenate([rows.mean for rows in parts]), cov)
         centre = self.state.factors[0].centre
         state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))

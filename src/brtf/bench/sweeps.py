@@ -56,7 +56,7 @@ class Sweeper:
 
     def __call__(self) -> None:
         for k in range(LEARN_NOISE_EVERY):
-            self.point = sweep(self.problem, self.point, hold_noise=k > 0, ahead=k + 1 < LEARN_NOISE_EVERY)
+            self.point = sweep(self.problem, self.point, hold_noise=k > 0, ahead=True)
 
 
 def complete_sweeps(effort: Effort) -> Iterator[Row]:
