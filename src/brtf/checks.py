@@ -81,15 +81,15 @@ def drop_missing(
     values: NDArray[Any], observed: NDArray[np.bool_] | None, place: Callable[[Sequence[Any]], str]
 ) -> NDArray[np.bool_] | None:
     """What is observed once NaN is missing (None = everything); infinite observed values are an error."""
-    finite = np.isfinite(values)
-    if finite.all():
+    pieces = [slice(start, start + _rows_at_once(values)) for start in range(0, len(values), _rows_at_once(values))]
+    if all(np.isfinite(values[rows]).all() for rows in pieces):
         return observed
-    present: NDArray[np.bool_] = ~np.isnan(values)
-    infinite = present & ~finite
+    present: NDArray[np.bool_] = np.isnan(values)
+    np.logical_not(present, out=present)
     if observed is not None:
-        infinite &= observed
         present &= observed
-    if infinite.any():
+    if any((present[rows] & np.isinf(values[rows])).any() for rows in pieces):
+        infinite = present & np.isinf(values)
         index = np.unravel_index(infinite.argmax(), values.shape)
         n_infinite = count_of(np.count_nonzero(infinite), "infinite entry", "infinite entries")
         raise ValueError(
@@ -97,6 +97,11 @@ def drop_missing(
             "Remove them or mark them missing: pass mask=, or set them to NaN."
         )
     return present
+
+
+def _rows_at_once(values: NDArray[Any]) -> int:
+    """Rows that are looked at together, so that nothing as large as the data is made along the way."""
+    return max(1, len(values) * 2**16 // max(values.size, 1))
 
 
 def check_shape(shape: Any, name: str) -> tuple[int, ...]:

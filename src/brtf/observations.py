@@ -378,15 +378,40 @@ def robust_scale(values: NDArray[np.floating[Any]]) -> float:
     values
         Finite floats of any shape, at least one.
     """
-    magnitudes = np.abs(values)
-    limits = np.finfo(magnitudes.dtype)
-    largest = float(magnitudes.max())
+    largest = max(float(values.max()), -float(values.min()))
     if largest == 0.0:
         return 1.0
-    # The quantile interpolates between the two middle values; np.median adds them, which can overflow.
-    typical = 1.4826 * float(np.quantile(magnitudes, 0.5, overwrite_input=True)) or largest
-    lowest_share = 1e-100 if magnitudes.dtype == np.float64 else 1e-12
-    return min(max(typical, largest * lowest_share), float(limits.max))
+    typical = 1.4826 * _median_size(values.reshape(-1)) or largest
+    lowest_share = 1e-100 if values.dtype == np.float64 else 1e-12
+    return min(max(typical, largest * lowest_share), float(np.finfo(values.dtype).max))
+
+
+def _median_size(values: NDArray[np.floating[Any]]) -> float:
+    """median |y|, without another array of that size: floats are in the order of their bits, so count by leading bits.
+
+    Only values of the one or two sizes, to seven bits, between which half of them lie, are looked at again.
+    """
+    pieces = [values[start : start + BLOCK_ENTRIES] for start in range(0, values.size, BLOCK_ENTRIES)]
+    counts = np.zeros(2**16, np.int64)
+    for piece in pieces:
+        counts += np.bincount(_leading_bits(piece), minlength=counts.size)
+    below = np.cumsum(counts)
+    middle = (values.size - 1) // 2, values.size // 2
+    first, last = (int(np.searchsorted(below, rank, side="right")) for rank in middle)
+    inside = []
+    for piece in pieces:
+        bits = _leading_bits(piece)
+        inside.append(np.abs(piece[(first <= bits) & (bits <= last)]))
+    found = np.sort(np.concatenate(inside))
+    before = int(below[first] - counts[first])
+    low, high = (float(found[rank - before]) for rank in middle)
+    return low + 0.5 * (high - low)  # their sum may overflow
+
+
+def _leading_bits(values: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
+    """Exponent and first bits of |y|, 16 in all with the sign, which is zero."""
+    kind = np.uint32 if values.dtype == np.float32 else np.uint64
+    return (np.abs(values).view(kind) >> kind(8 * values.dtype.itemsize - 16)).astype(np.intp)
 
 
 def _layout(mask: NDArray[np.bool_] | None, coords: NDArray[np.intp] | None) -> Layout:
@@ -457,7 +482,8 @@ def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | Non
     n_observed = np.count_nonzero(observed)
     if n_observed == 0:
         raise nothing_observed()
-    return _build(shape, array[observed], np.array(observed, order="C"), None, labels, dtype)
+    given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may be the caller's
+    return _build(shape, array[observed], np.array(observed, order="C", copy=given or None), None, labels, dtype)
 
 
 def _from_coords(

@@ -99,8 +99,8 @@ def median_start(problem: Problem, mode: int, n_components: int, model: SlabMode
     In a video that is the background, whatever passes before it: a start that outliers do not move.
     """
     observations = problem.observations
-    medians = medians_along(observations, mode)
-    if medians is None or observations.shape[mode] < FEWEST_FOR_MEDIAN:
+    medians = medians_along(observations, mode) if observations.shape[mode] >= FEWEST_FOR_MEDIAN else None
+    if medians is None:
         return None
     columns = rank_one_terms(medians, min(MEDIAN_TERMS, n_components))
     if not columns:

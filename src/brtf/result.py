@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from brtf.local import SlabModel
 from brtf.memory import check_memory
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
+from brtf.passes import Sums, add_up
 from brtf.posteriors import block_outliers, grouped, relative_precision
 from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
@@ -79,7 +80,7 @@ class Result(Shown):
     def as_modelled(self, observations: Observations) -> Observations:
         """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
         modelled = self.transform.apply(observations)
-        largest = float(np.max(np.abs(modelled.values)))
+        largest = max(float(modelled.values.max()), -float(modelled.values.min()))
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
                 f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
@@ -104,12 +105,20 @@ class Result(Shown):
     @property
     def outlier_rate(self) -> float:
         """The mean of :meth:`outlier_probability` over the observed entries."""
-        return float(np.mean(self.outlier_probability_at_entries()))
+        if not isinstance(self.state.outliers, SlabModel):
+            return float(np.mean(self.outlier_probability_at_entries()))
+        observations, of_block = self._entries_together, self._outliers_of_block
+
+        def add(sums: Sums, block: Block) -> None:
+            sums[0][...] += of_block(block)[0].sum()
+
+        return float(add_up(observations, lambda: (np.zeros(()),), add)[0]) / observations.n_observed
 
     @property
     def bound_shift(self) -> float:
         """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
-        jacobian = float(self.transform.log_jacobian(self.observations.values).sum())
+        blocks = self.observations.block_list
+        jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
         return jacobian - self.observations.n_observed * float(np.log(self.scale))
 
     @property
@@ -199,17 +208,26 @@ class Result(Shown):
 
     def _local_posteriors(self) -> tuple[Array, Array]:
         """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
-        state = self.state
-        structure_modes = () if state.structure is None else state.structure.modes
-        observations = grouped(self._modelled, structure_modes)
-        means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
-        pieces = []
-        for block in observations.block_list:
-            values, relative = scaled_values(observations, block), relative_precision(state, block)
-            rho = float(state.tau.mean) * ((values - kernels.low_rank_at(block, means)) ** 2 + variance(block))
-            pieces.append(block_outliers(state, block, values, rho if relative is None else relative * rho))
+        pieces = list(map(self._outliers_of_block, self._entries_together.block_list))
         probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return probability, share
+
+    @cached_property
+    def _entries_together(self) -> Observations:
+        """The data in blocks that do not part entries which are outliers together."""
+        return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
+
+    @property
+    def _outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+        state, observations = self.state, self._entries_together
+        means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
+
+        def found(block: Block) -> tuple[Array, Array]:
+            values, relative = scaled_values(observations, block), relative_precision(state, block)
+            rho = float(state.tau.mean) * ((values - kernels.low_rank_at(block, means)) ** 2 + variance(block))
+            return block_outliers(state, block, values, rho if relative is None else relative * rho)
+
+        return found
 
     def _relative_precision(self, observations: Observations) -> Array:
         """ω̄ of the slice of every entry, (M,); ones where the noise is common."""

@@ -16,14 +16,15 @@ from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.kernels.reference import dense_block
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Block, Observations, distinct_columns
-from brtf.passes import SMALL_DATA, Field, Sums, whole
+from brtf.passes import SMALL_DATA, Field, Sums, add_up, whole
 from brtf.settings import Settings
 from brtf.updates import add_up_rows, scaled_values
 
 LARGEST_START = 1e50
 """Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
-LARGEST_GRAM = 2048
-"""Side of the largest Gram matrix that is eigen-decomposed; longer modes use a randomised range finder."""
+LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
+"""Side of the largest Gram matrix that is eigen-decomposed, and of the largest that is added up over blocks; longer
+modes use a randomised range finder."""
 OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
 """Columns beyond those asked for, and rounds, of a subspace iteration."""
 POWER_ROUNDS, WEAK_TERM = 10, 0.02
@@ -117,6 +118,8 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
     if observations.n_observed <= SMALL_DATA:
         vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
+    elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
+        vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
     elif observations.coords is None:
         vectors, strengths = _by_subspace(observations, mode, n_vectors, values)
     else:
@@ -177,14 +180,28 @@ def _by_gram(matrix: Any, n_vectors: int) -> tuple[Array, Array]:
         vectors, strengths, _ = randomized_svd(matrix, n_vectors, random_state=0)
         return vectors, strengths
     gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
-    powers, vectors = np.linalg.eigh(gram if isinstance(gram, np.ndarray) else gram.toarray())
-    strengths = np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
-    vectors = vectors[:, ::-1][:, :n_vectors]
+    vectors, strengths = _of_gram(gram if isinstance(gram, np.ndarray) else gram.toarray(), n_vectors)
     if n_rows > n_cols:
         # below the square root of rounding a Gram matrix knows nothing of a direction
         known = strengths > 1e-8 * strengths[0]
         vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
     return vectors, strengths
+
+
+def _of_gram(gram: Array, n_vectors: int) -> tuple[Array, Array]:
+    """Leading singular vectors and values of a matrix X from X Xᵀ."""
+    powers, vectors = np.linalg.eigh(gram)
+    return vectors[:, ::-1][:, :n_vectors], np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
+
+
+def _gram_of_blocks(observations: Observations, mode: int, values: Field) -> Array:
+    """X Xᵀ for the unfolding X of dense data along a mode that blocks do not cut."""
+
+    def add(sums: Sums, block: Block) -> None:
+        unfolded = np.moveaxis(dense_block(block, values(block)), mode, 0).reshape(observations.shape[mode], -1)
+        sums[0][...] += unfolded @ unfolded.T
+
+    return add_up(observations, lambda: (np.zeros((observations.shape[mode],) * 2),), add)[0]
 
 
 def _by_subspace(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
