@@ -68,6 +68,8 @@ def check_agenda(agenda: Agenda, limits: Mapping[str, int]) -> None:
                 fits = all(type(n) is int and 0 <= n < limits[parameter] for n in np.ravel(argument).tolist())
             elif parameter == "event":
                 fits = type(argument) is str
+            elif parameter == "hopeless":
+                fits = type(argument) is tuple and all(type(kind) is bool for kind in argument)
             else:
                 fits = type(argument) in (bool, int, float) and math.isfinite(argument)
             if not fits:

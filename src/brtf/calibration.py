@@ -5,6 +5,7 @@ Everything an entry contributes depends on its D alone, so the data enter as a h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -135,9 +136,14 @@ def joint_step(
         jac=True,
         method="L-BFGS-B",
         bounds=limits,
-        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": 1e-6 * histogram.count.sum()},
+        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": _small_slope(histogram.count.sum())},
     )
     return float(np.exp(found.x[0])), kind.from_parameters(found.x[1:]), -float(found.fun)
+
+
+def _small_slope(n_entries: float) -> float:
+    """Nats per unit of a logarithm below which nothing is left to gain: curvatures are about M/2, so g²/M is 0.0025."""
+    return 0.05 * math.sqrt(n_entries)
 
 
 def branch_step(
@@ -179,7 +185,7 @@ def branch_step(
         jac=True,
         method="L-BFGS-B",
         bounds=limits,
-        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": 1e-6 * n_counted},
+        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": _small_slope(n_counted)},
     )
     learnt = kind.from_parameters(np.array([0.0, *found.x[1:]]))
     return float(np.exp(found.x[0])), replace(learnt, probability=model.probability)

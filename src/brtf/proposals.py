@@ -5,8 +5,10 @@ A move may be wrong: :mod:`brtf.search` settles it for a few sweeps and keeps it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -52,12 +54,16 @@ FEW_COMPONENTS = 16
 """Up to so many components, each one's worth is looked at by taking it away."""
 CONDENSING_ROUNDS = 400
 """Rounds of alternating least squares in condensing: components of cosine .9 in all modes need some 300."""
+CONDENSING_GAIN = 1e-3
+"""Nats a round below which condensing has ended."""
 SINGLE_ROW = 1.2
 """Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
 LIKE = 0.25
 """Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
 L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
+SETTLED_ROWS = 1e-3
+"""Change of the rows in such a step, as a share of the largest, below which the others are left out."""
 FEWEST_FOR_MEDIAN, MEDIAN_TERMS = 8, 3
 """Length from which a mode's median is a start, and the most components it gives."""
 CLIP = 3.0
@@ -321,28 +327,34 @@ def condense(problem: Problem, point: Point) -> State | None:
     if not likely or not 2 <= state.rank <= FEW_COMPONENTS:
         return None
     given = [rows.mean for rows in state.factors]
-    error, columns = min((_condensed(given, dropped) for dropped in likely), key=lambda found: found[0])
     share = problem.observations.n_observed / problem.observations.n_entries
-    nats = 0.5 * float(state.tau.mean) * point.mean_weight * share * max(error, 0.0)
-    if nats > 5.0 * _price(problem):
+    per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
+    little = CONDENSING_GAIN / per_square
+    error, columns = min((_condensed(given, dropped, little) for dropped in likely), key=lambda found: found[0])
+    if per_square * max(error, 0.0) > 5.0 * _price(problem):
         return None
     return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
 
 
-def _condensed(given: list[Array], dropped: int) -> tuple[float, list[Array]]:
-    """Squared error and factors of the approximation that starts by dropping one component."""
+def _condensed(given: list[Array], dropped: int, little: float) -> tuple[float, list[Array]]:
+    """Squared error and factors of the approximation that starts by dropping one component.
+
+    It ends when a round lowers the error by less than ``little``.
+    """
     columns = [np.delete(mean, dropped, axis=1) for mean in given]
+    size = float(np.prod([mean.T @ mean for mean in given], axis=0).sum())
+    error = math.inf
     for _ in range(CONDENSING_ROUNDS):
+        before = error
         for mode, mean in enumerate(given):
             others = [k for k in range(len(given)) if k != mode]
             cross = np.prod([given[k].T @ columns[k] for k in others], axis=0)
             gram = np.prod([columns[k].T @ columns[k] for k in others], axis=0)
             columns[mode] = mean @ np.linalg.lstsq(gram, cross.T, rcond=1e-12)[0].T
-    grams = [
-        np.prod([left.T @ right for left, right in zip(first, second, strict=True)], axis=0).sum()
-        for first, second in ((given, given), (given, columns), (columns, columns))
-    ]
-    return float(grams[0] - 2.0 * grams[1] + grams[2]), columns
+        error = size - float(np.sum(cross * (mean.T @ columns[mode])))  # what the last least squares left
+        if before - error < little:
+            break
+    return error, columns
 
 
 def _price(problem: Problem) -> float:
@@ -426,18 +438,22 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
     table, given = tabulate(model), state.factors[mode].centre
     centre = 0.0 if given is None else given.mean
     rows, residual = state.factors[mode], cast(Field, problem.values)
-    for step in range(L1_STEPS + MODEL_STEPS):
-        smallest = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300
 
-        def weight_of(size: Array, step: int = step, smallest: float = smallest) -> Array:
-            return (
-                smallest / np.maximum(size, smallest) if step < L1_STEPS else kernels.evidence(table, tau * size**2)[1]
-            )
+    def by_size(size: Array, smallest: float) -> Array:
+        return smallest / np.maximum(size, smallest)
 
-        weigh = _weighed_by_size(problem, state, residual, weight_of)
-        grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
-        rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
-        residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+    def by_model(size: Array, smallest: float) -> Array:
+        return kernels.evidence(table, tau * size**2)[1]
+
+    for weight_of, n_steps in ((by_size, L1_STEPS), (by_model, MODEL_STEPS)):
+        for _ in range(n_steps):
+            smallest, before = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300, rows.mean
+            weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
+            grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
+            rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
+            residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+            if np.abs(rows.mean - before).max() < SETTLED_ROWS * np.abs(rows.mean).max():
+                break
     return rows
 
 

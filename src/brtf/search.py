@@ -164,8 +164,11 @@ class Search(Trials):
             self._try(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
 
     @move
-    def grow(self, failures: int, successes: int) -> None:
-        """A birth, and others until the proposals fail in a row. Where one follows another, many components at once."""
+    def grow(self, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> None:
+        """A birth, and others until the proposals fail in a row. Where one follows another, many components at once.
+
+        ``hopeless`` are the kinds of residual, clipped or not, in which nothing was found.
+        """
         rank = self.point.rank
         if failures == len(BIRTHS) or rank >= self.max_rank:
             return
@@ -175,12 +178,16 @@ class Search(Trials):
             self._next(partial(self.grow_many, 0))
             return
         n_components, clipped = BIRTHS[failures]
+        if clipped in hopeless:
+            self._next(partial(self.grow, failures + 1, successes, hopeless))
+            return
         n_components = min(n_components, self.max_rank - rank)
         birth = proposals.birth(self.problem, self.point, n_components, self.rng, clipped=clipped)
         if birth is None:
-            self._next(partial(self.grow, failures + 1, successes))
+            self._next(partial(self.grow, failures + 1, successes, (*hopeless, clipped)))
         else:
-            self._try(birth, f"born {n_components}", partial(self.go_on_growing, rank, failures, successes))
+            then = partial(self.go_on_growing, rank, failures, successes, hopeless)
+            self._try(birth, f"born {n_components}", then)
 
     @move
     def grow_many(self, attempt: int) -> None:
@@ -204,12 +211,12 @@ class Search(Trials):
             self._next(partial(self.grow, 0, MANY_AFTER + 1))
 
     @move
-    def go_on_growing(self, before_rank: int, failures: int, successes: int) -> None:
+    def go_on_growing(self, before_rank: int, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> None:
         """The next birth, after some sweeps if the last one was a success."""
         if self.point.rank > before_rank:
             self._next(partial(self.converge, self.roughly, 100), partial(self.grow, 0, successes + 1))
         else:
-            self._next(partial(self.grow, failures + 1, successes))
+            self._next(partial(self.grow, failures + 1, successes, hopeless))
 
     @move
     def shrink(self) -> None:
