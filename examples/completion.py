@@ -16,7 +16,7 @@ import brtf
 # The truth
 # ---------
 # Roads × days × hours, three components: commuters on working days, leisure traffic at weekends, freight at night.
-# Counts scatter by 12 vehicles per hour, 2 % of them are wrong by up to 600, and more than half are missing.
+# Counts scatter by 25 vehicles per hour, 2 % of them are any number up to 800, and five in six are missing.
 
 rng = np.random.default_rng(3)
 hours, days = np.arange(24), np.arange(28)
@@ -28,7 +28,7 @@ def peak(centre, width):
 
 
 working_day = days % 7 < 5
-hour_profiles = np.column_stack([peak(8, 1.3) + peak(17.5, 1.8), peak(14, 3.5), peak(2, 2.2) + peak(23, 1.5)])
+hour_profiles = np.column_stack([peak(8, 1.3) + peak(17.5, 1.8), peak(14, 3.5), peak(1, 3) + peak(25, 3)])
 day_profiles = np.column_stack(
     [
         np.where(working_day, 1.0, 0.15) * rng.uniform(0.8, 1.2, days.size),
@@ -36,15 +36,15 @@ day_profiles = np.column_stack(
         np.where(days % 7 == 6, 0.2, 1.0) * rng.uniform(0.8, 1.2, days.size),
     ]
 )
-road_profiles = rng.uniform(0.1, 1.0, (n_roads, 3)) * [600, 350, 150]
+road_profiles = rng.uniform(0.1, 1.0, (n_roads, 3)) * [600, 350, 250]
 traffic = np.einsum("ir,jr,kr->ijk", road_profiles, day_profiles, hour_profiles)
 
-counts = traffic + rng.normal(0, 12, traffic.shape)
+counts = traffic + rng.normal(0, 25, traffic.shape)
 wrong = rng.uniform(size=counts.shape) < 0.02
-counts[wrong] += rng.uniform(-600, 600, wrong.sum())
+counts[wrong] = rng.uniform(0, 800, wrong.sum())
 
-missing = rng.uniform(size=counts.shape) < 0.4  # single hours
-missing |= rng.uniform(size=(n_roads, days.size, 1)) < 0.3  # whole days
+missing = rng.uniform(size=counts.shape) < 0.75  # single hours
+missing |= rng.uniform(size=(n_roads, days.size, 1)) < 0.35  # whole days
 counts[missing] = np.nan
 
 # %%
@@ -63,7 +63,7 @@ found = brtf.metrics.f_measure(flagged, wrong[~missing])
 
 print(f"{missing.mean():.0%} of the counts are missing")
 print(f"rank: true 3, found {model.rank_}")
-print(f"noise: true 12 vehicles/h, found {model.noise_variance_**0.5:.1f}")
+print(f"noise: true 25 vehicles/h, found {model.noise_variance_**0.5:.1f}")
 print(f"wrong counts: true {wrong[~missing].mean():.1%}, found {model.outlier_rate_:.1%}, F-measure {found:.2f}")
 print(f"relative error where nothing was counted: {error:.3f}")
 print(f"95 % intervals that hold the true traffic there: {covered:.1%}")
@@ -103,8 +103,8 @@ axis.plot(time[~is_wrong], series["counted"][~is_wrong], ".", color=green, ms=6,
 axis.plot(time[is_wrong], series["counted"][is_wrong], "x", color=orange, ms=8, mew=2, label="counted wrong")
 handles, labels = axis.get_legend_handles_labels()
 unique = dict(zip(labels, handles, strict=True))
-axis.legend(unique.values(), unique.keys(), loc="upper right", ncols=3, fontsize=8)
-axis.set(title=f"Road {road}, second week", xlabel="day", ylabel="vehicles per hour", xlim=(7, 14))
+axis.legend(unique.values(), unique.keys(), loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=6, fontsize=8)
+axis.set(xlabel="day", ylabel=f"road {road}: vehicles per hour", xlim=(7, 14))
 
 left, right = (figure.add_subplot(cell) for cell in below.subgridspec(1, 2, width_ratios=[1, 1.6]))
 left.plot([0, 1], [0, 1], color=grey, lw=1, label="honest")

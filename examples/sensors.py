@@ -117,5 +117,5 @@ axes[2].plot(days[~alarm], measured[~alarm], ".", color=blue, ms=4, label="readi
 axes[2].plot(days[alarm], measured[alarm], "x", color=orange, ms=6, mew=1.5, label="flagged reading")
 axes[2].set_title(f"Sensor {sensor}: stuck on days 9 and 10", loc="left")
 axes[2].set(xlabel="day", ylabel="°C", xlim=(7, 14))
-axes[2].legend(loc="lower right", fontsize=8, ncols=2)
+axes[2].legend(loc="upper center", fontsize=8, ncols=2)
 plt.show()
