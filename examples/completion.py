@@ -69,8 +69,8 @@ print(f"relative error where nothing was counted: {error:.3f}")
 print(f"95 % intervals that hold the true traffic there: {covered:.1%}")
 
 # %%
-# A wrong count within a few noise levels cannot be told from noise, so the F-measure stays below 1, whatever the method.
-# The share of intervals that hold the truth can be looked at for every level:
+# A wrong count within a few noise levels of the truth cannot be told from noise, so that no method could reach an
+# F-measure of 1. The share of intervals that hold the truth can be looked at for every level:
 
 levels = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 shares = []

@@ -40,7 +40,7 @@ house = sum(np.einsum("i,j,c->ijc", *component) for component in components)
 
 photograph = house + rng.normal(0, 8, house.shape)
 balloon = (rows[:, None] - 31) ** 2 + (columns - 62) ** 2 < 13**2
-photograph[balloon] = (60, 60, 200) + rng.normal(0, 8, (balloon.sum(), 3))
+photograph[balloon] = rng.normal((60, 60, 200), 8, (balloon.sum(), 3))
 specks = rng.uniform(size=balloon.shape) < 0.25
 photograph[specks] = rng.choice([0, 255], (specks.sum(), 1))
 photograph = np.clip(photograph, 0, 255)

@@ -41,7 +41,7 @@ for _ in range(45):  # open windows: hours of cold that come quickly and fade
     drop = rng.uniform(2, 5) * np.exp(-np.arange(span.stop - span.start) / 8)
     readings[sensor, day, span] -= drop
     kinds[sensor, day, span] = 2
-for sensor, first in [(5, 9), (21, 2)]:  # stuck for two days at the last reading
+for sensor, first in [(5, 9), (21, 2)]:  # stuck for two days, too warm
     readings[sensor, first : first + 2] = readings[sensor, first, 0] + 2.5
     kinds[sensor, first : first + 2] = 3
 
@@ -72,7 +72,8 @@ for kind, name in [(1, "spikes"), (2, "open windows"), (3, "stuck sensors")]:
 print(f"  false alarms: {flagged[seen & ~anomalous].mean():.2%} of the normal readings")
 
 # %%
-# For comparison: the usual rule, three robust standard deviations from the median of the sensor at that time of day,
+# A sensor that sticks is found while the room is at another temperature; when it is not, nothing is wrong with its
+# reading. For comparison: the usual rule, three robust standard deviations from the median of the sensor at that time of day,
 # and the best that any number instead of three could do, which only someone who knows the truth can choose.
 
 median = np.nanmedian(readings, axis=1, keepdims=True)
