@@ -1,4 +1,4 @@
-"""How `make docs` builds the site: the README as its first page, the documents, the gallery, the reference. No network."""
+"""How `make docs` builds the site, without a network: the README, the documents, the gallery, the reference."""
 
 import re
 from pathlib import Path
@@ -34,6 +34,7 @@ sphinx_gallery_conf = {
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "image_srcset": ["2x"],
+    "thumbnail_size": (480, 330),
     "show_signature": False,
     "write_computation_times": False,  # that page loads a script from a CDN
 }
@@ -44,6 +45,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_show_copyright = False
 
 
 def place_on_site(app, docname, source):
@@ -70,8 +72,9 @@ def refuse_remote_parts(app, exception):
     """A page that would load a script, a style, a font or a picture from elsewhere fails the build."""
     if exception is not None or app.builder.name != "html":
         return
-    loaded = r"<(?:script|img|iframe|source)\b[^>]*\bsrc(?:set)?=[\"']?(?:https?:)?//|<link\b[^>]*\bhref=[\"']?(?:https?:)?//"
-    fetched = r"(?:url\(|@import)\s*[\"']?(?:https?:)?//"
+    elsewhere = r"[\"']?(?:https?:)?//"
+    loaded = rf"<(?:script|img|iframe|source)\b[^>]*\bsrc(?:set)?={elsewhere}|<link\b[^>]*\bhref={elsewhere}"
+    fetched = rf"(?:url\(|@import)\s*{elsewhere}"
     for pattern, kinds in ((loaded, ["*.html"]), (fetched, ["*.html", "*.css"])):
         for path in (path for kind in kinds for path in Path(app.outdir).rglob(kind)):
             found = re.search(pattern, path.read_text(encoding="utf-8"))

@@ -101,8 +101,7 @@ sample = 12
 figure = plt.figure(figsize=(10, 7), layout="constrained")
 grid = figure.add_gridspec(2, 6)
 images = [figure.add_subplot(grid[0, :3]), figure.add_subplot(grid[0, 3:])]
-viridis = plt.get_cmap("viridis").copy()
-viridis.set_bad("#dddddd")
+viridis = plt.get_cmap("viridis").with_extremes(bad="#dddddd")
 for axis, title, image in zip(
     images,
     [f"Sample {sample} as measured (grey: left out)", "The same, found: fluorescence alone, gaps filled"],

@@ -73,8 +73,8 @@ print(f"  false alarms: {flagged[seen & ~anomalous].mean():.2%} of the normal re
 
 # %%
 # A sensor that sticks is found while the room is at another temperature; when it is not, nothing is wrong with its
-# reading. For comparison: the usual rule, three robust standard deviations from the median of the sensor at that time of day,
-# and the best that any number instead of three could do, which only someone who knows the truth can choose.
+# reading. For comparison: the usual rule, three robust standard deviations from the median of the sensor at that time
+# of day, and the best that any number instead of three could do, which only someone who knows the truth can choose.
 
 median = np.nanmedian(readings, axis=1, keepdims=True)
 spread = 1.4826 * np.nanmedian(np.abs(readings - median), axis=1, keepdims=True)

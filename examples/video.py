@@ -62,10 +62,7 @@ print(f"95 % intervals that hold the scene at missing pixels: {covered:.1%}")
 shown = [6, 18, 30]
 figure, axes = plt.subplots(len(shown), 4, figsize=(11, 5.6), layout="constrained")
 titles = ["observed (blue: missing)", "scene found", "outlier probability", "objects: true (grey), found (line)"]
-grey = plt.get_cmap("gray").copy()
-grey.set_bad("#56B4E9")
-fire = plt.get_cmap("magma").copy()
-fire.set_bad("#56B4E9")
+grey, fire = (plt.get_cmap(name).with_extremes(bad="#56B4E9") for name in ("gray", "magma"))
 for line, frame in zip(axes, shown, strict=True):
     line[0].imshow(clip.image(clip.tensor[:, frame]), cmap=grey, vmin=50, vmax=215)
     line[1].imshow(clip.image(background[:, frame]), cmap=grey, vmin=50, vmax=215)
