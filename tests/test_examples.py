@@ -66,14 +66,14 @@ class TestExample:
 
     def test_error_is_near_that_of_least_squares_with_the_truth(self, example):
         # Least squares on n clean entries errs by noise √(parameters / n) on average over them. Entries that are
-        # missing, whole days of them among them, are known less well than those: hence twice. Wavelengths at which
-        # nothing was measured cannot be known, and have a standard deviation that says so.
+        # missing, whole days of them among them, are known less well than those: hence a quarter more. Wavelengths at
+        # which nothing was measured cannot be known, and have a standard deviation that says so.
         clean = np.count_nonzero(example["seen"] & ~example["wrong"])
         ideal = example["noise"] * np.sqrt(n_parameters(example["model"]) / clean)
         mean, std = example["model"].predict(return_std=True)
         known = example["working"] & (std < example["noise"])
         assert known.mean() > 0.95
-        assert np.sqrt(np.mean((mean - example["low_rank"])[known] ** 2)) < 2 * ideal
+        assert np.sqrt(np.mean((mean - example["low_rank"])[known] ** 2)) < 1.25 * ideal
 
     def test_intervals_cover(self, example):
         # Entries share the parameters, so that as many of them are independent: three standard deviations of a share,
@@ -85,11 +85,12 @@ class TestExample:
 
     def test_outliers_are_found_as_if_the_truth_were_known(self, example):
         # Whoever knows the low-rank part and chooses the best threshold on the residual does this well; colours that
-        # are judged together may do better. Where few are wrong, a couple of decisions more or less count.
+        # are judged together may do better. 0.03: what is learnt of noise and outliers is not quite the truth. Where
+        # few are wrong, a couple of decisions more or less count.
         seen = example["seen"]
         ideal, _ = metrics.best_f_measure((example["data"] - example["low_rank"])[seen], example["wrong"][seen])
         flagged = example["model"].outlier_probability()[seen] > 0.5
-        assert metrics.f_measure(flagged, example["wrong"][seen]) > ideal - 0.02 - 1 / example["wrong"][seen].sum()
+        assert metrics.f_measure(flagged, example["wrong"][seen]) > ideal - 0.03 - 1 / example["wrong"][seen].sum()
 
     def test_picture_has_words(self, example):
         axes = example["figure"].axes
