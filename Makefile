@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint oracle bench real video clean
+.PHONY: demo test test-slow lint docs pictures oracle bench real video clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -13,6 +13,16 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
+
+# The site, with the gallery and the reference, in docs/_build/html (about two minutes the first time).
+docs: .venv/documented
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
+# The pictures of the README.
+pictures: .venv/installed
+	$(BIN)/python docs/picture.py
+	$(BIN)/python docs/thumbnails.py
 
 # How close a fit that is told nothing comes to least squares that knows the outliers and the rank (about ten minutes).
 oracle: .venv/installed
@@ -31,8 +41,8 @@ video: .venv/installed
 	$(BIN)/python benchmarks/video.py
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs examples
+	$(BIN)/ruff format --check src tests benchmarks docs examples
 	$(BIN)/mypy
 
 .venv/installed: pyproject.toml
@@ -41,5 +51,9 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
+.venv/documented: .venv/installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
