@@ -12,6 +12,7 @@ from brtf.observations import observe
 from brtf.passes import whole
 from brtf.proposals import add_components, birth, condense, death, empty_state, robust_rows
 from brtf.restarts import START_MODEL
+from brtf.starts import densest_along
 from brtf.updates import variance_field
 
 
@@ -115,3 +116,29 @@ def test_robust_rows_do_not_depend_on_where_they_stood(data):
     np.testing.assert_allclose(robust_rows(problem, lost, 0).mean, rows.mean, atol=1e-12)
     std = np.sqrt(np.einsum("irr->ir", state.factors[0].cov))
     assert np.max(np.abs(rows.mean - state.factors[0].mean) / std) < 3.0
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+def test_what_is_steady_is_found_behind_what_passes(missing):
+    """Something covers every position for 55 of 100 times, each time at another level: a median would mix the two."""
+    rng = np.random.default_rng(0)
+    steady = rng.uniform(1.0, 3.0, (6, 5))
+    data = np.repeat(steady[:, :, None], 100, axis=2) + 0.01 * rng.standard_normal((6, 5, 100))
+    data[:, :, :55] = rng.uniform(4.0, 9.0, (6, 5, 55))
+    data[rng.random(data.shape) < missing] = np.nan
+    observations = observe(data)
+    found = densest_along(observations, 2) * observations.scale
+    # Thirty of some forty-five values of noise .01, those in the middle: their mean is known to less than .01.
+    np.testing.assert_allclose(found, steady, atol=0.01)
+    assert np.median(np.abs(np.nanmedian(data, axis=2) - steady)) > 0.5
+
+
+def test_what_is_steady_where_little_or_nothing_is_seen():
+    data = np.full((2, 3, 9), np.nan)
+    data[0, 0, 4], data[1, 2, [0, 8]] = 2.0, (1.0, 3.0)
+    observations = observe(data)
+    found = densest_along(observations, 2) * observations.scale
+    assert found[0, 0] == pytest.approx(2.0)
+    assert found[1, 2] in (pytest.approx(1.0), pytest.approx(3.0))
+    assert np.count_nonzero(found) == 2
+    assert densest_along(observations, 0).shape == (3, 9)

@@ -31,7 +31,7 @@ from brtf.model import Prior, State, component_amplitudes
 from brtf.observations import Block, Observations, block_positions
 from brtf.passes import Field, Remembered, Sums, add_up
 from brtf.posteriors import relative_precision
-from brtf.starts import leading_left_singular, medians_along, rank_one_terms
+from brtf.starts import densest_along, leading_left_singular, rank_one_terms
 from brtf.tables import tabulate
 from brtf.updates import (
     Weighing,
@@ -64,8 +64,8 @@ L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
 SETTLED_ROWS = 1e-3
 """Change of the rows in such a step, as a share of the largest, below which the others are left out."""
-FEWEST_FOR_MEDIAN, MEDIAN_TERMS = 8, 3
-"""Length from which a mode's median is a start, and the most components it gives."""
+FEWEST_FOR_STEADY, STEADY_TERMS = 8, 3
+"""Length from which what is steady along a mode is a start, and the most components it gives."""
 CLIP = 3.0
 """Robust standard deviations beyond which residuals are clipped where weights cannot be trusted yet."""
 
@@ -99,16 +99,16 @@ def spectral_start(problem: Problem, n_components: int, model: SlabModel | None)
     return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
 
 
-def median_start(problem: Problem, mode: int, n_components: int, model: SlabModel | None) -> State | None:
-    """C19: what stays the same along a mode, its median, as first components; None where nothing much does.
+def steady_start(problem: Problem, mode: int, n_components: int, model: SlabModel | None) -> State | None:
+    """C19: what is seen most steadily along a mode, as first components; None where nothing much is.
 
     In a video that is the background, whatever passes before it: a start that outliers do not move.
     """
     observations = problem.observations
-    medians = medians_along(observations, mode) if observations.shape[mode] >= FEWEST_FOR_MEDIAN else None
-    if medians is None:
+    steady = densest_along(observations, mode) if observations.shape[mode] >= FEWEST_FOR_STEADY else None
+    if steady is None:
         return None
-    columns = rank_one_terms(medians, min(MEDIAN_TERMS, n_components))
+    columns = rank_one_terms(steady, min(STEADY_TERMS, n_components))
     if not columns:
         return None
     columns.insert(mode, np.ones((observations.shape[mode], columns[0].shape[1])))

@@ -57,7 +57,7 @@ def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[
     spectral = proposals.spectral_start(problem, min(max_rank, START_COMPONENTS), model)
     starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
     for mode in problem.modes:
-        steady = proposals.median_start(problem, mode, max_rank, model)
+        steady = proposals.steady_start(problem, mode, max_rank, model)
         if steady is not None:
             starts.append(steady)
     return starts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
@@ -27,6 +26,8 @@ LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
 modes use a randomised range finder."""
 OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
 """Columns beyond those asked for, and rounds, of a subspace iteration."""
+DENSEST_SHARE = 0.3
+"""Share of the values along a mode that must lie close together to count as what is there."""
 POWER_ROUNDS, WEAK_TERM = 10, 0.02
 """Rounds of a rank-one fit, and the share of an array's norm below which a term is left out."""
 
@@ -128,10 +129,12 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     return vectors * np.where(signs == 0, 1.0, signs), strengths
 
 
-def medians_along(observations: Observations, mode: int) -> Array | None:
-    """The median over one mode at all positions of the others, in units of the scale; zero where nothing is observed.
+def densest_along(observations: Observations, mode: int) -> Array | None:
+    """Where the values along one mode lie densest, at all positions of the others, in units of the scale.
 
-    None where it would need the data in another layout: coordinates, or the first mode of data in several blocks.
+    The mean of the shortest interval that holds ``DENSEST_SHARE`` of the values: what is seen steadily, even if most of
+    the time other things are. Zero where nothing is observed. None where it would need the data in another layout:
+    coordinates, or the first mode of data in several blocks.
     """
     blocks = observations.block_list
     if observations.coords is not None or (mode == 0 and len(blocks) > 1):
@@ -139,14 +142,24 @@ def medians_along(observations: Observations, mode: int) -> Array | None:
     pieces = []
     for block in blocks:
         dense = dense_block(block, scaled_values(observations, block))
-        if block.mask is None:
-            pieces.append(np.median(dense, axis=mode))
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of fibres in which nothing is observed
-                median = np.nanmedian(np.where(block.mask, dense, np.nan), axis=mode)
-            pieces.append(np.nan_to_num(median))
+        if block.mask is not None:
+            dense = np.where(block.mask, dense, np.inf)  # behind all that is observed
+        ordered = np.sort(np.moveaxis(dense, mode, -1), axis=-1)
+        pieces.append(_densest(ordered.reshape(-1, ordered.shape[-1])).reshape(ordered.shape[:-1]))
     return pieces[0] if mode == 0 else np.concatenate(pieces)
+
+
+def _densest(ordered: Array) -> Array:
+    """The same for rows of ordered values, infinite ones behind all that is observed; (n,)."""
+    n_observed = np.sum(np.isfinite(ordered), axis=1)
+    found = np.zeros(len(ordered))
+    for n in np.unique(n_observed[n_observed > 0]):
+        same = np.flatnonzero(n_observed == n)
+        n_inside = max(1, math.ceil(DENSEST_SHARE * n))
+        values = ordered[same, :n]
+        first = np.argmin(values[:, n_inside - 1 :] - values[:, : n - n_inside + 1], axis=1)
+        found[same] = np.take_along_axis(values, first[:, None] + np.arange(n_inside), axis=1).mean(axis=1)
+    return found
 
 
 def rank_one_terms(array: Array, n_terms: int) -> list[Array]:
