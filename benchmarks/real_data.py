@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pictures import draw_rows
 from scipy.io import loadmat
 
 from brtf import BRTF
@@ -33,6 +34,7 @@ from brtf.metrics import best_f_measure, f_measure, psnr, rrse
 
 Array = NDArray[Any]
 PARTS = ("input", "groundtruth")
+SHOWN_FRAMES = (10, 35, 60)
 PICTURES: Path | None = None
 """Where pictures are drawn; None: nowhere."""
 
@@ -136,41 +138,29 @@ def faces(data: Path, **options: Any) -> str:
 
 def draw_frames(model: BRTF, pixels: Array, probability: Array, labels: Array, path: Path) -> None:
     """Three frames: data, background, the model's own mask, the true one."""
-    import matplotlib.pyplot as plt
-
-    background = model.low_rank()
-    figure, axes = plt.subplots(3, 4, figsize=(9, 5.4), layout="constrained")
-    for row, frame in zip(axes, (10, 35, 60), strict=True):
-        pictures = (
-            pixels[:, :, frame].reshape(120, 160, 3) / 255,
-            np.clip(background[:, :, frame].reshape(120, 160, 3) / 255, 0, 1),
+    background = np.clip(model.low_rank(), 0, 255).astype(np.uint8)
+    rows = [
+        (
+            pixels[:, :, frame].reshape(120, 160, 3).astype(np.uint8),
+            background[:, :, frame].reshape(120, 160, 3),
             (probability[:, 0, frame] > 0.5).reshape(120, 160),
             (labels[:, frame] == 255).reshape(120, 160),
         )
-        for axis, picture, title in zip(row, pictures, ("data", "background", "mask", "true mask"), strict=True):
-            axis.imshow(picture, cmap="gray")
-            axis.set_axis_off()
-            if row is axes[0]:
-                axis.set_title(title, fontsize=9)
-    figure.savefig(path, dpi=110)
+        for frame in SHOWN_FRAMES
+    ]
+    titles = ("data", "background", "mask", "true mask")
+    draw_rows(rows, titles, path, [f"frame {frame}" for frame in SHOWN_FRAMES])
 
 
 def draw_faces(model: BRTF, clean: Array, noisy: Array, path: Path) -> None:
     """Six images: with noise, recovered, clean."""
-    import matplotlib.pyplot as plt
-
-    recovered = model.low_rank()
-    figure, axes = plt.subplots(3, 6, figsize=(7.2, 3.9), layout="constrained")
-    for column, person in enumerate(range(0, 10, 2)):
-        for axis, tensor in zip(axes[:, column], (noisy, recovered, clean), strict=True):
-            axis.imshow(tensor[:, person, column % 5, 3 + column].reshape(32, 32).T, cmap="gray", vmin=0, vmax=255)
-    for axis, tensor in zip(axes[:, 5], (noisy, recovered, clean), strict=True):
-        axis.imshow(tensor[:, 9, 2, 9].reshape(32, 32).T, cmap="gray", vmin=0, vmax=255)
-    for axis in axes.ravel():
-        axis.set_axis_off()
-    for axis, words in zip(axes[:, 0], ("noisy", "recovered", "clean"), strict=True):
-        axis.set_title(words, fontsize=8, loc="left")
-    figure.savefig(path, dpi=110)
+    places = [*((person, column, 3 + column) for column, person in enumerate(range(0, 10, 2))), (9, 2, 9)]
+    tensors = {"noisy": noisy, "recovered": model.low_rank(), "clean": clean}
+    rows = [
+        [tensor[:, person, pose, light].reshape(32, 32).T for person, pose, light in places]
+        for tensor in tensors.values()
+    ]
+    draw_rows(rows, [f"person {person + 1}" for person, _, _ in places], path, list(tensors))
 
 
 def draw_day(model: BRTF, truth: Array, seen: NDArray[np.bool_], path: Path) -> None:

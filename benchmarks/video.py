@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pictures import draw_rows
 from scipy.io import loadmat
 
 from brtf import BRTF
@@ -32,6 +33,9 @@ from brtf.metrics import best_f_measure, f_measure
 from brtf.video import Clip, read_clip
 
 Array = NDArray[Any]
+HALL_FRAMES = (25, 60, 90)
+PICTURES: Path | None = None
+"""Where pictures are drawn; None: nowhere."""
 SMALLEST_SPREAD = 1.0
 """Level added to the robust spread of a pixel: levels are whole numbers, and many pixels hardly vary."""
 
@@ -129,7 +133,18 @@ def hall(data: Path, **options: Any) -> str:
         hit = np.mean(found[few][:, :50][covered[few][:, :50]])
         answers.append(f"covered {low:.0%}–{high:.0%} ({few.sum()} pixels): floor {right:.2f}, found {hit:.2f}")
     ghost = found[hers][:, 86:].mean()
+    if PICTURES is not None and options["max_rank"] == 1:
+        draw_hall(model, clip, PICTURES / "real-hall.png")
     return f"{'; '.join(answers)}; ghost {ghost:.2f}; rank {model.rank_}, {seconds:.0f} s"
+
+
+def draw_hall(model: BRTF, clip: Clip, path: Path) -> None:
+    """While she stands, when she goes, and after: data, background, mask, and the median frame to compare."""
+    frames, mask = frames_of(clip), foreground_probability(model, clip) > 0.5
+    background, median = model.low_rank().reshape(frames.shape), np.median(frames, axis=2)
+    rows = [(frames[:, :, k], background[:, :, k], mask[:, :, k], median) for k in HALL_FRAMES]
+    titles = ("data", "background", "mask", "median of all frames")
+    draw_rows(rows, titles, path, [f"frame {frame}" for frame in HALL_FRAMES])
 
 
 def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
@@ -156,10 +171,13 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 
 def main() -> None:
+    global PICTURES
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--only", default="", help="only lines whose name or method contains this text")
+    parser.add_argument("--pictures", type=Path, help="also draw the frames of Hall into this folder")
     options = parser.parse_args()
+    PICTURES = options.pictures
     print("| clip | method | found |\n| --- | --- | --- |", flush=True)
     for name, method, measure in jobs(options.data):
         if options.only.lower() in f"{name} {method}".lower():
