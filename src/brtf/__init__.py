@@ -8,12 +8,24 @@ from brtf import datasets, metrics
 from brtf.observations import Observations
 
 if TYPE_CHECKING:
-    from brtf import baselines
+    from brtf import baselines, foreground, ranks, video
     from brtf.estimator import BRTF, load
     from brtf.evaluation import evaluate
 
 __version__ = "0.1.0"
-__all__ = ["BRTF", "Observations", "__version__", "baselines", "datasets", "evaluate", "load", "metrics"]
+__all__ = [
+    "BRTF",
+    "Observations",
+    "__version__",
+    "baselines",
+    "datasets",
+    "evaluate",
+    "foreground",
+    "load",
+    "metrics",
+    "ranks",
+    "video",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,10 +34,10 @@ def __getattr__(name: str) -> Any:
         from brtf import estimator
 
         return getattr(estimator, name)
-    if name == "baselines":
+    if name in ("baselines", "foreground", "ranks", "video"):
         from importlib import import_module
 
-        return import_module("brtf.baselines")
+        return import_module(f"brtf.{name}")
     if name == "evaluate":
         from brtf.evaluation import evaluate
 

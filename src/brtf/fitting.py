@@ -16,11 +16,15 @@ from brtf.inference import Moment, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
 from brtf.result import Result
+from brtf.search import LARGEST_COLLAPSED_WORK
 from brtf.settings import Settings
 from brtf.streaming import absorb, place_last
 from brtf.trace import Record
 from brtf.transforms import TRANSFORMS
 
+MATRICES_PER_ROW, ENTRY_NUMBERS = 8, 8
+"""R×R matrices that the states of a search hold of a row at a time, and numbers that the paper's inference holds of an
+entry."""
 FEWEST_HELD_BACK = 20
 """With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
@@ -93,11 +97,16 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
 
 
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:
-    """Refuse before allocating: every row of every mode holds a few R×R matrices."""
-    rank = settings.rank_limit(observations.shape)
-    shared = observations.layout == "complete" and settings.inference == "paper"
-    n_matrices = 1 if shared else 4
-    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank * rank + 8 * observations.n_observed)
+    """Refuse before allocating: some states whose rows hold R×R matrices, and entries that have a state of their own.
+
+    Only the paper's inference has such entries. Where everything is observed, rows share one matrix in the paper's
+    inference, and where weights of their own would be out of reach.
+    """
+    rank, n_observed = settings.rank_limit(observations.shape), observations.n_observed
+    paper = settings.inference == "paper"
+    alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
+    n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
+    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank**2 + (ENTRY_NUMBERS * n_observed if paper else 0))
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
 
 
@@ -107,8 +116,8 @@ def _progress_bar(n_sweeps: int, n_done: int, *, shown: bool) -> Iterator[Callab
 
     A fit usually ends long before it has made all the sweeps that it may make: the time left is the longest there is.
     """
-    layout = "{n_fmt}/{total_fmt} sweeps |{bar}| {elapsed}, at most {remaining} left, {rate_fmt}{postfix}"
-    with tqdm(total=n_sweeps, initial=n_done, unit="sweep", bar_format=layout, disable=not shown) as bar:
+    layout = "{n_fmt}/{total_fmt} sweeps{postfix} |{bar:10}| {elapsed}, at most {remaining} left"
+    with tqdm(total=n_sweeps, initial=n_done, bar_format=layout, smoothing=0.05, disable=not shown) as bar:
 
         def show(n_sweeps: int, record: Record | None) -> None:
             if record is not None:
