@@ -28,7 +28,7 @@ PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
 SMALLEST_GAP = 1e-14
 """Rounding of ln(mean γ̄) − mean E[ln γ]: where all γ̄ agree to the last digit, a₀ ends at 5e13."""
-PARTIAL_BYTES, PARTIAL_SHARE = 2**24, 0.1
+PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
 """Sums over the longest mode are kept where they take no more than this, or this share of the data."""
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""

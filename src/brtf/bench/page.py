@@ -17,7 +17,7 @@ from brtf.passes import workers
 
 MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Row]], ...]] = {
     1: (sweeps.complete_sweeps,),
-    2: (sweeps.masked_grams,),
+    2: (sweeps.masked_grams, sweeps.masked_sweeps),
     3: (sweeps.coordinates,),
     4: (fits.memory,),
     5: (fits.sweeps_to_a_nat,),

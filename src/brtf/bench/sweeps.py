@@ -17,6 +17,7 @@ from brtf.local import GaussianSlab
 from brtf.observations import Observations, observe
 from brtf.passes import of_entries, workers
 from brtf.proposals import random_start
+from brtf.search import COLLAPSED_WORK
 from brtf.trials import LEARN_NOISE_EVERY
 from brtf.updates import row_grams, row_statistics
 
@@ -89,6 +90,37 @@ def complete_sweeps(effort: Effort) -> Iterator[Row]:
             "2.5 copies of the data + 6MR flops of gemm",
             limit,
             note=f"{1e9 * seconds['sweep'] / LEARN_NOISE_EVERY / data.size:.1f} ns an entry",
+        )
+
+
+def masked_sweeps(effort: Effort) -> Iterator[Row]:
+    """A sweep of data with missing entries, and of small ones, against products alone; nothing is asked for here."""
+    cases: list[tuple[tuple[int, ...], int, type, float]] = [
+        *(((30, 30, 30), rank, np.float64, share) for rank in (10, 30, 100) for share in (1.0, 0.3)),
+        *(((100, 100, 100), 20, np.float64, share) for share in (0.05, 0.3, 0.8)),
+        ((25344, 3, 300), 10, np.float32, 0.1),
+    ]
+    if effort.quick:
+        cases = [((30, 30, 30), 10, np.float64, 0.3), ((2000, 3, 30), 10, np.float32, 0.1)]
+    for shape, rank, dtype, share in cases:
+        data = low_rank_data(shape, min(rank, 10), dtype)
+        seen = np.random.default_rng(1).random(shape) < share
+        observations = observe(data) if share == 1.0 else observe(data, seen)
+        side, product = cube_product(effort, dtype)
+        collapsed = observations.n_observed * rank**2 / 2 < COLLAPSED_WORK or share < 1.0
+        tasks: dict[str, Callable[[], object]] = {
+            "sweep": Sweeper(observations, rank, collapsed=collapsed),
+            "product": product,
+        }
+        seconds = fastest(tasks, effort.n_repeats)
+        n_packed = rank * (rank + 1) // 2
+        flops = 6.0 * observations.n_observed * (rank + (n_packed if collapsed else 0))
+        yield Row(
+            2,
+            f"sweep: {_times(shape)}, rank {rank}, {100 * share:g} % observed",
+            seconds["sweep"] / LEARN_NOISE_EVERY / (flops / (2.0 * side**3) * seconds["product"]),
+            f"6M{'(R+P)' if collapsed else 'R'} flops of gemm",
+            note=f"{1e9 * seconds['sweep'] / LEARN_NOISE_EVERY / observations.n_observed:.0f} ns an observed entry",
         )
 
 
