@@ -68,6 +68,7 @@ ORDER = (
     "baselines",
     "__init__",
     "bench",
+    "experiments",
     "cli",
 )
 # Methods that only hand a result on to what describes it.

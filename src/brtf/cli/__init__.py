@@ -25,6 +25,7 @@ COMMANDS = (
     "evaluate",
     "bench",
     "video",
+    "reproduce",
 )
 
 

@@ -1,8 +1,9 @@
 """The experiments of the paper, one file each: plan → measure → render.
 
-``plan(quick, seed)`` lists what to measure as cases of plain settings; ``measure(settings, inputs)`` does one of them and
-returns its numbers; ``render(rows)`` makes the section of the page. ``runs`` keeps the rows in plain files, so that a
-run can stop and go on; ``page`` puts the sections together. ``brtf reproduce`` is the way in.
+``plan(quick, seed, inputs)`` lists what to measure as cases of plain settings; ``measure(settings, inputs)`` does one
+of them and returns its numbers; ``render(rows, store)`` makes the section of the page, and ``losses(rows)`` lists where
+ours is not the best. ``runs`` keeps the rows in plain files, so that a run can stop and go on; ``page`` puts the
+sections together. ``brtf reproduce`` is the way in.
 """
 
 EXPERIMENTS = ("fig2", "fig3", "table1", "table2", "video", "faces")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -92,25 +93,29 @@ def fit(method: str, observed: Array, *, seed: int = 0, **params: Any) -> Recove
     return Recovery(model.low_rank(), model.outliers(), model.rank_, model.factors_)
 
 
-def trials(method: str, observed: Array, grid: Sequence[Any], *, seed: int = 0, **params: Any) -> list[Trial]:
-    """Fit a method for every value of its grid, to all observed entries and to nine tenths of them.
+def trials(
+    method: str, observed: Array, parameter: str | None, grid: Sequence[Any], *, seed: int = 0, **params: Any
+) -> list[Trial]:
+    """Fit a method for every value of one parameter, to all observed entries and to nine tenths of them.
 
-    An empty grid is a method that chooses for itself: one fit.
+    A method that chooses for itself, with None for the parameter, is fitted once.
     """
-    if not grid:
-        return [Trial(None, *_timed(method, observed, seed=seed, **params), None)]
-    parameter = CONTENDERS[method].tuned
     if parameter is None:
-        raise ValueError(f"{method} has nothing to tune; leave its grid empty, got {list(grid)}.")
+        return [Trial(None, *_timed(method, observed, seed=seed, **params), None)]
     hidden = _hide(observed, seed)
     found = []
     for value in grid:
         told = {**params, parameter: value}
         recovery, seconds = _timed(method, observed, seed=seed, **told)
-        guess = _predict_hidden(lambda shown, told=told: fit(method, shown, seed=seed, **told), method, observed, hidden)
+        guess = _predict_hidden(partial(fit, method, seed=seed, **told), method, observed, hidden)
         # Hidden entries may be outliers themselves: their median error does not mind.
         found.append(Trial(value, recovery, seconds, float(np.median(np.abs(guess - observed)[hidden]))))
     return found
+
+
+def honest(tried: Sequence[Trial]) -> int:
+    """Which trial predicts the hidden entries best."""
+    return int(np.argmin([0.0 if trial.hidden_error is None else trial.hidden_error for trial in tried]))
 
 
 def _timed(method: str, observed: Array, **told: Any) -> tuple[Recovery, float]:

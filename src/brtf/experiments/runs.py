@@ -32,6 +32,8 @@ from brtf.storage import atomic_file
 Picture = NDArray[np.uint8]
 Inputs = Mapping[str, str]
 """Files that the user gave, by what they are: "clip", "faces"."""
+GENERATED = "generated"
+"""The source of a case where the user gave no file."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,19 @@ def save_picture(path: Path, picture: Picture) -> None:
         image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", optimize=True)
 
 
+def source_of(kind: str, inputs: Inputs) -> str:
+    """What a case says of a file that the user gave: its name and a digest, so that another file is another case."""
+    if kind not in inputs:
+        return GENERATED
+    path = Path(inputs[kind])
+    if path.is_file():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    else:  # a folder of images or a pattern: names and sizes tell them apart
+        parts = sorted(path.iterdir()) if path.is_dir() else sorted(path.parent.glob(path.name))
+        digest = hashlib.sha256(repr([(part.name, part.stat().st_size) for part in parts]).encode()).hexdigest()
+    return f"{path.name} {digest[:8]}"
+
+
 class Worker:
     """A process of its own that measures cases one at a time: one that hangs or crashes takes nothing else with it.
 
@@ -159,7 +174,10 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        if self._line is not None:
+            self._line.close()  # which ends the process, if it is idle
+            self._process.join(timeout=1.0)
+            self._end()
 
     def measure(self, case: Case, inputs: Inputs) -> tuple[Measured | str, float]:
         """What came out of a case, or in words why nothing did; and the seconds that it took."""

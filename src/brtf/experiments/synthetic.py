@@ -1,4 +1,4 @@
-"""What the experiments on the paper's synthetic tensor share: the numbers of a method, and the least that is possible."""
+"""What the experiments on the paper's synthetic tensor share: a method's numbers, and the least that is possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from brtf.baselines import Recovery
 from brtf.baselines.algebra import Array, compose, design, leading_basis, row_grams, unfold
 from brtf.datasets import Synthetic, paper_synthetic
-from brtf.experiments.contenders import Trial, fit, trials
+from brtf.experiments.contenders import CONTENDERS, Trial, fit, honest, trials
 from brtf.experiments.runs import Measured
 from brtf.metrics import fme, rrse
 
@@ -41,15 +41,15 @@ def measure_method(settings: Mapping[str, Any]) -> Measured:
         factors = least_squares(data)
         tried = [Trial(None, Recovery(compose(factors), None, factors[0].shape[1], factors), 0.0, None)]
     else:
-        params = settings["params"]
-        tried = trials(settings["method"], data.observed, settings["grid"], seed=settings["seed"], **params)
+        method, seed = settings["method"], settings["seed"]
+        parameter = CONTENDERS[method].tuned
+        tried = trials(method, data.observed, parameter, settings["grid"], seed=seed, **settings["params"])
     errors = [rrse(trial.found.low_rank, data.low_rank) for trial in tried]
-    hidden = [0.0 if trial.hidden_error is None else trial.hidden_error for trial in tried]
-    told, honest = int(np.argmin(errors)), int(np.argmin(hidden))
+    by_truth, by_hidden = int(np.argmin(errors)), honest(tried)
     return Measured(
         {
-            "told": _numbers(tried[told], errors[told], data),
-            "honest": _numbers(tried[honest], errors[honest], data),
+            "told": _numbers(tried[by_truth], errors[by_truth], data),
+            "honest": _numbers(tried[by_hidden], errors[by_hidden], data),
             "grid": [[trial.value, error, trial.seconds] for trial, error in zip(tried, errors, strict=True)],
             "sensitivity": float(np.std(errors)) if len(errors) > 1 else None,
         }
@@ -89,7 +89,8 @@ def least_squares(data: Synthetic, max_sweeps: int = 200, tol: float = 1e-7) -> 
         for mode in range(len(factors)):
             rows = design(factors, mode)
             grams = row_grams(unfold(good, mode), rows)
-            factors[mode] = np.linalg.solve(grams, (unfold(values, mode) @ rows)[:, :, None])[:, :, 0]
+            products = unfold(values, mode) @ rows
+            factors[mode] = np.asarray(np.linalg.solve(grams, products[:, :, None])[:, :, 0], dtype=np.float64)
         before, low_rank = low_rank, compose(factors)
         if np.linalg.norm(low_rank - before) < tol * np.linalg.norm(low_rank):
             break

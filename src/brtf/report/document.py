@@ -143,7 +143,11 @@ def _standalone(chart: str) -> bytes:
     """A chart of the page as a file of its own, on white."""
     css = _asset("page.css") + _asset("document.css")
     css = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", css)
-    kept = [rule for rule in re.findall(r"[^{}]+\{[^{}]*\}", css) if re.search(r":root|chart|\.line|\.guide|\.band|\.dashed|\.dot", rule)]
+    kept = [
+        rule
+        for rule in re.findall(r"[^{}]+\{[^{}]*\}", css)
+        if re.search(r":root|chart|\.line|\.guide|\.band|\.dashed|\.dot", rule)
+    ]
     opening, rest = chart.split(">", 1)
     if "xmlns=" not in opening:
         opening += ' xmlns="http://www.w3.org/2000/svg"'
