@@ -66,6 +66,7 @@ ORDER = (
     "video",
     "foreground",
     "baselines",
+    "comparison",
     "__init__",
     "bench",
     "experiments",

@@ -23,6 +23,7 @@ COMMANDS = (
     "show",
     "report",
     "evaluate",
+    "compare",
     "bench",
     "video",
     "reproduce",

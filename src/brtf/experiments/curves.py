@@ -59,7 +59,7 @@ def tables(rows: Sequence[Row], along: str, what: str) -> list[Table]:
                 if any(numbers) or key == "rrse":
                     body.append([Cell(label), *(cell(at_level, line, key) for at_level in some)])
                     medians.append([float(np.median(n)) if n else None for n in numbers])
-                    able.append(line.kind != "oracle")
+                    able.append(line.kind != "oracle" and key == measure)
             for column in range(len(levels)):
                 mark_best(body, able, column + 1, [line_medians[column] for line_medians in medians])
             found.append(Table(header, body, f"{title}, {words}: median and range of the repeats"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from brtf.experiments import curves
 from brtf.experiments.contenders import CONTENDERS, OURS
-from brtf.experiments.lines import Loss, chosen
+from brtf.experiments.lines import Loss, chosen, n_draws
 from brtf.experiments.runs import Case, Inputs, Measured, Row, Rows
 from brtf.experiments.synthetic import ORACLE, measure_method
 from brtf.report.document import Section, Verdict
@@ -60,16 +60,15 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
 
 def render(rows: Sequence[Row], store: Rows) -> Section:
     """Charts, tables, and what they say about the paper's claims."""
-    n_repeats = len({row.settings["seed"] for row in rows})
     lost = [entry for entry in losses(rows) if entry.measure == "RRSE"]
     return Section(
         "fig2",
         "Fig. 2: outliers in a complete tensor",
         [
             "A 30 × 30 × 30 tensor of rank 3, noise of variance 0.01, and outliers uniform on (−H, H) added to a "
-            f"share of the entries. {n_repeats} draw(s) for each condition. The charts show methods with a parameter "
-            "as the truth tuned it, as in the paper; the tables also show them tuned by entries that they were not "
-            "shown. The paper prints no numbers for its curves.",
+            f"share of the entries. Each condition is measured on {n_draws(rows)}. The charts show methods with a "
+            "parameter as the truth tuned it, as in the paper; the tables also show them tuned by entries that they "
+            "were not shown. The paper prints no numbers for its curves.",
         ],
         [curves.best_cells(rows, len(lost)), *(curves.against_oracle(rows, method) for method in OURS), *_claims(rows)],
         curves.figures("fig2", rows, "outliers", "outliers"),

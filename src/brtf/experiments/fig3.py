@@ -9,7 +9,7 @@ from brtf.baselines import describe
 from brtf.experiments import curves
 from brtf.experiments.contenders import CONTENDERS, OURS
 from brtf.experiments.fig2 import GRIDS, MAGNITUDES, N_REPEATS, QUICK_GRIDS
-from brtf.experiments.lines import Loss
+from brtf.experiments.lines import Loss, n_draws
 from brtf.experiments.runs import Case, Inputs, Measured, Row, Rows
 from brtf.experiments.synthetic import ORACLE, measure_method
 from brtf.report.document import Section, Verdict
@@ -51,7 +51,6 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
 
 def render(rows: Sequence[Row], store: Rows) -> Section:
     """Charts, tables, and what they say about the paper's claims."""
-    n_repeats = len({row.settings["seed"] for row in rows})
     lost = [entry for entry in losses(rows) if entry.measure == "RRSE"]
     diverged = {
         CONTENDERS[method].label: sum(value > 1 for value in curves.medians_of(rows, method, "rrse", "honest"))
@@ -68,8 +67,8 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         "Fig. 3: missing entries and a tenth of outliers",
         [
             "The same tensor with 10 % of outliers, of which ever fewer entries are observed; methods that know "
-            f"missing entries. {n_repeats} draw(s) for each condition. Ours and MGPCP start from rank 10, as in the "
-            "paper.",
+            f"missing entries. Each condition is measured on {n_draws(rows)}. Ours and MGPCP start from rank 10, as "
+            "in the paper.",
         ],
         [
             curves.best_cells(rows, len(lost)),

@@ -12,6 +12,8 @@ from brtf.experiments.runs import Picture, Row
 from brtf.extras import require
 
 STYLES = {"ours": "ours", "robust": "robust", "least squares": "least", "oracle": "oracle"}
+LARGEST = 2.0
+"""Error at which charts end: above 1 less than nothing was recovered."""
 LABEL_HEIGHT = 13.0
 """Room that the name of a line needs, in units of the drawing."""
 
@@ -28,7 +30,7 @@ def error_chart(
 ) -> str:
     """Medians of a measure along one setting, a line per method, named at its end; ours with the range of repeats.
 
-    The scale is logarithmic and ends at 2: an error above means that less than nothing was recovered.
+    The scale is logarithmic; what is beyond its end is named so.
     """
     from brtf.report.svg import Chart, Scale
 
@@ -41,9 +43,9 @@ def error_chart(
             medians[line] = [float(np.median(cell)) if cell else np.nan for cell in cells]
             ranges[line] = [(min(cell), max(cell)) if cell else (np.nan, np.nan) for cell in cells]
     lowest = min(low for cell in ranges.values() for low, _ in cell if np.isfinite(low))
-    room = 0.62 * (levels[-1] - levels[0])
+    room = 0.55 * (levels[-1] - levels[0])
     x = Scale(levels[0] - 0.02 * room, levels[-1] + room)
-    y = Scale(0.85 * lowest, 2.0, "log")
+    y = Scale(0.85 * lowest, LARGEST, "log")
     ticks = [tick for tick in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0) if tick >= y.low]
     chart = Chart(
         x,
@@ -60,16 +62,15 @@ def error_chart(
         style = "paper" if line.method == "brtf-paper" else STYLES[line.kind]
         if line.kind == "ours":
             low, high = zip(*ranges[line], strict=True)
-            chart.band(levels, np.nan_to_num(low, nan=2.0), np.nan_to_num(high, nan=2.0), "band ours")
+            chart.band(levels, np.nan_to_num(low, nan=LARGEST), np.nan_to_num(high, nan=LARGEST), "band ours")
         chart.line(levels, course, f"line {style}")
-    ends = sorted(medians, key=lambda line: -medians[line][-1] if np.isfinite(medians[line][-1]) else -np.inf)
-    places = _spread_out([float(chart.at_y(medians[line][-1])) for line in ends], chart.top, chart.bottom)
+    last = {line: next(value for value in reversed(course) if np.isfinite(value)) for line, course in medians.items()}
+    ends = sorted(last, key=lambda line: -last[line])
+    places = _spread_out([float(chart.at_y(last[line])) for line in ends], chart.top, chart.bottom)
     for line, place in zip(ends, places, strict=True):
-        end = medians[line][-1]
-        words = ("oracle" if line.kind == "oracle" else line.label.removesuffix(", tuned by the truth")) + (
-            "" if end <= 2 else " (beyond)"
-        )
-        chart.note(words, levels[-1] + 0.03 * room, end, dy=place - float(chart.at_y(end)) + 4)
+        words = "oracle" if line.kind == "oracle" else line.label.removesuffix(", tuned by the truth")
+        words += " (beyond)" if last[line] > y.high else ""
+        chart.note(words, levels[-1] + 0.03 * room, last[line], dy=place - float(chart.at_y(last[line])) + 4)
     return str(chart.markup())
 
 

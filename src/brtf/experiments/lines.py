@@ -62,6 +62,16 @@ def chosen(rows: Sequence[Row], **where: Any) -> list[Row]:
     return [row for row in rows if all(row.settings.get(name) == value for name, value in where.items())]
 
 
+def n_draws(rows: Sequence[Row]) -> str:
+    """On how many draws of the data methods were measured, in words."""
+    seeds: dict[str, set[int]] = {}
+    for row in rows:
+        seeds.setdefault(row.settings["method"], set()).add(row.settings["seed"])
+    fewest, most = (pick(map(len, seeds.values())) for pick in (min, max))
+    words = "1 draw" if most == 1 else f"{most} draws"
+    return words if fewest == most else f"{words}, the slowest methods on {fewest}"
+
+
 def values(rows: Sequence[Row], line: Line, measure: str) -> list[float]:
     """A number of the line's fits in these rows, where there is one."""
     found = [

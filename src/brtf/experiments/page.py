@@ -108,5 +108,5 @@ def _not_best(losses: Sequence[Loss]) -> Section:
         else Verdict("There is no such cell.", "good")
     )
     header = ("", "measure", "BRTF, calibrated", "best", "by", "why")
-    tables = [Table(header, body)] if losses else []
+    tables = [Table(header, body, n_wordy=2)] if losses else []
     return Section("not-best", "Where BRTF is not the best", (), [words], (), tables)

@@ -15,6 +15,7 @@ import signal
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -220,7 +221,9 @@ def _serve(line: Connection) -> None:
             case, inputs = line.recv()
         except EOFError:
             return
-        line.send(attempt(case, inputs))
+        outcome = attempt(case, inputs)
+        with suppress(BrokenPipeError):  # nobody waits any more
+            line.send(outcome)
 
 
 def attempt(case: Case, inputs: Inputs) -> tuple[Measured | str, float]:

@@ -34,11 +34,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: a header, rows that begin with a name, and a caption."""
+    """A table: a header, rows that begin with a name, a caption, and how many columns at the end hold words."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     caption: str = ""
+    n_wordy: int = 0
 
 
 @dataclass(frozen=True)
