@@ -100,7 +100,10 @@ def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> 
         return tuple(default)
     if given.strip() == "all":
         return tuple(known)
-    return tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    chosen = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    if not chosen:
+        raise ValueError(f"--methods must name methods, such as brtf,horpca, or be all; got {given!r}.")
+    return chosen
 
 
 def _page(rows: Sequence[Mapping[str, Any]], observations: Observations, hold_out: float, name: str) -> Document:

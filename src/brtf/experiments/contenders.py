@@ -56,7 +56,7 @@ CONTENDERS = {
     "cp-ard": Contender("CP-ARD", "least squares"),
     "tucker-ard": Contender("Tucker-ARD", "least squares"),
     "cpwopt": Contender("CPWOPT", "least squares", "rank", {"n_starts": 1}),
-    "cpnls": Contender("CPNLS", "least squares", "rank", {"n_starts": 3}),
+    "cpnls": Contender("CPNLS", "least squares", "rank", {"n_starts": 2, "max_sweeps": 50}),
     "mgpcp": Contender("MGPCP", "least squares"),
     "bcpf": Contender("BCPF (BRTF without outliers)", "least squares"),
 }

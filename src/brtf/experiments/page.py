@@ -68,7 +68,7 @@ def _is_enough(name: str, rows: Sequence[Row]) -> bool:
 def _notes(quick: bool, absent: dict[str, int], failed: Sequence[Row]) -> list[str]:
     how = (
         "This is a quick run: one draw of everything, few conditions and short lists of values to tune over; "
-        f"`{COMMAND} --full` takes its time."
+        f"{COMMAND} --full takes its time."
         if quick
         else "This is a full run."
     )
@@ -103,7 +103,7 @@ def _not_best(losses: Sequence[Loss]) -> Section:
         for entry in losses
     ]
     words = (
-        Verdict(f"{len(losses)} cells, methods tuned by the truth among those that win.", "bad")
+        Verdict(f"Cells: {len(losses)}, methods tuned by the truth among those that win.", "bad")
         if losses
         else Verdict("There is no such cell.", "good")
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,26 @@ SIZES = {True: (36, 48, 40), False: (48, 64, 60)}
 """Height, width and frames of the generated clip, quick and full."""
 
 
+@dataclass(frozen=True, eq=False)
+class Parted:
+    """A clip parted in two.
+
+    Attributes
+    ----------
+    background : levels (pixels, colours, frames), or grey ones (pixels, frames)
+    foreground : size of the outliers in levels, (pixels, frames)
+    score, decided : what tells foreground from background, and the method's own decision, (pixels, frames)
+    rank, seconds : of the fit
+    """
+
+    background: Array
+    foreground: Array
+    score: Array
+    decided: Mask
+    rank: Any
+    seconds: float
+
+
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
     """The clip itself and every method on it, complete and with missing pixels."""
     source = source_of("clip", inputs)
@@ -72,29 +92,27 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         clip = read_clip(inputs["clip"], drop=settings["missing"], seed=settings["seed"])
     if settings["method"] == "data":
         return _describe(clip, truth)
-    started = time.perf_counter()
     if settings["method"] in OURS:
-        background, foreground, score, decided, rank = _ours(clip, **OURS[settings["method"]])
+        found = _ours(clip, **OURS[settings["method"]])
     else:
-        background, foreground, rank = _baseline(clip, settings["method"], settings["seed"])
-        score, decided = foreground, foreground > 0
-    numbers: dict[str, Any] = {"seconds": time.perf_counter() - started, "rank": rank}
+        found = _baseline(clip, settings["method"], settings["seed"])
+    numbers: dict[str, Any] = {"seconds": found.seconds, "rank": found.rank}
     if truth is not None:
         alive = ~truth.dead
-        true_background = truth.background if background.ndim == 3 else grey(truth.background)
+        true_background = truth.background if found.background.ndim == 3 else grey(truth.background)
         seen = np.isfinite(clip.values[:, 0])
         ignore = ~seen | truth.dead[:, None]
-        numbers["background_error"] = rrse(background[alive], true_background[alive])
-        numbers["f_told"] = best_f_measure(score, truth.foreground_mask, ignore=ignore)[0]
+        numbers["background_error"] = rrse(found.background[alive], true_background[alive])
+        numbers["f_told"] = best_f_measure(found.score, truth.foreground_mask, ignore=ignore)[0]
         if settings["method"] in (*OURS, "decolor"):  # the others leave the threshold to whoever looks at them
-            numbers["f_own"] = f_measure(decided, truth.foreground_mask, ignore=ignore)
+            numbers["f_own"] = f_measure(found.decided, truth.foreground_mask, ignore=ignore)
         if settings["method"] in OURS:
-            probability = np.where(seen, score, np.nan).reshape(clip.height, clip.width, -1)
-            whole = smooth_mask(probability).reshape(score.shape)
+            probability = np.where(seen, found.score, np.nan).reshape(clip.height, clip.width, -1)
+            whole = smooth_mask(probability).reshape(seen.shape)
             numbers["f_objects"] = f_measure(
                 whole, truth.foreground_mask, ignore=truth.dead[:, None] & np.ones_like(seen)
             )
-    return Measured(numbers, _pictures(clip, background, foreground))
+    return Measured(numbers, _pictures(clip, found.background, found.foreground))
 
 
 def grey(values: Array) -> Array:
@@ -107,26 +125,28 @@ def shown_frames(n_frames: int) -> list[int]:
     return [int(share * (n_frames - 1)) for share in SHOWN]
 
 
-def _ours(clip: Clip, **options: Any) -> tuple[Array, Array, Array, Mask, int]:
-    """Background, size of the outliers, probability and decision per pixel of each frame, and the rank."""
+def _ours(clip: Clip, **options: Any) -> Parted:
+    """The clip as one of ours parts it, the score being the probability of an outlier."""
     if "inference" not in options:
         options |= {"max_rank": max(2, clip.n_channels), "outlier_modes": None if clip.tensor.ndim == 2 else (1,)}
     model = BRTF(random_state=0, **options).fit(clip.tensor)
     probability = np.nan_to_num(foreground_probability(model, clip).reshape(-1, clip.n_frames))
     size = _size(np.nan_to_num(model.outliers()))
-    return model.low_rank(), size, probability, probability > 0.5, model.rank_
+    seconds = model.result_.seconds
+    return Parted(model.low_rank(), size, probability, probability > 0.5, model.rank_, seconds)
 
 
-def _baseline(clip: Clip, method: str, seed: int) -> tuple[Array, Array, Any]:
-    """Background, size of the outliers per pixel of each frame, and the rank."""
+def _baseline(clip: Clip, method: str, seed: int) -> Parted:
+    """The clip as another method parts it, the score being the size of an outlier; seconds are those of one fit."""
     parameter, grid, told = BASELINES[method]
     if method == "decolor":
         told = told | {"frame_shape": (clip.height, clip.width)}
     levels = clip.tensor.astype(np.float64) if method == "horpca" else grey(clip.values.astype(np.float64))
     tried = trials(method, levels / 255.0, parameter, grid, seed=seed, **told)
-    found = tried[honest(tried)].found
-    outliers = np.zeros(levels.shape) if found.outliers is None else found.outliers
-    return 255.0 * found.low_rank, 255.0 * _size(outliers), found.rank
+    trial = tried[honest(tried)]
+    outliers = np.zeros(levels.shape) if trial.found.outliers is None else trial.found.outliers
+    size = 255.0 * _size(outliers)
+    return Parted(255.0 * trial.found.low_rank, size, size, size > 0, trial.found.rank, trial.seconds)
 
 
 def _size(outliers: Array) -> Array:
@@ -204,10 +224,10 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         [
             clip,
             "Matrix methods see grey levels, HORPCA and ours the colours. Ranks and weights of the others are chosen "
-            "by pixels that they were not shown. Ours is called as `brtf video` does it (a noise level per pixel, "
+            "by pixels that they were not shown. Ours is called as brtf video does it (a noise level per pixel, "
             "outliers shared by the colours), and as in the paper from rank 10. F is that of the foreground over "
             "observed pixels: by the method’s own decision where it makes one, by the threshold on |S| that is best "
-            "in hindsight, and for ours of whole objects over all pixels, as `brtf video --clean` finds them. "
+            "in hindsight, and for ours of whole objects over all pixels, as brtf video --clean finds them. "
             "Missing pixels lose all colours.",
         ],
         _verdicts(rows) if generated else [],
@@ -228,7 +248,7 @@ def _table(rows: Sequence[Row], words: str) -> Table:
         rank = Cell(rank_text(found["rank"])) if "rank" in found else NONE
         seconds = Cell(number(found["seconds"], 2)) if "seconds" in found else NONE
         body.append([Cell(LABELS[row.settings["method"]]), *cells, rank, seconds])
-    for column, name in enumerate(MEASURES, start=1):
+    for column, name in enumerate(("background_error", "f_own", "f_told"), start=1):
         numbers = [(row.numbers or {}).get(name) for row in shown]
         mark_best(body, [True] * len(body), column, numbers, largest=name != "background_error")
     return Table(("", *MEASURES.values(), "rank", "seconds"), body, words[0].upper() + words[1:])
@@ -275,6 +295,14 @@ def _verdicts(rows: Sequence[Row]) -> list[Verdict]:
                 "good" if better else "bad",
             )
         )
+        if ours["f_objects"] < ours["f_own"]:
+            found.append(
+                Verdict(
+                    f"Joining pixels to whole objects there lowers F from {number(ours['f_own'], 3)} to "
+                    f"{number(ours['f_objects'], 3)}: too few neighbours are left to tell an object by.",
+                    "bad",
+                )
+            )
         if "brtf-paper" in numbers:
             theirs = numbers["brtf-paper"]
             found.append(
