@@ -175,6 +175,13 @@ class TestFailures:
         rows.write(case, "took longer than 7 s", 7.0)
         assert "took longer than 7 s" in Page(document.html(page.page(cases, rows, quick=True), "1")).text
 
+    def test_a_page_of_nothing_but_failures_is_a_page(self, tmp_path):
+        cases, rows = fill(tmp_path, EXPERIMENTS[:4])
+        for case in cases:
+            rows.write(case, "no luck", 1.0)
+        found = page.page(cases, rows, quick=True)
+        assert "no luck" in Page(document.html(found, "1")).text
+
 
 class TestPage:
     def test_has_every_experiment_method_and_number(self, whole):
@@ -243,9 +250,13 @@ class TestPage:
 
     def test_of_a_run_that_was_cut_short_counts_what_is_left(self, tmp_path):
         cases, rows = fill(tmp_path)
+        later = replace(cases[-1], settings={**cases[-1].settings, "seed": 1})
+        found = page.page([*cases, later], rows, quick=True)
+        assert "1 of fig2 rows are to come" in " ".join(found.notes)
+        assert found.sections[0].tables
         rows.path(cases[-1]).unlink()
-        text = " ".join(page.page(cases, rows, quick=True).notes)
-        assert "1 of fig2 rows are to come" in text
+        found = page.page(cases, rows, quick=True)
+        assert "Not measured yet" in found.sections[0].about[0]
 
     def test_in_markdown_brings_its_pictures(self, whole, tmp_path):
         text = document.markdown(whole, tmp_path, "shown")
@@ -366,7 +377,7 @@ class TestCommand:
     def test_measures_writes_and_goes_on(self, tmp_path, monkeypatch):
         monkeypatch.setattr(fig2, "plan", lambda quick, seed, inputs: CASES[:2])
         arguments = ("fig2", "--out", tmp_path / "out", "--markdown", tmp_path / "page.md")
-        monkeypatch.setattr(page, "_is_enough", lambda name, rows: False)  # two methods make no figure
+        monkeypatch.setattr(page, "_has_a_repeat", lambda cases, rows: False)  # two methods make no figure
         outcome = run(*arguments)
         assert outcome.exit_code == 0, outcome.output
         assert "0 of 2 rows are there, 2 are left." in outcome.stderr

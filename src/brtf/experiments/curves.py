@@ -90,25 +90,32 @@ def losses(
     return found
 
 
-def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "told") -> list[float]:
-    """The median of every condition that these rows hold, for one method."""
-    line = next((line for line in shown_lines(rows) if line.method == method and line.column == column), None)
-    line = line or next(line for line in shown_lines(rows) if line.method == method)
-    conditions = {(row.settings["magnitude"], row.settings.get("missing"), row.settings["outliers"]) for row in rows}
-    found = []
-    for magnitude, missing, outliers in sorted(conditions, key=str):
-        numbers = values(
-            [
-                r
-                for r in rows
-                if (r.settings["magnitude"], r.settings.get("missing"), r.settings["outliers"])
-                == (magnitude, missing, outliers)
-            ],
-            line,
-            measure,
-        )
-        found += [float(np.median(numbers))] if numbers else []
+Condition = tuple[str, float, float]
+"""Magnitude, share of outliers and share of missing entries."""
+
+
+def _condition(row: Row) -> Condition:
+    return row.settings["magnitude"], row.settings["outliers"], row.settings.get("missing", 0.0)
+
+
+def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "told") -> dict[Condition, float]:
+    """The median of every condition on which a method was measured; without tuning both columns are the same."""
+    mine = [line for line in shown_lines(rows) if line.method == method]
+    if not mine:
+        return {}
+    line = next((line for line in mine if line.column == column), mine[0])
+    found = {}
+    for condition in dict.fromkeys(map(_condition, rows)):
+        numbers = values([row for row in rows if _condition(row) == condition], line, measure)
+        if numbers:
+            found[condition] = float(np.median(numbers))
     return found
+
+
+def ratios(rows: Sequence[Row], method: str, other: str) -> list[float]:
+    """RRSE of one method over that of another, both as the truth tuned them, where both were measured."""
+    mine, theirs = medians_of(rows, method, "rrse"), medians_of(rows, other, "rrse")
+    return [mine[condition] / theirs[condition] for condition in mine if condition in theirs]
 
 
 def share_of_right_ranks(rows: Sequence[Row], method: str) -> tuple[int, int]:
@@ -119,13 +126,14 @@ def share_of_right_ranks(rows: Sequence[Row], method: str) -> tuple[int, int]:
 
 def against_oracle(rows: Sequence[Row], method: str) -> Verdict:
     """How far a method's medians are from the oracle's, and how often it found the rank."""
-    own, best = medians_of(rows, method, "rrse"), medians_of(rows, ORACLE, "rrse")
-    ratios = np.array(own) / np.array(best)
+    found = ratios(rows, method, ORACLE)
+    if not found:
+        return Verdict(f"{CONTENDERS[method].label}: nothing to compare, every fit failed.", "bad")
     right, n_fits = share_of_right_ranks(rows, method)
-    near = bool(ratios.max() < 1.25 and right == n_fits)
+    near = max(found) < 1.25 and right == n_fits
     return Verdict(
-        f"{CONTENDERS[method].label}: RRSE is {np.median(ratios):.2f} times that of least squares that knows rank and "
-        f"outliers (worst condition {ratios.max():.2f} times); the rank is right in {right} of {n_fits} fits.",
+        f"{CONTENDERS[method].label}: RRSE is {np.median(found):.2f} times that of least squares that knows rank and "
+        f"outliers (worst condition {max(found):.2f} times); the rank is right in {right} of {n_fits} fits.",
         "good" if near else "bad",
     )
 

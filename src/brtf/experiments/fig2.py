@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,10 +94,7 @@ def _reason(row: Row, who: str, factor: float) -> str:
 def _claims(rows: Sequence[Row]) -> list[Verdict]:
     """The paper's other sentences about the figure, held against the rows."""
     most = max(row.settings["outliers"] for row in rows)
-    growth = {}
-    for method in ("brtf", "brtf-paper", ORACLE):
-        least, worst = (curves.medians_of(chosen(rows, outliers=level), method, "rrse") for level in (0.0, most))
-        growth[method] = max(np.array(worst) / np.array(least))
+    growth = {method: _growth(rows, method, most) for method in ("brtf", "brtf-paper", ORACLE)}
     steady = Verdict(
         f"The paper says that BRTF is unaffected by the percentage of outliers. From none to {100 * most:g} %, RRSE "
         f"grows by a factor of {growth['brtf']:.2f} with calibrated inference, {growth['brtf-paper']:.2g} with the "
@@ -106,8 +104,7 @@ def _claims(rows: Sequence[Row]) -> list[Verdict]:
     ratios = {}
     for magnitude in MAGNITUDES:
         some = [row for row in chosen(rows, magnitude=magnitude) if row.settings["outliers"] > 0]
-        own, squares = (np.array(curves.medians_of(some, method, "rrse")) for method in ("horpca", "cp-als"))
-        ratios[magnitude] = float(np.median(own / squares))
+        ratios[magnitude] = float(np.median(curves.ratios(some, "horpca", "cp-als") or [math.nan]))
     horpca = Verdict(
         "The paper says that HORPCA is robust to outliers far beyond the signal and poor within its range. Tuned by "
         f"the truth, its error is {ratios['10std']:.2f} times that of CP-ALS for the first and {ratios['max']:.2f} "
@@ -115,3 +112,14 @@ def _claims(rows: Sequence[Row]) -> list[Verdict]:
         "good" if ratios["10std"] < 1 < ratios["max"] else "",
     )
     return [steady, horpca]
+
+
+def _growth(rows: Sequence[Row], method: str, most: float) -> float:
+    """By what factor the median RRSE grows from no outliers to the most, for the magnitude where it grows more."""
+    medians = curves.medians_of(rows, method, "rrse")
+    grown = [
+        medians[magnitude, most, 0.0] / medians[magnitude, 0.0, 0.0]
+        for magnitude in MAGNITUDES
+        if {(magnitude, most, 0.0), (magnitude, 0.0, 0.0)} <= medians.keys()
+    ]
+    return max(grown, default=math.nan)

@@ -53,7 +53,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     """Charts, tables, and what they say about the paper's claims."""
     lost = [entry for entry in losses(rows) if entry.measure == "RRSE"]
     diverged = {
-        CONTENDERS[method].label: sum(value > 1 for value in curves.medians_of(rows, method, "rrse", "honest"))
+        CONTENDERS[method].label: sum(value > 1 for value in curves.medians_of(rows, method, "rrse", "honest").values())
         for method in METHODS
     }
     n_conditions = len(curves.medians_of(rows, "brtf", "rrse"))

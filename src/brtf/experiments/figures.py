@@ -42,7 +42,7 @@ def error_chart(
         if any(cells):
             medians[line] = [float(np.median(cell)) if cell else np.nan for cell in cells]
             ranges[line] = [(min(cell), max(cell)) if cell else (np.nan, np.nan) for cell in cells]
-    lowest = min(low for cell in ranges.values() for low, _ in cell if np.isfinite(low))
+    lowest = min((low for cell in ranges.values() for low, _ in cell if np.isfinite(low)), default=0.01)
     room = 0.55 * (levels[-1] - levels[0])
     x = Scale(levels[0] - 0.02 * room, levels[-1] + room)
     y = Scale(0.85 * lowest, LARGEST, "log")

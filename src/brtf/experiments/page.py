@@ -26,20 +26,21 @@ def plan(names: Sequence[str], *, quick: bool, seed: int, inputs: Inputs) -> lis
 def page(cases: Iterable[Case], rows: Rows, *, quick: bool) -> Document:
     """The page of the rows that are there; what is still missing is counted and named."""
     found: dict[str, list[Row]] = {}
-    wanted: dict[str, int] = {}
+    wanted: dict[str, list[Case]] = {}
     for case in cases:
-        wanted[case.experiment] = wanted.get(case.experiment, 0) + 1
+        wanted.setdefault(case.experiment, []).append(case)
         row = rows.read(case)
         if row is not None:
             found.setdefault(case.experiment, []).append(row)
     sections, losses = [], []
-    for name in wanted:
-        if _is_enough(name, found.get(name, [])):
+    for name, planned in wanted.items():
+        if _has_a_repeat(planned, rows):
             sections.append(_module(name).render(found[name], rows))
             losses += _module(name).losses(found[name])
         else:
-            sections.append(Section(name, name, ["Not measured yet: too few rows are there."]))
-    absent = {name: n - len(found.get(name, [])) for name, n in wanted.items() if n > len(found.get(name, []))}
+            sections.append(Section(name, name, ["Not measured yet: its first repeat is not complete."]))
+    left = {name: len(planned) - len(found.get(name, [])) for name, planned in wanted.items()}
+    absent = {name: n for name, n in left.items() if n}
     failed = [row for some in found.values() for row in some if row.error]
     return Document(
         "The paper’s experiments, run again",
@@ -55,14 +56,10 @@ def _module(name: str) -> Any:
     return import_module(f"brtf.experiments.{name}")
 
 
-def _is_enough(name: str, rows: Sequence[Row]) -> bool:
-    """Whether a section can be made: one repeat of everything, failures included."""
-    if not rows:
-        return False
-    first = min(row.settings["seed"] for row in rows)
-    planned = {row.settings.get("method") for row in rows}
-    some = [row for row in rows if row.settings["seed"] == first]
-    return {row.settings.get("method") for row in some} == planned and any(row.numbers for row in some)
+def _has_a_repeat(cases: Sequence[Case], rows: Rows) -> bool:
+    """Whether a section can be made: every case of the first repeat has its row, failures included."""
+    first = min(case.settings["seed"] for case in cases)
+    return all(rows.read(case) is not None for case in cases if case.settings["seed"] == first)
 
 
 def _notes(quick: bool, absent: dict[str, int], failed: Sequence[Row]) -> list[str]:
