@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,6 +171,23 @@ class TestFailures:
             row = rows.write(CASES[0], *worker.measure(CASES[0], {}))
             assert "process ended" in row.error
             assert worker.measure(CASES[0], {})[0].numbers["told"]["rrse"] < 0.02  # the next case has a new process
+
+    @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc which processes run")
+    def test_no_process_outlives_the_one_that_started_it(self):
+        busy = {**CASES[0].settings, "method": "mgpcp", "params": {"n_sweeps": 10**6}}  # hours
+        code = (
+            "import os, time; from brtf.experiments import runs\n"
+            "if __name__ == '__main__':\n"
+            "    worker = runs.Worker(60.0); line = worker._begin()\n"
+            f"    line.send((runs.Case('fig2', {busy!r}), {{}}))\n"
+            "    print(worker._process.pid, flush=True); time.sleep(4); os.kill(os.getpid(), 9)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+        status = Path(f"/proc/{int(done.stdout)}/stat")
+        deadline = time.monotonic() + 20.0
+        while (running := status.exists() and ") Z" not in status.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not running
 
     def test_the_page_names_what_failed(self, tmp_path):
         cases, rows = fill(tmp_path)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import os
 import re
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -214,8 +216,12 @@ class Worker:
 
 
 def _serve(line: Connection) -> None:
-    """Measure what comes down the line until it is closed. An interrupt is the other end's to act on."""
+    """Measure what comes down the line until it is closed. An interrupt is the other end's to act on.
+
+    Where the other end is killed, nobody is left to end this process: it watches for that itself.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     while True:
         try:
             case, inputs = line.recv()
@@ -224,6 +230,13 @@ def _serve(line: Connection) -> None:
         outcome = attempt(case, inputs)
         with suppress(BrokenPipeError):  # nobody waits any more
             line.send(outcome)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def attempt(case: Case, inputs: Inputs) -> tuple[Measured | str, float]:
