@@ -257,7 +257,7 @@ class TestPage:
 
         before = lost()
         assert not [line for line in before if line[0].startswith("Fig. 2")]
-        wanted = {"outliers": 0.4, "magnitude": "max", "method": "huber"}
+        wanted = {"outliers": 0.4, "magnitude": "max", "method": "cpwopt"}
         case = next(
             case for case in cases if case.experiment == "fig2" and wanted.items() <= dict(case.settings).items()
         )
@@ -265,7 +265,7 @@ class TestPage:
         better["told"] = better["told"] | {"rrse": 0.005}
         rows.write(case, runs.Measured(better), 1.0)
         (new,) = [line for line in lost() if line not in before]
-        assert new[:5] == ["Fig. 2, 40 % outliers, H = max", "RRSE", "0.011", "0.005", "Huber CP, tuned by the truth"]
+        assert new[:5] == ["Fig. 2, 40 % outliers, H = max", "RRSE", "0.011", "0.005", "CPWOPT, tuned by the truth"]
         assert new[5]
 
     def test_of_a_run_that_was_cut_short_counts_what_is_left(self, tmp_path):

@@ -50,7 +50,7 @@ CONTENDERS = {
     "brtf": Contender("BRTF, calibrated", "ours"),
     "brtf-paper": Contender("BRTF, as in the paper", "ours", options={"inference": "paper"}),
     "horpca": Contender("HORPCA", "robust", "sparsity", {"tol": 1e-4}),
-    "huber": Contender("Huber CP", "robust", "rank", {"n_starts": 1}),
+    "huber": Contender("Huber CP", "robust", options={"n_starts": 3}),
     "cp-als": Contender("CP-ALS", "least squares", "rank", {"n_starts": 1}),
     "hosvd": Contender("HOSVD", "least squares", "ranks"),
     "cp-ard": Contender("CP-ARD", "least squares"),

@@ -22,7 +22,6 @@ MAX_RANK = 30
 """Where the search for the rank starts from, max I_n as in the paper."""
 GRIDS = {
     "horpca": (0.25, 0.5, 0.75, 1.0, 2.0, 4.0),
-    "huber": (2, 3, 4),
     "cp-als": (1, 2, 3, 4, 5),
     "hosvd": (1, 2, 3, 4, 5),
     "cpwopt": (2, 3, 4),
@@ -44,7 +43,7 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
                 "method": method,
                 "seed": seed + repeat,
                 "grid": list((QUICK_GRIDS if quick else GRIDS).get(method, ())),
-                "params": {"max_rank": MAX_RANK} if method in (*OURS, "cp-ard", "bcpf") else {},
+                "params": {"max_rank": MAX_RANK} if method in (*OURS, "cp-ard", "bcpf", "huber") else {},
             },
         )
         for repeat in range(n_repeats)

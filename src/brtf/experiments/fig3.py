@@ -34,7 +34,7 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
                 "method": method,
                 "seed": seed + repeat,
                 "grid": list((QUICK_GRIDS if quick else GRIDS).get(method, ())),
-                "params": {"max_rank": MAX_RANK} if method in (*OURS, "mgpcp", "bcpf") else {},
+                "params": {"max_rank": MAX_RANK} if method in (*OURS, "mgpcp", "bcpf", "huber") else {},
             },
         )
         for repeat in range(n_repeats)

@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.experiments.lines import Line, chosen, values
 from brtf.experiments.runs import Picture, Row
@@ -70,20 +71,18 @@ def error_chart(
     for line, place in zip(ends, places, strict=True):
         words = "oracle" if line.kind == "oracle" else line.label.removesuffix(", tuned by the truth")
         words += " (beyond)" if last[line] > y.high else ""
-        chart.note(words, levels[-1] + 0.03 * room, last[line], dy=place - float(chart.at_y(last[line])) + 4)
+        down = float(place - chart.at_y(last[line])) + 4
+        chart.note(words, levels[-1] + 0.03 * room, last[line], dy=down, style=f"note {STYLES[line.kind]}")
     return str(chart.markup())
 
 
-def _spread_out(places: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Heights from the top down, moved apart so that names do not cover each other."""
-    moved: list[float] = []
-    for place in places:
-        moved.append(max(place, moved[-1] + LABEL_HEIGHT if moved else top))
-    excess = max(0.0, moved[-1] - bottom) if moved else 0.0
-    for k in range(len(moved) - 1, -1, -1):
-        limit = bottom if k == len(moved) - 1 else moved[k + 1] - LABEL_HEIGHT
-        moved[k] = min(moved[k], limit) if excess else moved[k]
-    return moved
+def _spread_out(places: Sequence[float], top: float, bottom: float) -> NDArray[np.float64]:
+    """Heights from the top down, moved apart as little as it takes for names not to cover each other."""
+    from scipy.optimize import isotonic_regression
+
+    steps = LABEL_HEIGHT * np.arange(len(places))
+    moved = isotonic_regression(np.asarray(places) - steps).x
+    return np.asarray(np.clip(moved, top, max(top, bottom - LABEL_HEIGHT * (len(places) - 1))) + steps)
 
 
 def collage(columns: Mapping[str, Sequence[Picture | None]], row_names: Sequence[str], *, columns_wide: int) -> bytes:
