@@ -134,6 +134,10 @@ def mark_best(
                 table[k][column] = replace(table[k][column], mark="best")
 
 
+SEARCHES = "It is told what ours finds out: rank, noise and outliers, by trying starts and structures in one fit."
+"""Why a method may be quicker than ours."""
+
+
 def loss(
     where: str,
     measure: str,

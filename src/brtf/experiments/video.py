@@ -14,7 +14,7 @@ from brtf.datasets import ToyVideo, toy_video
 from brtf.estimator import BRTF
 from brtf.experiments.contenders import honest, trials
 from brtf.experiments.figures import collage
-from brtf.experiments.lines import NONE, Loss, chosen, loss, mark_best, rank_text
+from brtf.experiments.lines import NONE, SEARCHES, Loss, chosen, loss, mark_best, rank_text
 from brtf.experiments.runs import GENERATED, Case, Inputs, Measured, Picture, Row, Rows, source_of
 from brtf.foreground import foreground_probability, smooth_mask
 from brtf.metrics import best_f_measure, f_measure, rrse
@@ -328,9 +328,11 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
             for name, entry in numbers.items()
             if name in LABELS
         }
+        seconds = {LABELS[name]: entry["seconds"] for name, entry in numbers.items() if name in LABELS}
         found += [
             loss(f"Video, {words}", "background RRSE", backgrounds, LABELS["brtf"], _why_background),
             loss(f"Video, {words}", "F", f_measures, LABELS["brtf"], _why_foreground, largest=True),
+            loss(f"Video, {words}", "seconds", seconds, LABELS["brtf"], lambda who, factor: SEARCHES),
         ]
     return [entry for entry in found if entry]
 
