@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from brtf import cli
 from brtf.baselines import Recovery
 from brtf.datasets import paper_synthetic
-from brtf.experiments import EXPERIMENTS, contenders, fig2, page, portraits, published, runs, synthetic, video
-from brtf.experiments.faces import corrupt
+from brtf.experiments import EXPERIMENTS, contenders, faces, fig2, page, portraits, published, runs, synthetic, video
 from brtf.metrics import rrse
 from brtf.report import document
 from pages import Page
@@ -196,7 +195,7 @@ class TestFailures:
         assert "took longer than 7 s" in Page(document.html(page.page(cases, rows, quick=True), "1")).text
 
     def test_a_page_of_nothing_but_failures_is_a_page(self, tmp_path):
-        cases, rows = fill(tmp_path, EXPERIMENTS[:4])
+        cases, rows = fill(tmp_path, EXPERIMENTS)
         for case in cases:
             rows.write(case, "no luck", 1.0)
         found = page.page(cases, rows, quick=True)
@@ -234,9 +233,9 @@ class TestPage:
         assert "91 ± 10" in cells
 
     def test_does_not_set_generated_faces_beside_the_paper(self, whole):
-        faces = next(section for section in whole.sections if section.name == "faces")
-        assert not any("paper:" in name for name in faces.tables[0].header)
-        assert "stand-in" in faces.about[0]
+        shown = next(section for section in whole.sections if section.name == "faces")
+        assert not any("paper:" in name for name in shown.tables[0].header)
+        assert "stand-in" in shown.about[0]
 
     def test_sets_given_faces_beside_the_paper(self, tmp_path):
         path = tmp_path / "faces.npy"
@@ -334,7 +333,7 @@ class TestMeasures:
         assert clean.shape == (64, 3, 5, 4)
         assert clean.min() >= 0 and clean.max() <= 255
         np.testing.assert_array_equal(clean, portraits.portraits(8, 3, 4, seed=1))
-        noisy = corrupt(np.full((64, 30, 5, 4), 100.0), seed=0)
+        noisy = faces.corrupt(np.full((64, 30, 5, 4), 100.0), seed=0)
         assert np.mean((noisy == 0) | (noisy == 255)) == pytest.approx(0.1, abs=0.01)  # 38,400 pixels: ± 0.0015
         assert np.mean(noisy == 255) == pytest.approx(0.05, abs=0.01)
 
@@ -349,6 +348,13 @@ class TestMeasures:
         assert found.numbers["background_error"] < 0.1
         assert found.numbers["f_told"] > 0.5
         assert set(found.pictures) == {f"{part}-{k}" for part in ("background", "foreground") for k in range(2)}
+
+    def test_faces_of_the_wrong_shape_are_refused(self, tmp_path):
+        path = tmp_path / "faces.npy"
+        np.save(path, np.zeros((10, 2, 2, 2)))
+        case = faces.plan(True, 0, {"faces": str(path)})[0]
+        outcome, _ = runs.attempt(case, {"faces": str(path)})
+        assert "got shape (10, 2, 2, 2)" in outcome
 
 
 class TestPublished:
@@ -426,7 +432,15 @@ class TestCommand:
         assert "Not measured yet" in (tmp_path / "reproduction.html").read_text()
 
     @pytest.mark.parametrize(
-        "arguments", [("fig7",), ("--limit", "0"), ("--faces", "absent.npy"), ("--seed", "-1"), ("--out",)]
+        "arguments",
+        [
+            ("fig7",),
+            ("--limit", "0"),
+            ("--faces", "absent.npy"),
+            ("--clip", "absent.avi"),
+            ("--seed", "-1"),
+            ("--out",),
+        ],
     )
     def test_bad_arguments_are_one_line(self, tmp_path, monkeypatch, arguments):
         monkeypatch.chdir(tmp_path)

@@ -121,6 +121,7 @@ def _mosaic(faces: Array) -> Picture:
     return np.clip(np.rint(np.vstack(rows)), 0, 255).astype(np.uint8)
 
 
+TITLE = "Fig. 6 and Table 3: faces"
 LABELS = {"brtf-replacement": "BRTF, calibrated, values replaced"}
 """Of a method that the other experiments do not have: it knows that a hit pixel's value is gone."""
 
@@ -129,7 +130,9 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     """Pictures side by side and the table; the paper's numbers only beside faces that the user gave."""
     generated = rows[0].settings["source"] == GENERATED
     data = next(row for row in rows if row.settings["method"] == "data")
-    found = data.numbers or {}
+    if data.numbers is None:
+        return Section("faces", TITLE, [f"The faces could not be read: {data.error}"])
+    found = data.numbers
     shape = " × ".join(map(str, found["shape"]))
     noisy = f"Noisy, they have RRSE {number(found['rrse'], 3)} and PSNR {number(found['psnr'], 4)} dB."
     about = (
@@ -152,7 +155,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     picture = collage(columns, [""], columns_wide=-(-len(columns) // 2))
     return Section(
         "faces",
-        "Fig. 6 and Table 3: faces",
+        TITLE,
         [about, noise],
         _verdicts(rows),
         [Figure("faces", picture, "Two persons under two lights in five poses; what was tuned, tuned by the truth")],

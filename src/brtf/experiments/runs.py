@@ -155,6 +155,10 @@ def source_of(kind: str, inputs: Inputs) -> str:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     else:  # a folder of images or a pattern: names and sizes tell them apart
         parts = sorted(path.iterdir()) if path.is_dir() else sorted(path.parent.glob(path.name))
+        if not parts:
+            raise ValueError(
+                f"{kind} {path}: there is no such file, and no file in such a folder or of such a pattern."
+            )
         digest = hashlib.sha256(repr([(part.name, part.stat().st_size) for part in parts]).encode()).hexdigest()
     return f"{path.name} {digest[:8]}"
 
