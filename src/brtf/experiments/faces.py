@@ -23,7 +23,10 @@ from brtf.report.svg import number
 HIT = 0.1
 """Share of pixels that turn black or white, half of them each."""
 MAX_RANK = {True: 60, False: 300}
-SIZES = {True: (16, 8, 6), False: (32, 10, 10)}
+"""Where the search for the rank of given faces starts from, quick and full; 300 as in the paper."""
+MAX_RANK_DRAWN = {True: 60, False: 100}
+"""The same for generated ones, which are simpler: about thirty components are found."""
+SIZES = {True: (16, 8, 6), False: (32, 8, 8)}
 """Side of an image, persons and lights of the generated faces, quick and full; there are five poses."""
 METHODS = ("brtf", "brtf-replacement", "brtf-paper", "horpca", "cp-als", "tucker-ard", "hosvd")
 GRIDS = {
@@ -40,10 +43,11 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
     source = source_of("faces", inputs)
     data = {"source": source} | ({"size": list(SIZES[quick])} if source == GENERATED else {})
     grids = QUICK_GRIDS if quick else GRIDS
+    max_rank = (MAX_RANK_DRAWN if source == GENERATED else MAX_RANK)[quick]
     return [
         Case(
             "faces",
-            {**data, "method": method, "seed": seed, "grid": list(grids.get(method, ())), "max_rank": MAX_RANK[quick]},
+            {**data, "method": method, "seed": seed, "grid": list(grids.get(method, ())), "max_rank": max_rank},
         )
         for method in ("data", *METHODS)
     ]
