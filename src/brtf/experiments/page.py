@@ -74,8 +74,8 @@ def _notes(quick: bool, absent: dict[str, int], failed: Sequence[Row]) -> list[s
         "kept apart: tuned by the truth, as in the paper, and honestly, by a tenth of the observed entries that they "
         "were not shown. Green is the best of a column; the line of least squares that knows rank and outliers does "
         "not compete.",
-        f"{how} brtf {__version__}, Python {platform.python_version()}, one thread on a machine of {os.cpu_count()} "
-        "cores.",
+        f"{how} Written by {COMMAND}, brtf {__version__}, Python {platform.python_version()}; one thread on a machine "
+        f"of {os.cpu_count()} cores, with whatever else it had to do.",
     ]
     if absent:
         left = ", ".join(f"{n} of {name}" for name, n in absent.items())
