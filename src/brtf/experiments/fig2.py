@@ -10,7 +10,7 @@ import numpy as np
 
 from brtf.experiments import curves
 from brtf.experiments.contenders import CONTENDERS, OURS
-from brtf.experiments.lines import Loss, chosen, n_draws
+from brtf.experiments.lines import UNKNOWN, Loss, chosen, n_draws
 from brtf.experiments.runs import Case, Inputs, Measured, Row, Rows
 from brtf.experiments.synthetic import ORACLE, measure_method
 from brtf.report.document import Section, Verdict
@@ -87,7 +87,7 @@ def _reason(row: Row, who: str, factor: float) -> str:
             "Without outliers, least squares at the true rank is the maximum-likelihood fit, the oracle itself; ours "
             f"has to find out both, which costs {100 * (factor - 1):.2g} %."
         )
-    return "No reason is known." if factor > 1.05 else "The difference is within the spread of the repeats."
+    return UNKNOWN
 
 
 def _claims(rows: Sequence[Row]) -> list[Verdict]:

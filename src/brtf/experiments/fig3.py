@@ -9,7 +9,7 @@ from brtf.baselines import describe
 from brtf.experiments import curves
 from brtf.experiments.contenders import CONTENDERS, OURS
 from brtf.experiments.fig2 import GRIDS, MAGNITUDES, N_REPEATS, QUICK_GRIDS
-from brtf.experiments.lines import Loss, n_draws
+from brtf.experiments.lines import UNKNOWN, Loss, n_draws
 from brtf.experiments.runs import Case, Inputs, Measured, Row, Rows
 from brtf.experiments.synthetic import ORACLE, measure_method
 from brtf.report.document import Section, Verdict
@@ -59,8 +59,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     n_conditions = len(curves.medians_of(rows, "brtf", "rrse"))
     words = ", ".join(f"{name} in {n} of {n_conditions} conditions" for name, n in diverged.items() if n)
     worse = Verdict(
-        f"Without the truth to tune by, these end with an error above 1, worse than answering zero: {words}. Large "
-        "components that cancel where something was observed are free elsewhere."
+        f"Without the truth to tune by, these end with an error above 1, worse than answering zero: {words}."
     )
     return Section(
         "fig3",
@@ -82,15 +81,4 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
 
 def losses(rows: Sequence[Row]) -> list[Loss]:
     """The cells where ours is not the best."""
-    return curves.losses("Fig. 3", rows, "missing", "missing", _reason)
-
-
-def _reason(row: Row, who: str, factor: float) -> str:
-    if factor <= 1.05:
-        return "The difference is within the spread of the repeats."
-    if row.settings["missing"] >= 0.95:
-        return (
-            "Some 1,350 entries remain for 270 unknowns: whether a component is there is hardly decided, and the other "
-            "was told the rank."
-        )
-    return "No reason is known."
+    return curves.losses("Fig. 3", rows, "missing", "missing", lambda row, who, factor: UNKNOWN)

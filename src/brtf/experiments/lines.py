@@ -134,8 +134,10 @@ def mark_best(
                 table[k][column] = replace(table[k][column], mark="best")
 
 
-SEARCHES = "It is told what ours finds out: rank, noise and outliers, by trying starts and structures in one fit."
-"""Why a method may be quicker than ours."""
+SEARCHES = "One fit with its parameter given, or none to find; ours tries several starts and structures in a fit."
+"""What is different about a method that is quicker than ours; the seconds of tuning are not counted."""
+UNKNOWN = "Not looked into."
+"""What is said of a loss whose cause has not been established."""
 
 
 def loss(

@@ -13,6 +13,7 @@ from brtf.experiments.curves import OURS
 from brtf.experiments.lines import (
     NONE,
     SEARCHES,
+    UNKNOWN,
     Line,
     Loss,
     cell,
@@ -74,8 +75,8 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
 
 HEADER = ("", "rank", "RRSE", "FME", "FME, refitted", "sensitivity", "seconds")
 REASONS = (
-    ("rrse", "RRSE", "No reason is known."),
-    ("fme", "FME", "No reason is known."),
+    ("rrse", "RRSE", UNKNOWN),
+    ("fme", "FME", UNKNOWN),
     ("seconds", "seconds", SEARCHES),
 )
 """What competes, and why ours may lose."""
