@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle bench real video clean
+.PHONY: demo test test-slow lint docs pictures oracle bench reproduction real video clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -31,6 +31,10 @@ oracle: .venv/installed
 # Speed and memory against references measured in the same run (a few minutes; leave the machine alone meanwhile).
 bench: .venv/installed
 	$(BIN)/brtf bench --write docs/performance.md
+
+# The paper's tables and figures, all repeats (hours; stop it whenever you like, it goes on where it was).
+reproduction: .venv/installed
+	$(BIN)/brtf reproduce --full --markdown docs/reproduction.md
 
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed

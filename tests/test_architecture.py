@@ -66,8 +66,10 @@ ORDER = (
     "video",
     "foreground",
     "baselines",
+    "comparison",
     "__init__",
     "bench",
+    "experiments",
     "cli",
 )
 # Methods that only hand a result on to what describes it.

@@ -113,7 +113,7 @@ def evaluate(
             if options["random_state"] is None:
                 options["random_state"] = seed
             fitted = type(given)(**options).fit(shown)
-            rows.append({"model": name, "repeat": repeat, **_assess(fitted, held_out)})
+            rows.append({"model": name, "repeat": repeat, **assess(fitted, held_out)})
     return Evaluation(rows, hold_out, pattern, mode, seed)
 
 
@@ -180,7 +180,7 @@ def _named_models(model: BRTF | Mapping[str, BRTF] | None) -> dict[str, BRTF]:
     return {str(name): given for name, given in models.items()}
 
 
-def _assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
+def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
     """The numbers of a row that compare a fit with entries it has not seen."""
     coords = held_out.entry_coords()
     values = held_out.values.astype(np.float64)

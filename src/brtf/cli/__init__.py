@@ -23,8 +23,10 @@ COMMANDS = (
     "show",
     "report",
     "evaluate",
+    "compare",
     "bench",
     "video",
+    "reproduce",
 )
 
 

@@ -214,9 +214,9 @@ class Chart:
         self._add("image", "cells", href=address, x=self.left, y=self.top, preserveAspectRatio="none", **size)
         self._add("rect", "frame", x=self.left, y=self.top, **size)
 
-    def note(self, text: str, x: float, y: float, *, dy: float = 0.0) -> None:
+    def note(self, text: str, x: float, y: float, *, dy: float = 0.0, style: str = "note") -> None:
         """Words that begin at a place of the chart, moved down by ``dy``."""
-        self._text(text, float(self.at_x(x)), float(self.at_y(y)) + dy, "start", "note")
+        self._text(text, float(self.at_x(x)), float(self.at_y(y)) + dy, "start", style)
 
     def markup(self) -> Markup:
         """The chart as safe HTML: every text in it is escaped."""

@@ -1,0 +1,138 @@
+"""``brtf compare``: methods side by side on the user's own data."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from brtf.cli.options import chooses_model, json_option, out_option, read, reads_input, seed_option
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, written_text
+from brtf.evaluation import PATTERNS
+
+if TYPE_CHECKING:
+    from brtf.observations import Observations
+    from brtf.report.document import Document
+
+PAGE = "comparison.html"
+
+
+@click.command()
+@reads_input
+@click.option(
+    "--methods",
+    metavar="A,B,C",
+    help="Which methods, or all  [default: ours and a few quick ones that suit the data].",
+)
+@click.option("--rank", type=click.IntRange(min=1), help="Of methods that must be told one  [default: brtf's].")
+@chooses_model
+@click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
+@click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
+@click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often to draw what is hidden."
+)
+@seed_option
+@out_option
+@json_option
+def compare(
+    source: Path,
+    mask: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    methods: str | None,
+    rank: int | None,
+    repeats: int,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+    model_options: dict[str, Any],
+    **how: Any,
+) -> int:
+    """Compare BRTF with other methods on the data in INPUT.
+
+    Some observed entries are hidden, every method predicts them from the others, and errors are compared: root mean
+    square, median, relative to the size of the hidden values, and for our own models log predictive density and the
+    share of values inside 95 % intervals; seconds, too. The options of `brtf fit` go to brtf. Methods that need a rank
+    take the one that brtf finds, unless --rank says another. A method that cannot take part is listed with the reason.
+
+    With --out DIR a page, comparison.html, is written as well.
+    """
+    from tqdm import tqdm
+
+    from brtf.comparison import METHODS, as_text, compare, default_methods, reason_against
+
+    observations = read(source, mask, key, index, value)
+    chosen = _chosen(methods, METHODS, default_methods(observations))
+    for method in chosen:
+        reason_against(method, chosen, rank)  # names that are unknown, before anything is fitted
+    fits = compare(observations, chosen, rank=rank, options=model_options, n_repeats=repeats, seed=seed, **how)
+    total = repeats * len(chosen)
+    rows = list(tqdm(fits, total=total, unit="fit", disable=not sys.stderr.isatty(), leave=False))
+    written: list[Path] = []
+    with staged(out) as staging:
+        if staging is not None and out is not None:
+            from brtf import __version__
+            from brtf.report.document import html
+
+            page = html(_page(rows, observations, how["hold_out"], source.name), __version__)
+            (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
+            written.append(out / PAGE)
+    others = [method for method in METHODS if method not in chosen]
+    if as_json:
+        print_json({**how, "repeats": repeats, "seed": seed, "rows": rows, "written": [str(path) for path in written]})
+    else:
+        click.echo(as_text(rows))
+        if others:
+            click.echo(f"Not asked for: {', '.join(others)}; --methods all asks for everything.")
+        if written:
+            click.echo(written_text(written))
+    return NOT_CONVERGED if any(row["converged"] is False for row in rows) else DONE
+
+
+def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
+    """The methods asked for, each once."""
+    if given is None:
+        return tuple(default)
+    if given.strip() == "all":
+        return tuple(known)
+    chosen = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    if not chosen:
+        raise ValueError(f"--methods must name methods, such as brtf,horpca, or be all; got {given!r}.")
+    return chosen
+
+
+def _page(rows: Sequence[Mapping[str, Any]], observations: Observations, hold_out: float, name: str) -> Document:
+    """The page: who predicted best, the table, and who could not take part."""
+    from brtf.comparison import absentees, comparison_table
+    from brtf.report.document import Cell, Document, Section, Table, Verdict
+
+    (_, *columns), *lines = comparison_table(rows)
+    body = [[Cell(text) for text in line] for line in lines]
+    best = {}
+    for column, measure in enumerate(columns[:2] if lines else [], start=1):
+        line = min(range(len(lines)), key=lambda k: float(lines[k][column]))
+        body[line][column] = Cell(lines[line][column], mark="best")
+        best[measure] = lines[line][0]
+    shape = " × ".join(map(str, observations.shape))
+    lead = (
+        f"{shape}, {observations.n_observed:,} of {observations.n_entries:,} entries observed. "
+        f"{100 * hold_out:g} % of them were hidden, and predicted from the others."
+    )
+    verdicts = [
+        Verdict(f"{best['rmse']} has the smallest root mean square error, {best['median_error']} the smallest median.")
+    ] * bool(best)
+    sections = [Section("table", "Errors at hidden entries", (), verdicts, (), [Table(["", *columns], body)])]
+    if absent := absentees(rows):
+        reasons = [[Cell(methods), Cell(reason)] for methods, reason in absent]
+        sections.append(Section("absent", "Could not take part", tables=[Table(["", "why"], reasons, n_wordy=1)]))
+    notes = (
+        "rmse, median_error: in the units of the data; outliers among the hidden entries, which nobody can predict, "
+        "weigh on the first. relative_error: ‖y − x̄‖ / ‖y‖. log_density: mean log predictive density, nats per "
+        "entry, larger is better. coverage_95: share of hidden values inside their 95 % intervals.",
+    )
+    return Document(f"Methods compared on {name}", lead, notes, sections)
