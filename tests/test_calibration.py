@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from brtf.calibration import LARGEST_PRECISION, Histogram, NoisePrior, global_step, joint_step
+from brtf.calibration import LARGEST_PRECISION, Histogram, NoisePrior, branch_step, global_step, joint_step
 from brtf.kernels.reference import LOG2_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
 
@@ -113,6 +113,15 @@ class TestJointStep:
         assert np.all(slopes[here <= low + 1e-6] < 1e-4)
         assert np.all(slopes[here >= high - 1e-6] > -1e-4)
 
+    def test_as_many_entries_again_do_not_end_it_sooner(self, kind):
+        """Counts times 300: the same optimum to what LITTLE nats can move, but for the prior that π is small."""
+        few = Histogram.of(deviations(kind, 0.2, dof=4.0), 0.0)
+        many = Histogram(few.deviation, 300.0 * few.count, 0.0)
+        found = [joint_step(*start_of(kind), histogram, PRIOR, max_steps=200) for histogram in (few, many)]
+        (tau, model, _), (other_tau, other, _) = found
+        assert np.log(other_tau / tau) == pytest.approx(0.0, abs=0.02)
+        np.testing.assert_allclose(other.parameters, model.parameters, rtol=0.03, atol=0.02)
+
     def test_numbers_stay_within_their_limits(self, kind):
         """Exact fits ask for an infinite precision; one outlier of 1e200 for a slab without limits."""
         for deviation in (np.full(50, 1e-300), np.r_[np.full(50, 1e-4), 1e200]):
@@ -120,6 +129,23 @@ class TestJointStep:
             assert 0 < tau <= LARGEST_PRECISION * (1 + 1e-9)
             assert kind.shape_range[0] * (1 - 1e-9) <= model.shape <= kind.shape_range[1] * (1 + 1e-9)
             assert kind.narrowest * (1 - 1e-9) <= model.width <= WIDEST_SLAB * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", [GaussianSlab, StudentSlab])
+def test_branch_step_of_any_number_of_entries(kind):
+    """What is noise and what an outlier being known, counts times 300 ask for the same numbers."""
+    deviation = deviations(kind, 0.2, dof=4.0)
+    outlying = np.arange(N_ENTRIES) < 0.2 * N_ENTRIES
+    found = []
+    for times in (1.0, 300.0):
+        regular, slab = (Histogram.of(deviation[which], 0.0) for which in (~outlying, outlying))
+        counted = [Histogram(part.deviation, times * part.count, 0.0) for part in (regular, slab)]
+        tau, model = branch_step(*start_of(kind), *counted, PRIOR, times * N_ENTRIES, max_steps=200)
+        found.append([np.log(tau), *model.parameters[1:]])
+    np.testing.assert_allclose(found[0], found[1], rtol=0.02, atol=0.02)
+    # Noise of squared scale .04, known to some per cent; Gaussian noise has to take it for twice that, the variance of t₄.
+    wanted = 25.0 if kind is GaussianSlab else 12.5
+    assert found[0][0] == pytest.approx(np.log(wanted), abs=0.1)
 
 
 @kinds

@@ -5,7 +5,6 @@ Everything an entry contributes depends on its D alone, so the data enter as a h
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,8 @@ LARGEST_PRECISION = 1e16
 MINORITY = 9.0
 """Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
 noise could pass for a slab of the least width, with π near one, at no loss."""
+LITTLE = 1e-6
+"""Nats that are not worth another step."""
 PROBABILITY_RANGE = (1e-8, 0.98)
 """Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
@@ -136,14 +137,17 @@ def joint_step(
         jac=True,
         method="L-BFGS-B",
         bounds=limits,
-        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": _small_slope(histogram.count.sum())},
+        options=_until_settled(histogram.count.sum(), max_steps),
     )
     return float(np.exp(found.x[0])), kind.from_parameters(found.x[1:]), -float(found.fun)
 
 
-def _small_slope(n_entries: float) -> float:
-    """Nats per unit of a logarithm below which nothing is left to gain: curvatures are about M/2, so g²/M is 0.0025."""
-    return 0.05 * math.sqrt(n_entries)
+def _until_settled(n_entries: float, max_steps: int) -> dict[str, float]:
+    """Options of L-BFGS-B: it ends where a step gains less than about ``LITTLE`` nats, the bound being M nats or so.
+
+    Its test of the gradient is of no use here: within bounds it measures how far a step of that size could go.
+    """
+    return {"maxiter": max_steps, "ftol": LITTLE / max(n_entries, 1.0), "gtol": 1e-12}
 
 
 def branch_step(
@@ -179,14 +183,9 @@ def branch_step(
         return -float(value), -gradient
 
     start = np.array([np.log(tau), *model.parameters[1:]])
-    found = minimize(
-        cost,
-        np.clip(start, [low for low, _ in limits], [high for _, high in limits]),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=limits,
-        options={"maxiter": max_steps, "ftol": 1e-11, "gtol": _small_slope(n_counted)},
-    )
+    start = np.clip(start, [low for low, _ in limits], [high for _, high in limits])
+    options = _until_settled(n_counted, max_steps)
+    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=limits, options=options)
     learnt = kind.from_parameters(np.array([0.0, *found.x[1:]]))
     return float(np.exp(found.x[0])), replace(learnt, probability=model.probability)
 
