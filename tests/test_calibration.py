@@ -143,7 +143,7 @@ def test_branch_step_of_any_number_of_entries(kind):
         tau, model = branch_step(*start_of(kind), *counted, PRIOR, times * N_ENTRIES, max_steps=200)
         found.append([np.log(tau), *model.parameters[1:]])
     np.testing.assert_allclose(found[0], found[1], rtol=0.02, atol=0.02)
-    # Noise of squared scale .04, known to some per cent; Gaussian noise has to take it for twice that, the variance of t₄.
+    # Noise of squared scale .04, known to some per cent; Gaussian noise takes it for twice that, the variance of t₄.
     wanted = 25.0 if kind is GaussianSlab else 12.5
     assert found[0][0] == pytest.approx(np.log(wanted), abs=0.1)
 
