@@ -32,9 +32,10 @@ oracle: .venv/installed
 bench: .venv/installed
 	$(BIN)/brtf bench --write docs/performance.md
 
-# The paper's tables and figures, all repeats (hours; stop it whenever you like, it goes on where it was).
+# The paper's experiments: all repeats of the synthetic ones (hours; stop it whenever you like, it goes on where it was).
 reproduction: .venv/installed
-	$(BIN)/brtf reproduce --full --markdown docs/reproduction.md
+	$(BIN)/brtf reproduce table2 video faces --markdown docs/reproduction-images.md
+	$(BIN)/brtf reproduce fig2 fig3 table1 --full --markdown docs/reproduction.md
 
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed
