@@ -9,14 +9,25 @@ from hypothesis import strategies as st
 
 import oracle
 from brtf.bound import lower_bound
-from brtf.calibrated import balance, evaluate, learn_noise, learn_noise_globally, retemper, sweep, update_all_factors
+from brtf.calibrated import (
+    Problem,
+    balance,
+    evaluate,
+    learn_noise,
+    learn_noise_globally,
+    retemper,
+    slice_noise,
+    sweep,
+    update_all_factors,
+)
 from brtf.distributions import Gamma, RowGaussians
 from brtf.kernels.reference import LOG2_BINS
 from brtf.local import FlatSlab, GaussianSlab, StudentSlab
 from brtf.model import Prior
-from brtf.observations import Observations
+from brtf.observations import Observations, observe
 from brtf.passes import whole
 from brtf.posteriors import relative_deviation
+from brtf.proposals import random_start
 from brtf.updates import fit_at_entries, update_component_precisions
 
 # Sums of a few dozen products, and inverses of matrices with condition numbers below a thousand.
@@ -162,6 +173,76 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
             # A bin's spread is right to second order in its width, times the curvature of ln f, of order one.
             assert noisy.bound >= balanced.bound - BIN_WIDTH**2 * case.observations.n_observed
         point = balanced
+
+
+# ---- one pass ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken_for_large(monkeypatch):
+    """Small data are handled as large ones are: in one pass, and in blocks of a row or two."""
+    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
+    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
+
+
+@forms
+@pytest.mark.parametrize("layout", ["complete", "masked"])
+@pytest.mark.parametrize("order", [2, 3, 4])
+@pytest.mark.parametrize("kind", [GaussianSlab, None])
+@pytest.mark.parametrize("sliced", [False, True], ids=["common noise", "noise per slice"])
+def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, sliced, monkeypatch):
+    """Mode by mode, each pass with weights and targets held: what one pass does for all of them, ahead or asked for."""
+    case = oracle.slab_case(1, order, layout, kind, rank=3)
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    state = slice_noise(problem, case.state, (0,)) if sliced else case.state
+    state = state.with_factor(1, state.factors[1].centred(state.lam))
+    wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
+    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
+    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    problem.observations.__dict__.pop("block_list", None)
+    point = evaluate(problem, state, ahead=True)
+    assert point.ahead is not None
+    same_numbers(point.ahead, wanted, **ROUNDING)
+    same_numbers(update_all_factors(problem, state, point.fit), wanted, **ROUNDING)
+    assert point.bound == pytest.approx(evaluate(problem, state).bound, rel=1e-12)
+
+
+@pytest.mark.usefixtures("taken_for_large")
+@pytest.mark.parametrize("collapsed", [False, True])
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+@pytest.mark.parametrize("kind", [*EXACT_KINDS, None])
+@pytest.mark.parametrize("seed", range(4))
+def test_no_sweep_of_large_data_lowers_the_bound(seed, kind, layout, collapsed):
+    """Noise and factors are found each for the other as it was; what would lower the bound is not taken."""
+    problem = oracle.calibrated_problem(case := oracle.slab_case(seed, 3, layout, kind), collapsed=collapsed)
+    point = evaluate(problem, case.state, ahead=True)
+    for k in range(8):
+        after = sweep(problem, point, hold_noise=k % 3 > 0, ahead=True)
+        assert after.bound >= point.bound - nats_of_rounding(point)
+        point = after
+
+
+def test_single_precision_is_the_same_fit():
+    """Float32 data, of which residuals are right to 1e-6: the same state and bound, to what that makes of them."""
+    rng = np.random.default_rng(0)
+    rows = [rng.standard_normal((length, 2)) for length in (20, 6, 8)]
+    data = np.einsum("ir,jr,kr->ijk", *rows) + 0.1 * rng.standard_normal((20, 6, 8))
+    data = data.astype(np.float32)
+    points = []
+    for values in (data, data.astype(np.float64)):
+        problem = Problem(observe(values), (1, 2, 0), collapsed=False)
+        assert problem.dtype == values.dtype
+        start = random_start(problem, 2, GaussianSlab(0.1, 4.0, 100.0), np.random.default_rng(1))
+        point = evaluate(problem, start)
+        for _ in range(12):
+            point = sweep(problem, point)
+        points.append(point)
+    single, double = points
+    same_numbers(single.state, double.state, rtol=2e-3, atol=2e-4)  # the noise step magnifies rounding
+    assert single.bound == pytest.approx(double.bound, abs=1e-3 * data.size**0.5)
 
 
 flat_cases = st.builds(
