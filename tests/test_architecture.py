@@ -30,7 +30,11 @@ ORDER = (
     "transforms",
     "kernels",
     "calibration",
+    "blas",
+    "chunks",
+    "executors",
     "passes",
+    "survey",
     "posteriors",
     "updates",
     "bound",
@@ -71,7 +75,7 @@ ORDER = (
     "cli",
 )
 # Methods that only hand a result on to what describes it.
-HANDED_ON = {"shown": {"result", "summary", "plots", "report"}}
+HANDED_ON = {"shown": {"result", "summary", "plots", "report"}, "observations": {"survey"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
 HEAVY = (
@@ -90,6 +94,9 @@ HEAVY = (
     "numba",
     "av",
     "click",
+    "dask",
+    "distributed",
+    "joblib",
 )
 
 

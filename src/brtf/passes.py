@@ -12,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import reduce
-from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from brtf.blas import blas_on_one_thread
+from brtf.chunks import Chunk, ChunkedObservations, Piece
 from brtf.distributions import Array
+from brtf.executors import over_chunks
 from brtf.observations import Block, Observations
 
 Field = Callable[[Block], Array]
@@ -33,7 +34,6 @@ SMALL_DATA = 2**18
 """Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
-_blas_lock, _blas_limits = Lock(), list[threadpool_limits]()
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def workers(n_jobs: int | None) -> Iterator[None]:
     waiting than they give.
     """
     n_threads = count_workers(n_jobs)
-    with _blas_on_one_thread():
+    with blas_on_one_thread():
         if n_threads == 1:
             yield
             return
@@ -54,34 +54,6 @@ def workers(n_jobs: int | None) -> Iterator[None]:
                 yield
             finally:
                 _pool.reset(token)
-
-
-@contextmanager
-def _blas_on_one_thread() -> Iterator[None]:
-    """Hold BLAS to one thread: the caller's, and that of the process where there is but one for all.
-
-    Of several fits at once the first sets the limit of the process and the last to end puts it back. Each does so from
-    a thread that ends at once: threadpoolctl refuses limits, silently, while the thread that last set one is alive.
-    """
-    with _blas_lock:
-        if _blas_limits:
-            _blas_limits.append(_blas_limits[0])
-        else:
-            _run_apart(lambda: _blas_limits.append(threadpool_limits(limits=1, user_api="blas")))
-    try:
-        with threadpool_limits(limits=1, user_api="blas"):
-            yield
-    finally:
-        with _blas_lock:
-            limits = _blas_limits.pop()
-            if not _blas_limits:
-                _run_apart(limits.restore_original_limits)
-
-
-def _run_apart(task: Callable[[], object]) -> None:
-    thread = Thread(target=task)
-    thread.start()
-    thread.join()
 
 
 def count_workers(n_jobs: int | None) -> int:
@@ -99,7 +71,17 @@ def add_up(observations: Observations, zeros: Callable[[], Sums], add: Callable[
 def visit(
     observations: Observations, zeros: Callable[[], Sums], look: Callable[[Sums, Block], Value]
 ) -> tuple[Sums, list[Value]]:
-    """The same, with what ``look`` says of every block, in their order."""
+    """The same, with what ``look`` says of every block, in their order.
+
+    Of data in chunks every chunk is a lane, and whoever works on them (:mod:`brtf.executors`) receives both functions.
+    """
+    if isinstance(observations, ChunkedObservations):
+
+        def of_chunk(chunk: Chunk, piece: Piece) -> tuple[Sums, list[Value]]:
+            sums = zeros()
+            return sums, [look(sums, block) for block in observations.cut(chunk, piece)]
+
+        return over_chunks(observations.chunks, of_chunk, _sum, _pool.get())
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 
@@ -119,9 +101,19 @@ def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> t
     return total[0], total[1] + part[1]
 
 
+def _sum(first: tuple[Sums, list[Value]], second: tuple[Sums, list[Value]]) -> tuple[Sums, list[Value]]:
+    """The same, with nothing changed: a worker may have to add again."""
+    return tuple(array + other for array, other in zip(first[0], second[0], strict=True)), first[1] + second[1]
+
+
 def of_entries(vector: Array) -> Field:
     """An entry vector (M,) that exists as a whole."""
     return lambda block: vector[block.entries]
+
+
+def is_small(observations: Observations) -> bool:
+    """Whether so little is observed, and is at hand, that what was computed of it is better kept."""
+    return observations.n_observed <= SMALL_DATA and not isinstance(observations, ChunkedObservations)
 
 
 class Remembered(Generic[Value]):
@@ -129,7 +121,7 @@ class Remembered(Generic[Value]):
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
-        self._memory: dict[tuple[int, int], Value] | None = {} if observations.n_observed <= SMALL_DATA else None
+        self._memory: dict[tuple[int, int], Value] | None = {} if is_small(observations) else None
 
     def __call__(self, block: Block) -> Value:
         if self._memory is None:

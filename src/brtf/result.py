@@ -80,7 +80,7 @@ class Result(Shown):
     def as_modelled(self, observations: Observations) -> Observations:
         """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
         modelled = self.transform.apply(observations)
-        largest = max(float(modelled.values.max()), -float(modelled.values.min()))
+        largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
                 f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
@@ -102,7 +102,7 @@ class Result(Shown):
         variances = (self.state.noise_variance / slices.precision.mean).reshape(lengths)
         return _in_squared_units(variances, self.scale)
 
-    @property
+    @cached_property
     def outlier_rate(self) -> float:
         """The mean of :meth:`outlier_probability` over the observed entries."""
         if not isinstance(self.state.outliers, SlabModel):
@@ -117,8 +117,10 @@ class Result(Shown):
     @property
     def bound_shift(self) -> float:
         """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
-        blocks = self.observations.block_list
-        jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
+        jacobian = 0.0
+        if self.transform.name is not None:
+            blocks = self.observations.block_list
+            jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
         return jacobian - self.observations.n_observed * float(np.log(self.scale))
 
     @property

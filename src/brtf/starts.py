@@ -16,9 +16,9 @@ from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.kernels.reference import dense_block
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Block, Observations, distinct_columns
-from brtf.passes import SMALL_DATA, Field, Sums, add_up, whole
+from brtf.passes import Field, Sums, add_up, is_small, visit, whole
 from brtf.settings import Settings
-from brtf.updates import add_up_rows, scaled_values
+from brtf.updates import PARTIAL_BYTES, add_up_rows, scaled_values
 
 LARGEST_START = 1e50
 """Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
@@ -111,16 +111,17 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
 
     Of small data through the smaller Gram matrix; of large data by subspace iteration, a few passes over the blocks:
-    nothing as large as the data is stored. The sign of each vector is fixed by making its largest entry positive.
+    nothing as large as the data is stored. Of coordinates, and of chunks smaller than its basis, together with the
+    other modes. The sign of each vector is fixed by making its largest entry positive.
     Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
     """
     n_rows = observations.shape[mode]
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
-    if observations.n_observed <= SMALL_DATA:
+    if is_small(observations):
         vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
     elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
         vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
-    elif observations.coords is None:
+    elif observations.coords is None and _image_fits(observations, mode, n_vectors):
         vectors, strengths = _by_subspace(observations, mode, n_vectors, values)
     else:
         vectors, strengths = _by_power(observations, mode, n_vectors, values)
@@ -133,20 +134,26 @@ def medians_along(observations: Observations, mode: int) -> Array | None:
 
     None where it would need the data in another layout: coordinates, or the first mode of data in several blocks.
     """
-    blocks = observations.block_list
-    if observations.coords is not None or (mode == 0 and len(blocks) > 1):
+    several = observations.in_chunks or len(observations.block_list) > 1
+    if observations.coords is not None or (mode == 0 and several) or not _image_fits(observations, mode, 1):
         return None
-    pieces = []
-    for block in blocks:
+
+    def median(_: Sums, block: Block) -> Array:
         dense = dense_block(block, scaled_values(observations, block))
         if block.mask is None:
-            pieces.append(np.median(dense, axis=mode))
-        else:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # of fibres in which nothing is observed
-                median = np.nanmedian(np.where(block.mask, dense, np.nan), axis=mode)
-            pieces.append(np.nan_to_num(median))
+            return np.median(dense, axis=mode)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of fibres in which nothing is observed
+            return np.nan_to_num(np.nanmedian(np.where(block.mask, dense, np.nan), axis=mode))
+
+    _, pieces = visit(observations, tuple, median)
     return pieces[0] if mode == 0 else np.concatenate(pieces)
+
+
+def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
+    """Whether a few numbers for every position of the other modes are no more than what is at hand anyway."""
+    n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[mode])
+    return not observations.in_chunks or n_bytes <= max(PARTIAL_BYTES, observations.bytes_at_once)
 
 
 def rank_one_terms(array: Array, n_terms: int) -> list[Array]:

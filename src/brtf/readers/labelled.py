@@ -95,7 +95,7 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
 
 def _check_stored(array: Any) -> None:
     """Refuse a Zarr array that could run code or exhaust the memory when it is read."""
-    unsafe = sorted(set(_codec_names(array)) - SAFE_CODECS)
+    unsafe = sorted(set(codec_names(array)) - SAFE_CODECS)
     if unsafe:
         raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
     dtype = np.dtype(object) if array.dtype.hasobject else np.dtype(array.dtype)
@@ -103,7 +103,7 @@ def _check_stored(array: Any) -> None:
     check_fits(array.shards or array.chunks, dtype)
 
 
-def _codec_names(array: Any) -> Iterator[str]:
+def codec_names(array: Any) -> Iterator[str]:
     """Every codec of an array: filters and compressor in version 2, nested lists of codecs in version 3."""
     metadata = array.metadata
     if metadata.zarr_format == 2:

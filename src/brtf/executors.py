@@ -1,0 +1,171 @@
+"""Who works on the chunks: this process, a local cluster of processes, or any cluster that a Dask scheduler leads.
+
+A task is a function of one chunk; what it returns is added up in a tree that is fixed by the order of the chunks. Who
+works, and how many they are, does not change a digit. A task reaches a cluster as one more part of the graph, which
+the scheduler keeps: whatever a worker takes down with it is sent and computed again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor as Pool
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
+
+from brtf.blas import blas_on_one_thread
+from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece
+from brtf.extras import require
+
+Value = TypeVar("Value")
+Task = Callable[[Chunk, Piece], Value]
+Adding = Callable[[Value, Value], Value]
+
+ALLOWED_FAILURES = 3
+"""Workers that may die over one chunk before it is given up, in clusters that are started here."""
+KEY = "brtf-chunk"
+"""How the keys of the tasks begin that work on a chunk; its number follows."""
+
+_client: ContextVar[Any] = ContextVar("brtf_client", default=None)
+
+
+def check_executor(executor: Any) -> None:
+    """Refuse what is none of the three."""
+    if executor is None or isinstance(executor, str) or hasattr(executor, "scheduler_info"):
+        return
+    raise TypeError(
+        'executor must be None (this process), "processes" (a local cluster), the address of a Dask scheduler, or a '
+        f"distributed.Client, got {executor!r}."
+    )
+
+
+@contextmanager
+def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
+    """Have the chunks worked on by the executor; the value is the address of its dashboard, if it has one.
+
+    Parameters
+    ----------
+    executor
+        None: this process. ``"processes"``: a cluster of ``n_workers`` processes on this machine, for the time being.
+        An address such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
+    """
+    check_executor(executor)
+    if executor is None:
+        yield None
+        return
+    with _client_of(executor, n_workers) as client:
+        token = _client.set(client)
+        try:
+            yield str(client.dashboard_link)
+        finally:
+            _client.reset(token)
+
+
+def is_remote() -> bool:
+    """Whether others than this process work on the chunks."""
+    return _client.get() is not None
+
+
+@contextmanager
+def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
+    if not isinstance(executor, str):
+        yield executor
+        return
+    distributed = require("distributed", extra="big", purpose="executor=")
+    if executor != "processes":
+        try:
+            client = distributed.Client(executor, timeout=10, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
+        with client:
+            yield client
+        return
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": ALLOWED_FAILURES}),
+        distributed.LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def over_chunks(chunks: tuple[Chunk, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
+    """The task's values for all chunks, added up in the fixed tree; ``add`` returns a new value."""
+    if not chunks:
+        raise ValueError(LEFT_BEHIND)
+    cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
+    message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
+    client = _client.get()
+    if client is not None:
+        return _on_cluster(client, chunks, message, add)
+    work = partial(_here, pickle.loads(message))
+    return in_tree(map(work, chunks) if pool is None else pool.map(work, chunks), add)
+
+
+def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
+    """Values added up as neighbours, and sums of neighbours as neighbours; at most log₂ of them are held at a time."""
+    held: list[tuple[int, Value]] = []
+    for value in values:
+        size = 1
+        while held and held[-1][0] == size:
+            value, size = add(held.pop()[1], value), 2 * size
+        held.append((size, value))
+    _, total = held.pop()
+    while held:
+        total = add(held.pop()[1], total)
+    return total
+
+
+def _here(task: Task[Value], chunk: Chunk) -> Value:
+    given = chunk.source.inputs
+    if given:
+        import dask
+
+        try:
+            given = dask.compute(*given)
+        except Exception as error:
+            raise ChunkError(f"{chunk.name} cannot be computed: {error}") from error
+    return task(chunk, chunk.read(*given))
+
+
+def _there(chunk: Chunk, message: bytes, *given: Any) -> Any:
+    """On a worker: the same."""
+    with blas_on_one_thread():
+        task: Task[Any] = pickle.loads(message)
+        return task(chunk, chunk.read(*given))
+
+
+def _sent(message: bytes) -> bytes:
+    return message
+
+
+def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Adding[Value]) -> Value:
+    """One graph: the message, the chunks that depend on it, and the tree of their sums."""
+    import distributed
+    from dask import delayed
+
+    sent = delayed(_sent, pure=False)(message)
+    values = [
+        delayed(partial(_there, chunk), pure=False)(
+            sent, *chunk.source.inputs, dask_key_name=f"{KEY}-{number}-{sent.key}"
+        )
+        for number, chunk in enumerate(chunks)
+    ]
+    adding = delayed(add, pure=False)
+    future = client.compute(in_tree(values, adding), optimize_graph=False)
+    try:
+        return future.result()
+    except distributed.KilledWorker as error:
+        key = str(error.task)
+        name = chunks[int(key.split("-")[2])].name if key.startswith(KEY) else "the sums"
+        raise ChunkError(
+            f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
+            "want of memory. Make the chunks smaller, or look into what it holds."
+        ) from error
+    except (distributed.client.FutureCancelledError, distributed.CommClosedError) as error:
+        raise ConnectionError(
+            "The Dask scheduler was lost. Begin again; with checkpoint=, or --checkpoint, resume goes on from the last one."
+        ) from error

@@ -1,0 +1,328 @@
+"""The front door for data in chunks: what they are cut into, and a first pass that checks everything.
+
+Dask arrays, Zarr arrays, mapped files and directories of coordinates become `ChunkedObservations`; nothing of their
+size is ever held by the process that asks.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from brtf.checks import cast_values, check_shape, count_of, nothing_observed, place_of, read_numbers
+from brtf.chunks import (
+    Chunk,
+    ChunkedObservations,
+    DaskRows,
+    Elsewhere,
+    MappedFile,
+    Piece,
+    Source,
+    StoredRows,
+    missing_chunks,
+    observed_of,
+)
+from brtf.executors import is_remote, over_chunks
+from brtf.memory import available_bytes
+from brtf.observations import BLOCK_ENTRIES, Block, Labels, Observations
+from brtf.passes import Sums, visit
+
+CHUNK_ENTRIES = 2**24
+"""Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
+LEAST_CHUNKS = 64
+"""Chunks at least, as long as they have a few blocks: there is work for as many workers."""
+CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
+"""Codecs of Zarr that notice a flipped bit."""
+
+
+def comes_in_chunks(data: Any) -> bool:
+    """Whether data are of a kind that is read chunk by chunk.
+
+    Dask and Zarr arrays always; mapped files if a cluster reads them, or if they take more than half of the memory.
+    """
+    package = type(data).__module__.partition(".")[0]
+    if package in ("dask", "zarr"):
+        return hasattr(data, "shape") and hasattr(data, "chunks")
+    return _is_whole_map(data) and (is_remote() or data.nbytes > available_bytes() // 2)
+
+
+def observe_chunks(
+    Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | None, n_entries: int | None = None
+) -> ChunkedObservations:
+    """Observations of a Dask array, a Zarr array or a mapped file, after a first pass over all chunks.
+
+    Parameters
+    ----------
+    Y, mask
+        Arrays of one kind and shape.
+    labels
+        Names of modes and positions.
+    dtype
+        float32, float64 or None, as in `observe`.
+    n_entries
+        Entries of a chunk to aim at; None leaves it to the data.
+    """
+    shape = check_shape(Y.shape, "Y")
+    read_numbers(np.empty((0, 0), Y.dtype), "Y")
+    if mask is not None:
+        _check_mask(mask, Y)
+    if type(Y).__module__.startswith("dask"):
+        chunks = _dask_chunks(Y, mask, n_entries)
+    else:
+        chunks = _stored_chunks(Y, mask, n_entries)
+    wanted = cast_values(np.zeros(1, Y.dtype), dtype).dtype
+    found = over_chunks(chunks, partial(_survey, shape, wanted), _both)
+    found.check(mask is not None)
+    ends = list(accumulate(found.n_observed, initial=0))
+    n_observed = ends[-1]
+    if n_observed == 0:
+        raise nothing_observed()
+    complete = n_observed == math.prod(shape)
+    observations = ChunkedObservations(
+        shape,
+        Elsewhere(wanted, n_observed),  # type: ignore[arg-type]
+        None if complete else Elsewhere(np.dtype(np.bool_), math.prod(shape)),  # type: ignore[arg-type]
+        None,
+        1.0,
+        labels,
+        tuple(replace(chunk, entries=slice(*run)) for chunk, run in zip(chunks, pairwise(ends), strict=True)),
+        found.largest,
+        None if complete else found.seen,
+    )
+    return replace(observations, scale=robust_scale(observations))
+
+
+# ---- what the data are cut into ----------------------------------------------------------------------------------
+
+
+def _is_whole_map(data: Any) -> bool:
+    """Whether an array is a file, mapped as a whole, that can be mapped again elsewhere."""
+    return (
+        isinstance(data, np.memmap)
+        and isinstance(data.base, mmap.mmap)
+        and data.filename is not None
+        and data.flags.c_contiguous
+    )
+
+
+def _check_mask(mask: Any, Y: Any) -> None:
+    if type(mask).__module__.partition(".")[0] != type(Y).__module__.partition(".")[0]:
+        raise TypeError(
+            f"mask is a {type(mask).__name__}, but Y comes in chunks, as a {type(Y).__name__}: give a mask of that "
+            "kind, which is read chunk by chunk too."
+        )
+    if np.dtype(mask.dtype) != np.bool_:
+        raise TypeError(
+            f"mask must be boolean, True = observed, got dtype {mask.dtype}. Pass mask.astype(bool) if that "
+            "is what its numbers mean."
+        )
+    if tuple(mask.shape) != tuple(Y.shape):
+        raise ValueError(f"mask has shape {mask.shape}, but Y has shape {Y.shape}: they must agree.")
+
+
+def _rows_per_chunk(shape: tuple[int, ...], stored_rows: int, n_entries: int | None) -> int:
+    """Rows of a chunk: whole stored chunks, and whole blocks where both go together."""
+    row_size = math.prod(shape[1:])
+    if n_entries is None:
+        n_entries = min(CHUNK_ENTRIES, max(4 * BLOCK_ENTRIES, math.prod(shape) // LEAST_CHUNKS))
+    wanted = max(1, n_entries // row_size)
+    unit = math.lcm(stored_rows, max(1, BLOCK_ENTRIES // row_size))
+    unit = unit if unit <= wanted else stored_rows
+    return max(1, wanted // unit) * unit
+
+
+def _row_chunks(shape: tuple[int, ...], n_rows: int, name: str, source: Any) -> tuple[Chunk, ...]:
+    runs = [slice(start, min(start + n_rows, shape[0])) for start in range(0, shape[0], n_rows)]
+    return tuple(Chunk(f"The chunk of rows {rows.start}:{rows.stop} of {name}", source(rows), rows) for rows in runs)
+
+
+def _stored_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
+    arrays, stored_rows = [], 1
+    for array in (Y, mask):
+        if isinstance(array, np.memmap):
+            arrays.append(MappedFile(str(array.filename), array.dtype, array.shape, array.offset))
+        else:
+            arrays.append(array)
+            if array is not None:
+                stored_rows = math.lcm(stored_rows, (array.shards or array.chunks)[0])
+                _check_stored(array)
+    name = arrays[0].path if isinstance(arrays[0], MappedFile) else str(Y.store_path)
+    n_rows = _rows_per_chunk(Y.shape, min(stored_rows, Y.shape[0]), n_entries)
+    return _row_chunks(Y.shape, n_rows, name, partial(StoredRows, *arrays))
+
+
+def _check_stored(array: Any) -> None:
+    """Warn of a Zarr array in which damage would go unnoticed, or parts are missing."""
+    from brtf.readers.labelled import codec_names
+
+    if not CHECKSUMS & set(codec_names(array)):
+        warnings.warn(
+            f"{array.store_path} has no checksums, so that a damaged chunk may be read as numbers. Write it with "
+            "zarr.codecs.Crc32cCodec among its compressors.",
+            UserWarning,
+            stacklevel=2,
+        )
+    if np.isnan(array.fill_value):
+        missing = missing_chunks(array, slice(0, array.shape[0]))
+        if missing:
+            warnings.warn(
+                f"{count_of(len(missing), 'stored chunk', 'stored chunks')} of {array.store_path} "
+                f"{'does' if len(missing) == 1 else 'do'} not exist ({missing[0]}, …): nothing is observed there.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+
+def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
+    """A chunk for each block of a Dask array along the first mode, joined along the others."""
+    if any(math.isnan(length) for lengths in Y.chunks for length in lengths):
+        raise ValueError("Y has chunks of unknown size: call Y.compute_chunk_sizes() first.")
+    if n_entries is not None:
+        Y = Y.rechunk({0: _rows_per_chunk(Y.shape, 1, n_entries)})
+    if any(n_blocks > 1 for n_blocks in Y.numblocks[1:]):
+        warnings.warn(
+            f"Y is cut along {count_of(sum(n > 1 for n in Y.numblocks[1:]), 'mode', 'modes')} other than the first: "
+            "it is rechunked into whole rows, which moves data at every pass. Store it with chunks of whole rows.",
+            UserWarning,
+            stacklevel=2,
+        )
+        row_size, n_blocks = math.prod(Y.shape[1:]), math.prod(Y.numblocks[1:])
+        rows = max(1, max(Y.chunks[0]) // n_blocks, 4 * BLOCK_ENTRIES // row_size)
+        Y = Y.rechunk({mode: rows if mode == 0 else -1 for mode in range(Y.ndim)})
+    arrays = [Y] if mask is None else [Y, mask.rechunk(Y.chunks)]
+    blocks = zip(*(array.to_delayed().ravel() for array in arrays), strict=True)
+    ends = list(accumulate(Y.chunks[0], initial=0))
+    return tuple(
+        Chunk(f"The chunk of rows {start}:{stop} of the Dask array", DaskRows(tuple(parts)), slice(start, stop))
+        for parts, (start, stop) in zip(blocks, pairwise(ends), strict=True)
+    )
+
+
+# ---- the first pass ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a first look at some chunks finds.
+
+    Attributes
+    ----------
+    n_observed : of every chunk
+    largest : max |y|
+    seen : per mode, whether anything is observed at each position
+    n_infinite, infinite : how many, and the first one's index and value
+    n_clashes, clash : entries that the mask calls observed and that are NaN: how many, and the first one's index
+    """
+
+    n_observed: tuple[int, ...]
+    largest: float
+    seen: tuple[NDArray[np.bool_], ...]
+    n_infinite: int = 0
+    infinite: tuple[tuple[int, ...], float] | None = None
+    n_clashes: int = 0
+    clash: tuple[int, ...] | None = None
+
+    def check(self, masked: bool) -> None:
+        """Refuse what no data may hold."""
+        if masked and self.clash is not None:
+            raise ValueError(
+                f"mask says that Y{place_of(self.clash)} is observed, but it is NaN "
+                f"({count_of(self.n_clashes, 'such entry', 'such entries')} in all). "
+                "Set the mask to False there, or give the values."
+            )
+        if self.infinite is not None:
+            raise ValueError(
+                f"Y{place_of(self.infinite[0])} is {self.infinite[1]} "
+                f"({count_of(self.n_infinite, 'infinite entry', 'infinite entries')} in all). "
+                "Remove them or mark them missing: pass mask=, or set them to NaN."
+            )
+
+
+def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, piece: Piece) -> Found:
+    """A first look at a chunk of rows."""
+    values = cast_values(piece.values, dtype)
+    expected = (chunk.rows.stop - chunk.rows.start, *shape[1:])
+    if values.shape != expected:
+        raise ValueError(f"{chunk.name} has shape {values.shape} instead of {expected}.")
+    observed = observed_of(piece.mask, values)
+    infinite = np.isinf(values) & observed
+    clashes = np.zeros((), np.bool_) if piece.mask is None else piece.mask & np.isnan(values)
+
+    def first(where: NDArray[np.bool_]) -> tuple[int, ...] | None:
+        if not where.any():
+            return None
+        row, *others = (int(k) for k in np.unravel_index(where.argmax(), where.shape))
+        return (row + chunk.rows.start, *others)
+
+    index = first(infinite)
+    own = [observed.any(axis=tuple(k for k in range(values.ndim) if k != mode)) for mode in range(values.ndim)]
+    seen = np.zeros(shape[0], np.bool_)
+    seen[chunk.rows] = own[0]
+    return Found(
+        (int(np.count_nonzero(observed)),),
+        float(np.max(np.abs(values), initial=0.0, where=observed)),
+        (seen, *own[1:]),
+        int(np.count_nonzero(infinite)),
+        None if index is None else (index, float(values[(index[0] - chunk.rows.start, *index[1:])])),
+        int(np.count_nonzero(clashes)),
+        first(clashes),
+    )
+
+
+def _both(one: Found, other: Found) -> Found:
+    return Found(
+        one.n_observed + other.n_observed,
+        max(one.largest, other.largest),
+        tuple(first | second for first, second in zip(one.seen, other.seen, strict=True)),
+        one.n_infinite + other.n_infinite,
+        one.infinite or other.infinite,
+        one.n_clashes + other.n_clashes,
+        one.clash or other.clash,
+    )
+
+
+def robust_scale(observations: ChunkedObservations) -> float:
+    """The typical size of the values, as :func:`brtf.observations.robust_scale` of them all at once, to the last bit.
+
+    The median of |y| is found by its bits, sixteen at a time, a pass for each: floats are in the order of their bits.
+    """
+    dtype, largest = observations.values.dtype, observations.largest
+    if largest == 0.0:
+        return 1.0
+    n_observed = observations.n_observed
+    ranks, prefixes = [(n_observed - 1) // 2, n_observed // 2], [0, 0]
+    kind, n_bits = (np.uint32, 32) if dtype == np.float32 else (np.uint64, 64)
+    for shift in range(n_bits - 16, -1, -16):
+        counts = _count_next_bits(observations, prefixes, shift)
+        for k, count in enumerate(counts):
+            below = np.cumsum(count)
+            digit = int(np.searchsorted(below, ranks[k], side="right"))
+            ranks[k] -= int(below[digit] - count[digit])
+            prefixes[k] = (prefixes[k] << 16) | digit
+    low, high = (float(np.array(prefix, kind).view(dtype)) for prefix in prefixes)
+    typical = 1.4826 * (low + 0.5 * (high - low)) or largest
+    lowest_share = 1e-100 if dtype == np.float64 else 1e-12
+    return min(max(typical, largest * lowest_share), float(np.finfo(dtype).max))
+
+
+def _count_next_bits(observations: Observations, prefixes: list[int], shift: int) -> NDArray[np.int64]:
+    """Of the |y| whose bits begin with each of the prefixes, how many have each of the next sixteen, (2, 2**16)."""
+    kind = np.uint32 if observations.values.dtype == np.float32 else np.uint64
+
+    def add(sums: Sums, block: Block) -> None:
+        bits = np.abs(block.values).view(kind) >> kind(shift)
+        leading, digits = bits >> kind(16), (bits & kind(2**16 - 1)).astype(np.intp)
+        for total, prefix in zip(sums[0], prefixes, strict=True):
+            total += np.bincount(digits[leading == kind(prefix)], minlength=2**16)
+
+    (counts,), _ = visit(observations, lambda: (np.zeros((2, 2**16), np.int64),), add)  # type: ignore[arg-type,return-value]
+    return counts  # type: ignore[return-value]
