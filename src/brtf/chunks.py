@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
+from threading import Lock
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.checks import cast_values
+from brtf.memory import process_bytes
 from brtf.observations import Block, Layout, Observations
 
 NOT_HERE = (
@@ -23,6 +25,8 @@ NOT_HERE = (
     "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
 )
 LEFT_BEHIND = "The data of this fit were left behind when it was saved: fit again, or ask for coordinates."
+HELD_SHARE = 0.25
+"""Share of the memory of a process in which chunks that were read are kept for the next pass."""
 
 
 class ChunkError(ValueError):
@@ -69,6 +73,10 @@ class Piece:
     coords: NDArray[np.intp] | None = None
 
 
+Reading = Callable[[], Piece]
+"""Reads the entries of a chunk."""
+
+
 class Source(Protocol):
     """Where the entries of a chunk are.
 
@@ -89,12 +97,14 @@ class Chunk:
     ----------
     name : as a user knows it
     source : where it is read
+    key : which data it belongs to, and its number there
     rows : the rows of the first mode that it covers; all of them for coordinates
     entries : its run of the entry vector; empty before anyone has looked
     """
 
     name: str
     source: Source
+    key: tuple[str, int]
     rows: slice
     entries: slice = field(default_factory=lambda: slice(0, 0))
 
@@ -166,21 +176,58 @@ class ChunkedObservations(Observations):
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
         raise ValueError(NOT_HERE)
 
-    def cut(self, chunk: Chunk, piece: Piece) -> Iterator[Block]:
-        """The blocks of a chunk that was read, at their places in the whole."""
-        part = as_observations(piece, self.values.dtype, self.layout, self.shape)
+    def cut(self, chunk: Chunk, read: Reading) -> Iterator[Block]:
+        """The blocks of a chunk, at their places in the whole."""
+        part = HELD.get(chunk.key)
+        if part is None:
+            part = as_observations(read(), self.values.dtype, self.layout, self.shape)
+            self._check(chunk, part)
+            HELD.put(chunk.key, part)
+        for block in part.block_list:
+            rows = block.rows
+            if part.coords is None:
+                rows = slice(rows.start + chunk.rows.start, rows.stop + chunk.rows.start)
+            entries = slice(block.entries.start + chunk.entries.start, block.entries.stop + chunk.entries.start)
+            yield replace(block, entries=entries, rows=rows, shape=self.shape)
+
+    @staticmethod
+    def _check(chunk: Chunk, part: Observations) -> None:
         expected = chunk.entries.stop - chunk.entries.start
         if part.n_observed != expected:
             raise ChunkError(
                 f"{chunk.name} has {part.n_observed} observed entries, but had {expected} when the fit began: "
                 "it was changed or is damaged. Put it back, or begin anew."
             )
-        for block in part.blocks():
-            rows = block.rows
-            if part.coords is None:
-                rows = slice(rows.start + chunk.rows.start, rows.stop + chunk.rows.start)
-            entries = slice(block.entries.start + chunk.entries.start, block.entries.stop + chunk.entries.start)
-            yield replace(block, entries=entries, rows=rows, shape=self.shape)
+
+
+class Held:
+    """Chunks that were read and are kept, up to a share of the memory: of the next pass only the others are read.
+
+    Every pass goes over all chunks in turn, so the first that fit stay; those of earlier data make way.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], Observations] = {}
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, int]) -> Observations | None:
+        """The entries of a chunk, if they are kept."""
+        return self._parts.get(key)
+
+    def put(self, key: tuple[str, int], part: Observations) -> None:
+        """Keep the entries of a chunk if there is room for them."""
+        with self._lock:
+            for other in [other for other in self._parts if other[0] != key[0]]:
+                del self._parts[other]
+            if _n_bytes(part) + sum(map(_n_bytes, self._parts.values())) <= HELD_SHARE * process_bytes():
+                self._parts[key] = part
+
+
+HELD = Held()
+
+
+def _n_bytes(part: Observations) -> int:
+    return sum(array.nbytes for array in (part.values, part.mask, part.coords) if array is not None)
 
 
 def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:

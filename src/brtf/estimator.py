@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.utils import Tags, TransformerTags
 
 from brtf.archive import load_result, save_result
 from brtf.checkpoint import begin
+from brtf.checks import type_name
 from brtf.conventions import (
     OptionAndMethod,
     UnavailableError,
@@ -25,10 +27,12 @@ from brtf.conventions import (
     generator,
     mask_argument,
 )
+from brtf.executors import executing
 from brtf.exports import to_data_array
 from brtf.fitting import fit, fit_on
 from brtf.inference import fold_in
 from brtf.observations import observe
+from brtf.passes import count_workers
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
@@ -82,7 +86,11 @@ class BRTF(Shown, BaseEstimator):
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
         Seed of the start.
     progress : bool
-        Show a progress bar.
+        Show a progress bar, and where a cluster works the address of its dashboard.
+    executor : None, "processes", address or distributed.Client
+        Who works on data that come in chunks (Dask, Zarr, mapped files, :meth:`Observations.from_parts`): this process,
+        ``n_jobs`` others on this machine (None: as many as there are cores), or the cluster of a Dask scheduler such as
+        ``"tcp://host:8786"``. The result is the same to the last bit.
 
     Attributes
     ----------
@@ -130,6 +138,7 @@ class BRTF(Shown, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         progress: bool = False,
+        executor: Any = None,
     ) -> None:
         self.max_rank = max_rank
         self.inference = inference
@@ -147,6 +156,7 @@ class BRTF(Shown, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.progress = progress
+        self.executor = executor
 
     def fit(
         self,
@@ -200,15 +210,27 @@ class BRTF(Shown, BaseEstimator):
             tol=self.tol,
             n_jobs=self.n_jobs,
         )
-        observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
-        rng = generator(self.random_state)
-        earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
-        if earlier is not None:
-            rng = earlier.generator(self.random_state, rng)
-        self._adopt(fit(observations, settings, rng, progress=self.progress, earlier=earlier, keeper=keeper))
+        with self._executing() as dashboard:
+            observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
+            if self.executor is not None and not observations.in_chunks:
+                raise ValueError(
+                    f"executor={self.executor!r} needs data that others can read for themselves: a Dask array, a Zarr "
+                    "array, a file mapped by numpy.load(…, mmap_mode='r') or Observations.from_parts, got "
+                    f"{type_name(Y)}."
+                )
+            rng = generator(self.random_state)
+            earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
+            if earlier is not None:
+                rng = earlier.generator(self.random_state, rng)
+            shown = (dashboard or "") if self.progress else None
+            self._adopt(fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
+
+    def _executing(self) -> AbstractContextManager[str | None]:
+        """Have chunks worked on as ``executor`` says."""
+        return executing(self.executor, count_workers(-1 if self.n_jobs is None else self.n_jobs))
 
     @property
     def partial_fit(self) -> Callable[..., BRTF]:
@@ -264,7 +286,7 @@ class BRTF(Shown, BaseEstimator):
         earlier = self.result_
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
         check_shape(block, earlier.observations, same_rows=False)
-        self._adopt(fit_on(block, earlier, progress=self.progress))
+        self._adopt(fit_on(block, earlier, progress="" if self.progress else None))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self

@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from brtf.blas import blas_on_one_thread
-from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece
+from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.extras import require
 
 Value = TypeVar("Value")
-Task = Callable[[Chunk, Piece], Value]
+Task = Callable[[Chunk, Reading], Value]
 Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
@@ -120,22 +120,25 @@ def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
 
 
 def _here(task: Task[Value], chunk: Chunk) -> Value:
+    return task(chunk, partial(_read_here, chunk))
+
+
+def _read_here(chunk: Chunk) -> Piece:
     given = chunk.source.inputs
     if given:
-        import dask
-
+        dask = require("dask", extra="big", purpose="Dask arrays")
         try:
             given = dask.compute(*given)
         except Exception as error:
             raise ChunkError(f"{chunk.name} cannot be computed: {error}") from error
-    return task(chunk, chunk.read(*given))
+    return chunk.read(*given)
 
 
 def _there(chunk: Chunk, message: bytes, *given: Any) -> Any:
-    """On a worker: the same."""
+    """On a worker: the same, of what Dask computed before."""
     with blas_on_one_thread():
         task: Task[Any] = pickle.loads(message)
-        return task(chunk, chunk.read(*given))
+        return task(chunk, partial(chunk.read, *given))
 
 
 def _sent(message: bytes) -> bytes:
@@ -144,9 +147,8 @@ def _sent(message: bytes) -> bytes:
 
 def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Adding[Value]) -> Value:
     """One graph: the message, the chunks that depend on it, and the tree of their sums."""
-    import distributed
-    from dask import delayed
-
+    dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
+    delayed = dask.delayed
     sent = delayed(_sent, pure=False)(message)
     values = [
         delayed(partial(_there, chunk), pure=False)(
@@ -165,7 +167,7 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
             f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
             "want of memory. Make the chunks smaller, or look into what it holds."
         ) from error
-    except (distributed.client.FutureCancelledError, distributed.CommClosedError) as error:
+    except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
         raise ConnectionError(
-            "The Dask scheduler was lost. Begin again; with checkpoint=, or --checkpoint, resume goes on from the last one."
+            "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
         ) from error

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from brtf.blas import blas_on_one_thread
-from brtf.chunks import Chunk, ChunkedObservations, Piece
+from brtf.chunks import Chunk, ChunkedObservations, Reading
 from brtf.distributions import Array
 from brtf.executors import over_chunks
 from brtf.observations import Block, Observations
@@ -77,9 +77,9 @@ def visit(
     """
     if isinstance(observations, ChunkedObservations):
 
-        def of_chunk(chunk: Chunk, piece: Piece) -> tuple[Sums, list[Value]]:
+        def of_chunk(chunk: Chunk, read: Reading) -> tuple[Sums, list[Value]]:
             sums = zeros()
-            return sums, [look(sums, block) for block in observations.cut(chunk, piece)]
+            return sums, [look(sums, block) for block in observations.cut(chunk, read)]
 
         return over_chunks(observations.chunks, of_chunk, _sum, _pool.get())
     blocks = observations.block_list

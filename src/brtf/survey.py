@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,7 +26,7 @@ from brtf.chunks import (
     DaskRows,
     Elsewhere,
     MappedFile,
-    Piece,
+    Reading,
     Source,
     StoredRows,
     missing_chunks,
@@ -140,13 +141,17 @@ def _rows_per_chunk(shape: tuple[int, ...], stored_rows: int, n_entries: int | N
     return max(1, wanted // unit) * unit
 
 
-def _row_chunks(shape: tuple[int, ...], n_rows: int, name: str, source: Any) -> tuple[Chunk, ...]:
-    runs = [slice(start, min(start + n_rows, shape[0])) for start in range(0, shape[0], n_rows)]
-    return tuple(Chunk(f"The chunk of rows {rows.start}:{rows.stop} of {name}", source(rows), rows) for rows in runs)
+def _row_chunks(runs: list[slice], name: str, source: Callable[[slice], Source]) -> tuple[Chunk, ...]:
+    data = uuid4().hex
+    return tuple(
+        Chunk(f"The chunk of rows {rows.start}:{rows.stop} of {name}", source(rows), (data, number), rows)
+        for number, rows in enumerate(runs)
+    )
 
 
 def _stored_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
-    arrays, stored_rows = [], 1
+    arrays: list[Any] = []
+    stored_rows = 1
     for array in (Y, mask):
         if isinstance(array, np.memmap):
             arrays.append(MappedFile(str(array.filename), array.dtype, array.shape, array.offset))
@@ -157,7 +162,8 @@ def _stored_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...
                 _check_stored(array)
     name = arrays[0].path if isinstance(arrays[0], MappedFile) else str(Y.store_path)
     n_rows = _rows_per_chunk(Y.shape, min(stored_rows, Y.shape[0]), n_entries)
-    return _row_chunks(Y.shape, n_rows, name, partial(StoredRows, *arrays))
+    runs = [slice(start, min(start + n_rows, Y.shape[0])) for start in range(0, Y.shape[0], n_rows)]
+    return _row_chunks(runs, name, lambda rows: StoredRows(*arrays, rows))
 
 
 def _check_stored(array: Any) -> None:
@@ -201,10 +207,8 @@ def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
     arrays = [Y] if mask is None else [Y, mask.rechunk(Y.chunks)]
     blocks = zip(*(array.to_delayed().ravel() for array in arrays), strict=True)
     ends = list(accumulate(Y.chunks[0], initial=0))
-    return tuple(
-        Chunk(f"The chunk of rows {start}:{stop} of the Dask array", DaskRows(tuple(parts)), slice(start, stop))
-        for parts, (start, stop) in zip(blocks, pairwise(ends), strict=True)
-    )
+    sources = dict(zip(pairwise(ends), (DaskRows(tuple(parts)) for parts in blocks), strict=True))
+    return _row_chunks([slice(*run) for run in sources], "the Dask array", lambda r: sources[r.start, r.stop])
 
 
 # ---- the first pass ----------------------------------------------------------------------------------------------
@@ -247,8 +251,9 @@ class Found:
             )
 
 
-def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, piece: Piece) -> Found:
+def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Reading) -> Found:
     """A first look at a chunk of rows."""
+    piece = read()
     values = cast_values(piece.values, dtype)
     expected = (chunk.rows.stop - chunk.rows.start, *shape[1:])
     if values.shape != expected:
@@ -264,7 +269,8 @@ def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, piece: P
         return (row + chunk.rows.start, *others)
 
     index = first(infinite)
-    own = [observed.any(axis=tuple(k for k in range(values.ndim) if k != mode)) for mode in range(values.ndim)]
+    modes = range(values.ndim)
+    own = [np.asarray(observed.any(axis=tuple(k for k in modes if k != mode))) for mode in modes]
     seen = np.zeros(shape[0], np.bool_)
     seen[chunk.rows] = own[0]
     return Found(
@@ -324,5 +330,5 @@ def _count_next_bits(observations: Observations, prefixes: list[int], shift: int
         for total, prefix in zip(sums[0], prefixes, strict=True):
             total += np.bincount(digits[leading == kind(prefix)], minlength=2**16)
 
-    (counts,), _ = visit(observations, lambda: (np.zeros((2, 2**16), np.int64),), add)  # type: ignore[arg-type,return-value]
+    (counts,), _ = visit(observations, lambda: (np.zeros((2, 2**16), np.int64),), add)
     return counts  # type: ignore[return-value]
