@@ -35,6 +35,7 @@ ORDER = (
     "executors",
     "passes",
     "survey",
+    "parts",
     "posteriors",
     "updates",
     "bound",
@@ -53,6 +54,7 @@ ORDER = (
     "storage",
     "shown",
     "result",
+    "blockwise",
     "archive",
     "checkpoint",
     "views",
@@ -75,7 +77,7 @@ ORDER = (
     "cli",
 )
 # Methods that only hand a result on to what describes it.
-HANDED_ON = {"shown": {"result", "summary", "plots", "report"}, "observations": {"survey"}}
+HANDED_ON = {"shown": {"result", "summary", "plots", "report"}, "observations": {"survey", "parts"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
 HEAVY = (

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from brtf.checks import cast_values
 from brtf.memory import process_bytes
-from brtf.observations import Block, Layout, Observations
+from brtf.observations import Block, Labels, Layout, Observations
 
 NOT_HERE = (
     "The entries of these data are not held here, and this needs them all at once. Ask for coordinates: "
@@ -198,6 +198,31 @@ class ChunkedObservations(Observations):
                 f"{chunk.name} has {part.n_observed} observed entries, but had {expected} when the fit began: "
                 "it was changed or is damaged. Put it back, or begin anew."
             )
+
+
+def outline(
+    shape: tuple[int, ...],
+    scale: float,
+    labels: Labels | None,
+    *,
+    layout: Layout,
+    dtype: Any,
+    n_observed: int,
+    largest: float,
+    chunks: tuple[Chunk, ...] = (),
+    seen: tuple[NDArray[np.bool_], ...] | None = None,
+) -> ChunkedObservations:
+    """Observations in chunks, or the outline of such that were left behind."""
+    if layout not in ("complete", "masked", "coordinates") or np.dtype(dtype) not in (np.float32, np.float64):
+        raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
+    if not 0 < n_observed <= math.prod(shape):
+        raise ValueError(f"{n_observed} entries do not fit into shape {shape}")
+    masks = {"masked": Elsewhere(np.dtype(np.bool_), math.prod(shape))}
+    columns = {"coordinates": Elsewhere(np.dtype(np.intp), len(shape) * n_observed)}
+    values: Any = Elsewhere(np.dtype(dtype), n_observed)
+    mask: Any = masks.get(layout)
+    coords: Any = columns.get(layout)
+    return ChunkedObservations(shape, values, mask, coords, scale, labels, chunks, float(largest), seen)
 
 
 class Held:

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
 
 from brtf.archive import load_result, save_result
+from brtf.blockwise import Written, write_result
 from brtf.checkpoint import begin
 from brtf.checks import type_name
 from brtf.conventions import (
@@ -467,6 +468,29 @@ class BRTF(Shown, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
         save_result(self._fitted(), path)
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        what: Sequence[Written] = ("low_rank", "outliers", "outlier_probability", "imputed"),
+    ) -> None:
+        """Write what the fit says of every entry to a new Zarr store, chunk by chunk; for data that come in chunks.
+
+        Every array has the shape of the data, their type and a checksum: ``low_rank``, its standard deviation ``std``,
+        ``outliers`` and ``outlier_probability`` (0 where missing), and ``imputed``, Y with missing entries filled in.
+        Of coordinates there is a group per chunk, with ``coords`` (N, m) and vectors (m,). Whoever works on the chunks
+        (``executor``) writes them, so all must see the path. The attribute ``complete`` is set at the end.
+
+        Parameters
+        ----------
+        path
+            A directory that does not exist yet.
+        what
+            Which of the arrays.
+        """
+        result = self._fitted()
+        with self._executing():
+            write_result(result, path, what)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

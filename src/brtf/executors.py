@@ -25,8 +25,8 @@ Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
 """Workers that may die over one chunk before it is given up, in clusters that are started here."""
-KEY = "brtf-chunk"
-"""How the keys of the tasks begin that work on a chunk; its number follows."""
+FAN_IN = 8
+"""Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
 
 _client: ContextVar[Any] = ContextVar("brtf_client", default=None)
 
@@ -150,19 +150,16 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     delayed = dask.delayed
     sent = delayed(_sent, pure=False)(message)
-    values = [
-        delayed(partial(_there, chunk), pure=False)(
-            sent, *chunk.source.inputs, dask_key_name=f"{KEY}-{number}-{sent.key}"
-        )
-        for number, chunk in enumerate(chunks)
-    ]
-    adding = delayed(add, pure=False)
-    future = client.compute(in_tree(values, adding), optimize_graph=False)
+    values = [delayed(partial(_there, chunk), pure=False)(sent, *chunk.source.inputs) for chunk in chunks]
+    keys = {key: chunk for chunk, own in zip(chunks, values, strict=True) for key in _keys(own, chunk)}
+    adding = delayed(partial(in_tree, add=add), pure=False)
+    while len(values) > 1:
+        values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
+    future = client.compute(values[0], optimize_graph=False)
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        key = str(error.task)
-        name = chunks[int(key.split("-")[2])].name if key.startswith(KEY) else "the sums"
+        name = keys[error.task].name if error.task in keys else f"The task {error.task}"
         raise ChunkError(
             f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
             "want of memory. Make the chunks smaller, or look into what it holds."
@@ -171,3 +168,8 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
         raise ConnectionError(
             "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
         ) from error
+
+
+def _keys(value: Any, chunk: Chunk) -> list[Any]:
+    """The keys of a chunk's task and of what it depends on."""
+    return [value.key, *(part.key for part in chunk.source.inputs)]

@@ -289,6 +289,36 @@ class Observations:
         return observe_chunks(data, _unlabel(mask)[0], labels, dtype, n_entries)
 
     @classmethod
+    def from_parts(
+        cls,
+        directory: Any,
+        *,
+        index: Sequence[str] | None = None,
+        value: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> Observations:
+        """Observations from a directory of coordinate files, each read where and when it is needed.
+
+        Parameters
+        ----------
+        directory
+            Holds .parquet, .csv or .tsv tables with the same columns, each small enough for a worker's memory: a row
+            per observed entry. What is not listed is missing, as is a value of NaN; no entry is listed twice.
+        index
+            The columns that hold positions 0..I_n-1, one per mode, in order; all columns but `value` if None.
+        value
+            The column of values; the last one that is not in `index` if None.
+        shape
+            (I_0, ..., I_{N-1}); None: one more than the largest position in every mode.
+        dtype
+            float32, float64 or None, as for `brtf.BRTF`.
+        """
+        from brtf.parts import observe_parts
+
+        return observe_parts(directory, index, value, shape, dtype)
+
+    @classmethod
     def from_frame(
         cls,
         frame: Any,

@@ -107,7 +107,7 @@ class Result(Shown):
         """The mean of :meth:`outlier_probability` over the observed entries."""
         if not isinstance(self.state.outliers, SlabModel):
             return float(np.mean(self.outlier_probability_at_entries()))
-        observations, of_block = self._entries_together, self._outliers_of_block
+        observations, of_block = self._entries_together, self.outliers_of_block
 
         def add(sums: Sums, block: Block) -> None:
             sums[0][...] += of_block(block)[0].sum()
@@ -210,7 +210,7 @@ class Result(Shown):
 
     def _local_posteriors(self) -> tuple[Array, Array]:
         """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
-        pieces = list(map(self._outliers_of_block, self._entries_together.block_list))
+        pieces = list(map(self.outliers_of_block, self._entries_together.block_list))
         probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return probability, share
 
@@ -220,7 +220,8 @@ class Result(Shown):
         return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
 
     @property
-    def _outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+    def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+        """p of a block's entries, and the share of their deviation that is an outlier's if there is one; each (m,)."""
         state, observations = self.state, self._entries_together
         means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
 

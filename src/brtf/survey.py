@@ -24,25 +24,24 @@ from brtf.chunks import (
     Chunk,
     ChunkedObservations,
     DaskRows,
-    Elsewhere,
     MappedFile,
     Reading,
     Source,
     StoredRows,
     missing_chunks,
     observed_of,
+    outline,
 )
 from brtf.executors import is_remote, over_chunks
 from brtf.memory import available_bytes
 from brtf.observations import BLOCK_ENTRIES, Block, Labels, Observations
 from brtf.passes import Sums, visit
+from brtf.readers.labelled import has_checksums
 
 CHUNK_ENTRIES = 2**24
 """Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
 LEAST_CHUNKS = 64
 """Chunks at least, as long as they have a few blocks: there is work for as many workers."""
-CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
-"""Codecs of Zarr that notice a flipped bit."""
 
 
 def comes_in_chunks(data: Any) -> bool:
@@ -88,16 +87,16 @@ def observe_chunks(
     if n_observed == 0:
         raise nothing_observed()
     complete = n_observed == math.prod(shape)
-    observations = ChunkedObservations(
+    observations = outline(
         shape,
-        Elsewhere(wanted, n_observed),  # type: ignore[arg-type]
-        None if complete else Elsewhere(np.dtype(np.bool_), math.prod(shape)),  # type: ignore[arg-type]
-        None,
         1.0,
         labels,
-        tuple(replace(chunk, entries=slice(*run)) for chunk, run in zip(chunks, pairwise(ends), strict=True)),
-        found.largest,
-        None if complete else found.seen,
+        layout="complete" if complete else "masked",
+        dtype=wanted,
+        n_observed=n_observed,
+        largest=found.largest,
+        chunks=tuple(replace(chunk, entries=slice(*run)) for chunk, run in zip(chunks, pairwise(ends), strict=True)),
+        seen=None if complete else found.seen,
     )
     return replace(observations, scale=robust_scale(observations))
 
@@ -163,14 +162,12 @@ def _stored_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...
     name = arrays[0].path if isinstance(arrays[0], MappedFile) else str(Y.store_path)
     n_rows = _rows_per_chunk(Y.shape, min(stored_rows, Y.shape[0]), n_entries)
     runs = [slice(start, min(start + n_rows, Y.shape[0])) for start in range(0, Y.shape[0], n_rows)]
-    return _row_chunks(runs, name, lambda rows: StoredRows(*arrays, rows))
+    return _row_chunks(runs, name, lambda rows: StoredRows(arrays[0], arrays[1], rows))
 
 
 def _check_stored(array: Any) -> None:
     """Warn of a Zarr array in which damage would go unnoticed, or parts are missing."""
-    from brtf.readers.labelled import codec_names
-
-    if not CHECKSUMS & set(codec_names(array)):
+    if not has_checksums(array):
         warnings.warn(
             f"{array.store_path} has no checksums, so that a damaged chunk may be read as numbers. Write it with "
             "zarr.codecs.Crc32cCodec among its compressors.",

@@ -22,6 +22,8 @@ SAFE_CODECS = {
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
 """Ways to encode a Zarr chunk that only move numbers; pickle, which runs code, is another."""
+CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
+"""Codecs that notice a flipped bit, as zstd does where it is told to."""
 BYTES_PER_CHUNK = 4096
 """What zarr needs to keep track of a chunk while it reads an array, roughly."""
 
@@ -95,7 +97,7 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
 
 def _check_stored(array: Any) -> None:
     """Refuse a Zarr array that could run code or exhaust the memory when it is read."""
-    unsafe = sorted(set(codec_names(array)) - SAFE_CODECS)
+    unsafe = sorted({name for name, _ in _codecs(array)} - SAFE_CODECS)
     if unsafe:
         raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
     dtype = np.dtype(object) if array.dtype.hasobject else np.dtype(array.dtype)
@@ -103,20 +105,25 @@ def _check_stored(array: Any) -> None:
     check_fits(array.shards or array.chunks, dtype)
 
 
-def codec_names(array: Any) -> Iterator[str]:
-    """Every codec of an array: filters and compressor in version 2, nested lists of codecs in version 3."""
+def has_checksums(array: Any) -> bool:
+    """Whether a flipped bit in a stored chunk of a Zarr array is noticed."""
+    return any(name in CHECKSUMS or options.get("checksum") is True for name, options in _codecs(array))
+
+
+def _codecs(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every codec of an array and its options: filters and compressor in version 2, nested lists in version 3."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         for codec in (*(metadata.filters or ()), metadata.compressor):
             if codec is not None:
-                yield codec.get_config()["id"]
+                yield codec.get_config()["id"], codec.get_config()
         return
     remaining = [codec.to_dict() for codec in metadata.codecs]
     while remaining:
         codec = remaining.pop()
-        yield codec["name"].removeprefix("numcodecs.")
-        configuration = codec.get("configuration", {})
-        remaining += [*configuration.get("codecs", ()), *configuration.get("index_codecs", ())]
+        options = codec.get("configuration", {})
+        yield codec["name"].removeprefix("numcodecs."), options
+        remaining += [*options.get("codecs", ()), *options.get("index_codecs", ())]
 
 
 def _dimension_names(array: Any) -> tuple[str, ...] | None:
