@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,10 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         held_back=held_back,
     )
     if observations.in_chunks:
-        result.__dict__["outlier_rate"] = float(header["outlier_rate"])
+        rate = float(header["outlier_rate"])
+        if not 0 <= rate <= 1:
+            raise ValueError(f"the outlier rate is {rate}")
+        result.__dict__["outlier_rate"] = rate
     return result
 
 
@@ -167,7 +170,7 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
         labels = Labels(tuple(header["labels"]["dims"]), names, header["labels"]["name"])
     if "chunked" in header:
         check_labels(labels, shape)
-        return outline(shape, scale, labels, **header["chunked"])
+        return _unpack_outline(shape, scale, labels, **header["chunked"])
     if "coords" in arrays:
         coords = checked_array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
         values = checked_array(arrays, "values", coords.shape[1:])
@@ -176,6 +179,25 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
     mask = checked_array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
     values = checked_array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
     return Observations(shape, values, mask, None, scale, labels)
+
+
+def _unpack_outline(
+    shape: tuple[int, ...],
+    scale: float,
+    labels: Labels | None,
+    layout: Literal["complete", "masked", "coordinates"],
+    dtype: str,
+    n_observed: int,
+    largest: float,
+) -> Observations:
+    """Data that came in chunks, of which no entry was saved."""
+    if layout not in ("complete", "masked", "coordinates") or dtype not in ("float32", "float64"):
+        raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
+    if type(n_observed) is not int or not 0 < n_observed <= math.prod(shape) or not 0 <= float(largest) < np.inf:
+        raise ValueError(f"{n_observed} entries of size {largest} are not what a tensor of shape {shape} can have")
+    return outline(
+        shape, scale, labels, layout=layout, dtype=np.dtype(dtype), n_observed=n_observed, largest=float(largest)
+    )
 
 
 def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observations | None:

@@ -213,10 +213,6 @@ def outline(
     seen: tuple[NDArray[np.bool_], ...] | None = None,
 ) -> ChunkedObservations:
     """Observations in chunks, or the outline of such that were left behind."""
-    if layout not in ("complete", "masked", "coordinates") or np.dtype(dtype) not in (np.float32, np.float64):
-        raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
-    if not 0 < n_observed <= math.prod(shape):
-        raise ValueError(f"{n_observed} entries do not fit into shape {shape}")
     masks = {"masked": Elsewhere(np.dtype(np.bool_), math.prod(shape))}
     columns = {"coordinates": Elsewhere(np.dtype(np.intp), len(shape) * n_observed)}
     values: Any = Elsewhere(np.dtype(dtype), n_observed)
