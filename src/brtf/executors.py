@@ -151,7 +151,7 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
     delayed = dask.delayed
     sent = delayed(_sent, pure=False)(message)
     values = [delayed(partial(_there, chunk), pure=False)(sent, *chunk.source.inputs) for chunk in chunks]
-    keys = {key: chunk for chunk, own in zip(chunks, values, strict=True) for key in _keys(own, chunk)}
+    keys = [value.key for value in values]
     adding = delayed(partial(in_tree, add=add), pure=False)
     while len(values) > 1:
         values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
@@ -159,7 +159,7 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        name = keys[error.task].name if error.task in keys else f"The task {error.task}"
+        name = chunks[keys.index(error.task)].name if error.task in keys else _depending(chunks, error.task)
         raise ChunkError(
             f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
             "want of memory. Make the chunks smaller, or look into what it holds."
@@ -170,6 +170,9 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
         ) from error
 
 
-def _keys(value: Any, chunk: Chunk) -> list[Any]:
-    """The keys of a chunk's task and of what it depends on."""
-    return [value.key, *(part.key for part in chunk.source.inputs)]
+def _depending(chunks: tuple[Chunk, ...], key: Any) -> str:
+    """The name of the first chunk of a Dask array that needs a task, or that of the task itself."""
+    for chunk in chunks:
+        if any(key in part.dask.cull({part.key}) for part in chunk.source.inputs):
+            return chunk.name
+    return f"The task {key}"
