@@ -1,5 +1,6 @@
 """A real cluster of two processes gives the digits of one process, whatever dies on the way."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,9 +10,10 @@ import time
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import brtf
-from brtf import BRTF, Observations, executors
+from brtf import BRTF, Observations, cli, executors
 from test_chunks import as_parts, stored
 
 distributed = pytest.importorskip("distributed")
@@ -167,12 +169,45 @@ class TestFaults:
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
         same_digits(BRTF(**FEW).fit(chunked), resumed)
 
-    def test_no_scheduler_at_all(self, tensor):
+    def test_no_scheduler_at_all(self, tensor, monkeypatch):
+        monkeypatch.setattr(executors, "ANSWER_SECONDS", 1.0)
         with (
             dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
             pytest.raises(ValueError, match="No Dask scheduler answers at 'tcp:"),
         ):
             BRTF(executor="tcp://127.0.0.1:1").fit(da.from_array(tensor))
+
+
+class TestCommandLine:
+    def fit(self, *arguments):
+        run = CliRunner().invoke(cli.main, ["fit", *map(str, arguments), "--max-rank", "4", "--max-sweeps", "5"])
+        assert run.exit_code == 1, run.output  # not converged after so few sweeps
+        return run
+
+    def test_a_store(self, client, tensor, tmp_path):
+        zarr = pytest.importorskip("zarr")
+        stored(tmp_path / "a.zarr", with_missing(tensor), rows=5)
+        address = client.scheduler.address
+        run = self.fit(tmp_path / "a.zarr", "--scheduler", address, "--out", tmp_path / "out")
+        assert "Dashboard of the cluster: " in run.stderr
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fitted.zarr", "result.brtf"]
+        imputed = zarr.open_group(tmp_path / "out" / "fitted.zarr", mode="r")["imputed"][...]
+        seen = np.isfinite(with_missing(tensor))
+        np.testing.assert_array_equal(imputed[seen], tensor[seen])
+        loaded = brtf.load(tmp_path / "out" / "result.brtf")
+        np.testing.assert_allclose(imputed[~seen], loaded.low_rank()[~seen], rtol=1e-12)
+
+    def test_a_directory_of_tables(self, tensor, tmp_path):
+        as_parts(tmp_path / "parts", with_missing(tensor))
+        run = self.fit(tmp_path / "parts", "--json")
+        assert json.loads(run.stdout)["shape"] == list(SHAPE)
+
+    def test_what_cannot_be_read_in_chunks(self, client, tmp_path):
+        (tmp_path / "a.csv").write_text("i,j,value\n0,0,1.0\n")
+        address = client.scheduler.address
+        run = CliRunner().invoke(cli.main, ["fit", str(tmp_path / "a.csv"), "--scheduler", address])
+        assert run.exit_code == 2
+        assert "none of .zarr, .npy" in run.stderr
 
 
 class alone:

@@ -25,6 +25,8 @@ Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
 """Workers that may die over one chunk before it is given up, in clusters that are started here."""
+ANSWER_SECONDS = 10.0
+"""How long to wait for a scheduler to answer."""
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
 
@@ -76,7 +78,7 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
     distributed = require("distributed", extra="big", purpose="executor=")
     if executor != "processes":
         try:
-            client = distributed.Client(executor, timeout=10, set_as_default=False)
+            client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
         with client:

@@ -36,7 +36,7 @@ from brtf.executors import is_remote, over_chunks
 from brtf.memory import available_bytes
 from brtf.observations import BLOCK_ENTRIES, Block, Labels, Observations
 from brtf.passes import Sums, visit
-from brtf.readers.labelled import has_checksums
+from brtf.readers.labelled import dimension_names, has_checksums
 
 CHUNK_ENTRIES = 2**24
 """Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
@@ -79,6 +79,8 @@ def observe_chunks(
         chunks = _dask_chunks(Y, mask, n_entries)
     else:
         chunks = _stored_chunks(Y, mask, n_entries)
+        dims = None if isinstance(Y, np.memmap) else dimension_names(Y)
+        labels = labels if dims is None else Labels(dims, (None,) * len(dims))
     wanted = cast_values(np.zeros(1, Y.dtype), dtype).dtype
     found = over_chunks(chunks, partial(_survey, shape, wanted), _both)
     found.check(mask is not None)
