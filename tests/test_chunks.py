@@ -167,6 +167,17 @@ class TestTheTree:
         assert values[0] == in_tree(names, add)
 
 
+def test_lanes_are_all_chunks_in_order(tmp_path, monkeypatch):
+    """Several chunks a lane change the order of a sum, and nothing else."""
+    tensor = np.array(brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, missing=0.2, seed=1).observed)
+    chunked = in_chunks("zarr", tmp_path, tensor)
+    alone = BRTF(**FEW).fit(chunked)
+    monkeypatch.setattr(brtf.chunks, "FEWEST_LANES", 2)
+    assert [len(lane) for lane in chunked.lanes] == [2, 3]
+    assert sum(chunked.lanes, ()) == chunked.chunks
+    same_fit(alone, BRTF(**FEW).fit(chunked), ROUNDING)
+
+
 def test_threads_do_not_change_a_digit(tmp_path):
     tensor = np.array(brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, missing=0.2, seed=1).observed)
     chunked = in_chunks("zarr", tmp_path, tensor)

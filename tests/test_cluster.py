@@ -110,14 +110,14 @@ class TestFaults:
         chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor))
         passes, killed, original = [], [], executors._on_cluster
 
-        def deadly(client, chunks, message, add):
+        def deadly(client, lanes, message, add):
             passes.append(len(message))
             if len(passes) in (20, 26):
                 pids = client.run(os.getpid)
                 victim = sorted(pids.values())[0]
                 killed.append(victim)
                 threading.Timer(0.02, os.kill, (victim, signal.SIGKILL)).start()
-            return original(client, chunks, message, add)
+            return original(client, lanes, message, add)
 
         monkeypatch.setattr(executors, "_on_cluster", deadly)
         there = BRTF(**FEW, executor=client).fit(chunked)
@@ -157,11 +157,11 @@ class TestFaults:
         kept, passes, original = tmp_path / "fit.ckpt", [], executors._on_cluster
         with alone(tmp_path) as (address, processes):
 
-            def dying(client, chunks, message, add):
+            def dying(client, lanes, message, add):
                 passes.append(len(message))
                 if len(passes) == 20:
                     processes[0].kill()
-                return original(client, chunks, message, add)
+                return original(client, lanes, message, add)
 
             monkeypatch.setattr(executors, "_on_cluster", dying)
             with pytest.raises(ConnectionError, match="The Dask scheduler was lost"):

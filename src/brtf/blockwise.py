@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ import numpy as np
 from brtf import kernels
 from brtf.chunks import Chunk, ChunkedObservations, Reading
 from brtf.distributions import Array, RowGaussians
-from brtf.executors import over_chunks
+from brtf.executors import over_lanes
 from brtf.extras import require
 from brtf.observations import Block, Labels
 from brtf.result import Result
@@ -49,7 +50,8 @@ def write_result(result: Result, path: str | os.PathLike[str], what: Sequence[Wr
     if observations.layout != "coordinates":
         _create(group, observations, what)
     of_block = _of_block(result, observations, what)
-    over_chunks(observations.chunks, partial(_write_chunk, target, observations, of_block), max)
+    write = partial(_write_chunk, target, observations, of_block)
+    over_lanes(observations.lanes, lambda lane: [write(*chunk) for chunk in lane], operator.add)
     group.attrs["complete"] = True
 
 
@@ -117,7 +119,9 @@ def _placed(block: Block, entry_vector: Array, elsewhere: Array) -> Array:
     return elsewhere
 
 
-def _write_chunk(target: str, observations: ChunkedObservations, of_block: OfBlock, chunk: Chunk, read: Reading) -> int:
+def _write_chunk(
+    target: str, observations: ChunkedObservations, of_block: OfBlock, chunk: Chunk, read: Reading
+) -> None:
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     blocks = list(observations.cut(chunk, read))
     pieces = [of_block(block) for block in blocks]
@@ -127,10 +131,9 @@ def _write_chunk(target: str, observations: ChunkedObservations, of_block: OfBlo
         lengths = (chunk.rows.stop - chunk.rows.start, *observations.shape[1:])
         for name, vector in vectors.items():
             group[name][chunk.rows] = vector.reshape(lengths).astype(observations.values.dtype)
-        return 0
+        return
     part = group.require_group(f"part-{chunk.key[1]:05d}")
     coords = np.concatenate([np.asarray(block.coords) for block in blocks], axis=1)
     for name, array in {"coords": coords, **vectors}.items():
         dtype = array.dtype if name == "coords" else observations.values.dtype
         _new_array(part, name, array.shape, array.shape, dtype, None)[...] = array.astype(dtype)
-    return 0

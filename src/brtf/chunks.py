@@ -25,6 +25,8 @@ NOT_HERE = (
     "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
 )
 LEFT_BEHIND = "The data of this fit were left behind when it was saved: fit again, or ask for coordinates."
+FEWEST_LANES, LANE_BYTES = 64, 2**28
+"""Lanes at least, if there are as many chunks, and the bytes of each where there are more."""
 HELD_SHARE = 0.25
 """Share of the memory of a process in which chunks that were read are kept for the next pass."""
 
@@ -154,9 +156,13 @@ class ChunkedObservations(Observations):
 
     @property
     def bytes_at_once(self) -> int:
-        """Bytes of the largest chunk."""
-        n_entries = max((chunk.entries.stop - chunk.entries.start for chunk in self.chunks), default=0)
-        return n_entries * self.values.dtype.itemsize
+        """Bytes of the values of a lane."""
+        return self.values.nbytes // max(len(self.lanes), 1)
+
+    @property
+    def lanes(self) -> tuple[tuple[Chunk, ...], ...]:
+        """Chunks that are worked on one after another, their sums travelling as one: fixed by the data alone."""
+        return lanes_of(self.chunks, self.values.nbytes)
 
     def positions_seen(self, mode: int) -> NDArray[np.intp]:
         return np.arange(self.shape[mode]) if self.seen is None else np.flatnonzero(self.seen[mode])
@@ -198,6 +204,17 @@ class ChunkedObservations(Observations):
                 f"{chunk.name} has {part.n_observed} observed entries, but had {expected} when the fit began: "
                 "it was changed or is damaged. Put it back, or begin anew."
             )
+
+
+def lanes_of(chunks: tuple[Chunk, ...], n_bytes: int) -> tuple[tuple[Chunk, ...], ...]:
+    """The chunks dealt to lanes, in order: enough for many workers, few enough for their sums to be small beside them.
+
+    Blocks of a Dask array are computed before their task, so each is a lane of its own.
+    """
+    n_lanes = max(FEWEST_LANES, n_bytes // LANE_BYTES)
+    if n_lanes >= len(chunks) or chunks[0].source.inputs:
+        return tuple((chunk,) for chunk in chunks)
+    return tuple(chunks[k * len(chunks) // n_lanes : (k + 1) * len(chunks) // n_lanes] for k in range(n_lanes))
 
 
 def outline(

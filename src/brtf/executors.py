@@ -1,8 +1,8 @@
 """Who works on the chunks: this process, a local cluster of processes, or any cluster that a Dask scheduler leads.
 
-A task is a function of one chunk; what it returns is added up in a tree that is fixed by the order of the chunks. Who
-works, and how many they are, does not change a digit. A task reaches a cluster as one more part of the graph, which
-the scheduler keeps: whatever a worker takes down with it is sent and computed again.
+A task is a function of a lane, a few chunks in a row; what it returns is added up in a tree that is fixed by the order
+of the lanes. Who works, and how many they are, does not change a digit. A task reaches a cluster as one more part of
+the graph, which the scheduler keeps: whatever a worker takes down with it is sent and computed again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.extras import require
 
 Value = TypeVar("Value")
-Task = Callable[[Chunk, Reading], Value]
+Lane = tuple[Chunk, ...]
+"""Chunks that are worked on one after another; their sums travel as one."""
+Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
+"""A function of the chunks of a lane, each of which it may read."""
 Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
@@ -94,17 +97,17 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
         yield client
 
 
-def over_chunks(chunks: tuple[Chunk, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
-    """The task's values for all chunks, added up in the fixed tree; ``add`` returns a new value."""
-    if not chunks:
+def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
+    """The task's values for all lanes, added up in the fixed tree; ``add`` returns a new value."""
+    if not lanes:
         raise ValueError(LEFT_BEHIND)
     cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
     message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
     client = _client.get()
     if client is not None:
-        return _on_cluster(client, chunks, message, add)
+        return _on_cluster(client, lanes, message, add)
     work = partial(_here, pickle.loads(message))
-    return in_tree(map(work, chunks) if pool is None else pool.map(work, chunks), add)
+    return in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add)
 
 
 def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
@@ -121,8 +124,8 @@ def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
     return total
 
 
-def _here(task: Task[Value], chunk: Chunk) -> Value:
-    return task(chunk, partial(_read_here, chunk))
+def _here(task: Task[Value], lane: Lane) -> Value:
+    return task((chunk, partial(_read_here, chunk)) for chunk in lane)
 
 
 def _read_here(chunk: Chunk) -> Piece:
@@ -136,23 +139,23 @@ def _read_here(chunk: Chunk) -> Piece:
     return chunk.read(*given)
 
 
-def _there(chunk: Chunk, message: bytes, *given: Any) -> Any:
-    """On a worker: the same, of what Dask computed before."""
+def _there(lane: Lane, message: bytes, *given: Any) -> Any:
+    """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
     with blas_on_one_thread():
         task: Task[Any] = pickle.loads(message)
-        return task(chunk, partial(chunk.read, *given))
+        return task((chunk, partial(chunk.read, *given)) for chunk in lane)
 
 
 def _sent(message: bytes) -> bytes:
     return message
 
 
-def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Adding[Value]) -> Value:
-    """One graph: the message, the chunks that depend on it, and the tree of their sums."""
+def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
+    """One graph: the message, the lanes that depend on it, and the tree of their sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     delayed = dask.delayed
     sent = delayed(_sent, pure=False)(message)
-    values = [delayed(partial(_there, chunk), pure=False)(sent, *chunk.source.inputs) for chunk in chunks]
+    values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
     keys = [value.key for value in values]
     adding = delayed(partial(in_tree, add=add), pure=False)
     while len(values) > 1:
@@ -161,7 +164,7 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
     try:
         return future.result()
     except distributed.KilledWorker as error:
-        name = chunks[keys.index(error.task)].name if error.task in keys else _depending(chunks, error.task)
+        name = _name(lanes[keys.index(error.task)]) if error.task in keys else _depending(lanes, error.task)
         raise ChunkError(
             f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
             "want of memory. Make the chunks smaller, or look into what it holds."
@@ -172,9 +175,13 @@ def _on_cluster(client: Any, chunks: tuple[Chunk, ...], message: bytes, add: Add
         ) from error
 
 
-def _depending(chunks: tuple[Chunk, ...], key: Any) -> str:
+def _name(lane: Lane) -> str:
+    return lane[0].name if len(lane) == 1 else f"{lane[0].name}, or one of the next {len(lane) - 1}, which"
+
+
+def _depending(lanes: tuple[Lane, ...], key: Any) -> str:
     """The name of the first chunk of a Dask array that needs a task, or that of the task itself."""
-    for chunk in chunks:
+    for chunk, *_ in lanes:
         if any(key in part.dask.cull({part.key}) for part in chunk.source.inputs):
             return chunk.name
     return f"The task {key}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from brtf.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
 from brtf.chunks import Chunk, ChunkedObservations, Piece, Reading, outline
-from brtf.executors import over_chunks
+from brtf.executors import in_tree, over_lanes
 from brtf.extras import require
 from brtf.observations import Block
 from brtf.passes import Sums, add_up, visit
@@ -92,7 +91,12 @@ def observe_parts(
     chunks = tuple(
         Chunk(path, PartFile(path, indexed, value), (data, number), slice(0, 0)) for number, path in enumerate(paths)
     )
-    found = over_chunks(chunks, partial(_survey, len(indexed)), _both)
+    order = len(indexed)
+    found = over_lanes(
+        tuple((chunk,) for chunk in chunks),
+        lambda lane: in_tree((_survey(order, *chunk) for chunk in lane), _both),
+        _both,
+    )
     lengths = check_shape([last + 1 for last in found.highest] if shape is None else shape, "shape")
     found.check(lengths)
     wanted = cast_values(np.zeros(1, found.dtype), dtype).dtype

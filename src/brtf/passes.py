@@ -7,7 +7,7 @@ another, and the lanes are added in order. Threads only decide who works on whic
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +19,7 @@ import numpy as np
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import Chunk, ChunkedObservations, Reading
 from brtf.distributions import Array
-from brtf.executors import over_chunks
+from brtf.executors import over_lanes
 from brtf.observations import Block, Observations
 
 Field = Callable[[Block], Array]
@@ -73,15 +73,15 @@ def visit(
 ) -> tuple[Sums, list[Value]]:
     """The same, with what ``look`` says of every block, in their order.
 
-    Of data in chunks every chunk is a lane, and whoever works on them (:mod:`brtf.executors`) receives both functions.
+    Data in chunks have lanes of their own, and whoever works on them (:mod:`brtf.executors`) receives both functions.
     """
     if isinstance(observations, ChunkedObservations):
 
-        def of_chunk(chunk: Chunk, read: Reading) -> tuple[Sums, list[Value]]:
+        def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[Sums, list[Value]]:
             sums = zeros()
-            return sums, [look(sums, block) for block in observations.cut(chunk, read)]
+            return sums, [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
 
-        return over_chunks(observations.chunks, of_chunk, _sum, _pool.get())
+        return over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 

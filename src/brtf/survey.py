@@ -11,7 +11,6 @@ import mmap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 from uuid import uuid4
@@ -28,11 +27,12 @@ from brtf.chunks import (
     Reading,
     Source,
     StoredRows,
+    lanes_of,
     missing_chunks,
     observed_of,
     outline,
 )
-from brtf.executors import is_remote, over_chunks
+from brtf.executors import in_tree, is_remote, over_lanes
 from brtf.memory import available_bytes
 from brtf.observations import BLOCK_ENTRIES, Block, Labels, Observations
 from brtf.passes import Sums, visit
@@ -82,7 +82,8 @@ def observe_chunks(
         dims = None if isinstance(Y, np.memmap) else dimension_names(Y)
         labels = labels if dims is None else Labels(dims, (None,) * len(dims))
     wanted = cast_values(np.zeros(1, Y.dtype), dtype).dtype
-    found = over_chunks(chunks, partial(_survey, shape, wanted), _both)
+    lanes = lanes_of(chunks, math.prod(shape) * wanted.itemsize)
+    found = over_lanes(lanes, lambda lane: in_tree((_survey(shape, wanted, *chunk) for chunk in lane), _both), _both)
     found.check(mask is not None)
     ends = list(accumulate(found.n_observed, initial=0))
     n_observed = ends[-1]
