@@ -28,6 +28,12 @@ Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
 """Workers that may die over one chunk before it is given up, in clusters that are started here."""
+ALLOCATING = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
+    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), 2**25),
+}
+"""Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
+of the size of a block is fetched from the system anew: sweeps take twice as long."""
 ANSWER_SECONDS = 10.0
 """How long to wait for a scheduler to answer."""
 FAN_IN = 8
@@ -87,11 +93,31 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
         with client:
             yield client
         return
-    import dask
+    with local_cluster(n_workers) as client:
+        yield client
 
+
+@contextmanager
+def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
+    """A ``distributed.Client`` of a cluster of processes on this machine, for the time being.
+
+    Parameters
+    ----------
+    n_workers
+        Processes, each with one thread.
+    memory_limit
+        Of each, as Dask writes it; its share of the machine's memory by default.
+    """
+    dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
+    options = {
+        "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
+        "distributed.nanny.pre-spawn-environ": ALLOCATING,
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": ALLOWED_FAILURES}),
-        distributed.LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0") as cluster,
+        dask.config.set(options),
+        distributed.LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
+        ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         yield client

@@ -258,6 +258,11 @@ def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Re
     expected = (chunk.rows.stop - chunk.rows.start, *shape[1:])
     if values.shape != expected:
         raise ValueError(f"{chunk.name} has shape {values.shape} instead of {expected}.")
+    if piece.mask is None and np.isfinite(values.sum(dtype=np.float64)):  # as almost always: every entry is a number
+        rows = np.zeros(shape[0], np.bool_)
+        rows[chunk.rows] = True
+        everywhere = (rows, *(np.ones(length, np.bool_) for length in shape[1:]))
+        return Found((values.size,), max(float(values.max()), -float(values.min())), everywhere)
     observed = observed_of(piece.mask, values)
     infinite = np.isinf(values) & observed
     clashes = np.zeros((), np.bool_) if piece.mask is None else piece.mask & np.isnan(values)
@@ -324,11 +329,14 @@ def _count_next_bits(observations: Observations, prefixes: list[int], shift: int
     """Of the |y| whose bits begin with each of the prefixes, how many have each of the next sixteen, (2, 2**16)."""
     kind = np.uint32 if observations.values.dtype == np.float32 else np.uint64
 
+    distinct = sorted(set(prefixes))
+    first = shift == 8 * kind().itemsize - 16  # then there is nothing before these bits
+
     def add(sums: Sums, block: Block) -> None:
         bits = np.abs(block.values).view(kind) >> kind(shift)
-        leading, digits = bits >> kind(16), (bits & kind(2**16 - 1)).astype(np.intp)
-        for total, prefix in zip(sums[0], prefixes, strict=True):
-            total += np.bincount(digits[leading == kind(prefix)], minlength=2**16)
+        for total, prefix in zip(sums[0], distinct, strict=True):
+            chosen = bits if first else bits[bits >> kind(16) == kind(prefix)]
+            total += np.bincount((chosen & kind(2**16 - 1)).astype(np.intp), minlength=2**16)
 
-    (counts,), _ = visit(observations, lambda: (np.zeros((2, 2**16), np.int64),), add)
-    return counts  # type: ignore[return-value]
+    (counts,), _ = visit(observations, lambda: (np.zeros((len(distinct), 2**16), np.int64),), add)
+    return np.broadcast_to(counts, (2, 2**16))
