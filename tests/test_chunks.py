@@ -1,7 +1,9 @@
 """Data in chunks are the same data: the numbers are those in memory, nothing large is held, no damage is silent."""
 
+import gc
 import os
 import pickle
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -441,6 +443,57 @@ class TestResults:
         other = in_chunks("memmap", tmp_path, tensor + 1.0)
         with pytest.raises(ValueError, match="checkpoint of other data"):
             BRTF(**FEW).fit(other, resume=kept)
+
+
+class TestStreaming:
+    @pytest.fixture
+    def blocks(self):
+        data = brtf.datasets.synthetic((60, 16, 12), 2, outliers=0.05, missing=0.2, noise=0.1, seed=5)
+        return np.split(np.array(data.observed), 4)
+
+    def one_by_one(self, blocks):
+        model = BRTF(max_rank=4, random_state=0)
+        for block in blocks:
+            model.partial_fit(block)
+        return model
+
+    @pytest.mark.parametrize("kind", ["iterator", "dask", "xarray", "zarr", "masked"])
+    def test_block_after_block(self, kind, blocks, tmp_path, monkeypatch):
+        whole, mask = np.concatenate(blocks), None
+        lazy = da.from_array(whole, chunks=(15, -1, -1))
+        if kind == "iterator":
+            stream = iter(blocks)
+        elif kind == "dask":
+            stream = lazy
+        elif kind == "xarray":
+            stream = pytest.importorskip("xarray").DataArray(lazy, dims=("time", "row", "column"))
+        elif kind == "masked":
+            stream, mask = da.from_array(np.nan_to_num(whole), chunks=(15, -1, -1)), ~np.isnan(lazy)
+        else:
+            monkeypatch.setattr(brtf.survey, "BLOCK_ENTRIES", 15 * 16 * 3)
+            stream = stored(tmp_path / "a.zarr", whole, rows=15)
+        model, expected = BRTF(max_rank=4, random_state=0).partial_fit(stream, mask=mask), self.one_by_one(blocks)
+        assert model.shape_in_ == whole.shape
+        assert all(map(np.array_equal, model.factors_, expected.factors_))
+
+    def test_holds_one_block_at_a_time(self, blocks):
+        held = []
+
+        def stream():
+            for block in blocks:
+                assert sum(reference() is not None for reference in held) <= 2  # the last one, and this one
+                fresh = block.copy()
+                held.append(weakref.ref(fresh))
+                yield fresh
+                del fresh
+                gc.collect()
+
+        BRTF(max_rank=4, random_state=0).partial_fit(stream())
+        assert len(held) == 4
+
+    def test_a_mask_of_an_iterator(self, blocks):
+        with pytest.raises(ValueError, match="does not apply to an iterator"):
+            BRTF().partial_fit(iter(blocks), mask=np.ones(3, bool))
 
 
 def with_outline(result, **changed):

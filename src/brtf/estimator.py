@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ from brtf.passes import count_workers
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
+from brtf.survey import comes_in_chunks, row_blocks
 
 Array = NDArray[np.float64]
 
@@ -254,8 +255,9 @@ class BRTF(Shown, BaseEstimator):
 
         Parameters
         ----------
-        Y : array-like (n, I_1, …, I_{N−1})
-            Any number of new rows; the other modes as before.
+        Y : array-like (n, I_1, …, I_{N−1}), or iterator of such
+            Any number of new rows; the other modes as before. An iterator of blocks, a Dask array (alone or in xarray)
+            and a Zarr array are taken in block after block, of which one is held at a time.
         y, mask
             As in :meth:`fit`.
 
@@ -282,6 +284,16 @@ class BRTF(Shown, BaseEstimator):
 
     def _partial_fit(self, Y: Any, y: Any = None, *, mask: Any = None) -> BRTF:
         """See :attr:`partial_fit`."""
+        if isinstance(Y, Iterator):
+            if mask_argument(y, mask) is not None:
+                raise ValueError("mask= does not apply to an iterator of blocks: mark what is missing in them as NaN.")
+            for block in Y:
+                self._partial_fit(block)
+            return self
+        if comes_in_chunks(getattr(Y, "data", Y) if hasattr(Y, "dims") else Y):
+            for block, own in row_blocks(Y, mask_argument(y, mask)):
+                self._partial_fit(block, mask=own)
+            return self
         if not hasattr(self, "result_"):
             return self.fit(Y, y, mask=mask)
         earlier = self.result_

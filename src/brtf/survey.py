@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -102,6 +102,31 @@ def observe_chunks(
         seen=None if complete else found.seen,
     )
     return replace(observations, scale=robust_scale(observations))
+
+
+def row_blocks(Y: Any, mask: Any) -> Iterator[tuple[Any, Any]]:
+    """Data that come in chunks as arrays of rows with their masks, one after another, each held only while it is used.
+
+    Parameters
+    ----------
+    Y
+        A Dask array, an xarray.DataArray of one, whose labels stay, or a Zarr array.
+    mask
+        Of the same shape, or None.
+    """
+    data = Y if hasattr(Y, "chunks") and not hasattr(Y, "dims") else Y.data
+    lengths = data.chunks[0]
+    if not isinstance(lengths, tuple):  # of Zarr
+        n_rows = _rows_per_chunk(data.shape, lengths, None)
+        lengths = (n_rows,) * -(-data.shape[0] // n_rows)
+    for start, stop in pairwise(accumulate(lengths, initial=0)):
+        rows = slice(start, min(stop, data.shape[0]))
+        yield _computed(Y, rows), None if mask is None else _computed(mask, rows)
+
+
+def _computed(array: Any, rows: slice) -> Any:
+    part = array[rows]
+    return part.compute() if hasattr(part, "compute") else np.asarray(part)
 
 
 # ---- what the data are cut into ----------------------------------------------------------------------------------
