@@ -1,6 +1,7 @@
 """Data in chunks are the same data: the numbers are those in memory, nothing large is held, no damage is silent."""
 
 import gc
+import operator
 import os
 import pickle
 import weakref
@@ -14,7 +15,7 @@ from brtf import BRTF, Observations, executors, passes
 from brtf.archive import pack, unpack
 from brtf.executors import in_tree
 from brtf.observations import observe
-from brtf.passes import add_up
+from brtf.passes import SomeRows, add_up
 
 zarr = pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
@@ -178,6 +179,51 @@ def test_lanes_are_all_chunks_in_order(tmp_path, monkeypatch):
     assert [len(lane) for lane in chunked.lanes] == [2, 3]
     assert sum(chunked.lanes, ()) == chunked.chunks
     same_fit(alone, BRTF(**FEW).fit(chunked), ROUNDING)
+
+
+class TestSomeRows:
+    """Sums that are mostly zero travel without their zeros, to the same digits."""
+
+    def arrays(self, n_used):
+        rng, arrays = np.random.default_rng(0), []
+        for _ in range(5):
+            array = np.zeros((50, 3))
+            array[rng.choice(50, n_used, replace=False)] = rng.standard_normal((n_used, 3))
+            arrays.append(array)
+        return arrays
+
+    @pytest.mark.parametrize("n_used", [0, 1, 5, 20, 24, 26, 50])
+    def test_add_up_as_arrays_do(self, n_used, monkeypatch):
+        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+        arrays = self.arrays(n_used)
+        packed = [SomeRows.of(array) for array in arrays]
+        assert all(isinstance(rows, SomeRows) == (n_used <= 25) for rows in packed)
+        total = in_tree(packed, operator.add)
+        total = total.dense() if isinstance(total, SomeRows) else total
+        np.testing.assert_array_equal(total, in_tree(arrays, operator.add))
+
+    def test_an_array_on_either_side(self, monkeypatch):
+        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+        few, many = self.arrays(3)[0], self.arrays(40)[1]
+        for total in (SomeRows.of(few) + many, many + SomeRows.of(few)):
+            np.testing.assert_array_equal(total, few + many)
+
+    def test_small_sums_stay_arrays(self):
+        assert isinstance(SomeRows.of(np.zeros((50, 3))), np.ndarray)
+
+    def test_fits_are_the_same(self, tmp_path, monkeypatch):
+        tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, missing=0.5, seed=0).observed)
+        chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, shuffled=False), shape=SHAPE)
+        apart = []
+        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+        original = SomeRows.dense
+        monkeypatch.setattr(SomeRows, "dense", lambda self: (apart.append(1), original(self))[1])
+        model = BRTF(**FEW).fit(chunked)
+        assert apart
+        monkeypatch.setattr(passes, "FEWEST_APART", 2**60)
+        whole = BRTF(**FEW).fit(chunked)
+        assert whole.bound_ == model.bound_
+        assert all(map(np.array_equal, whole.factors_, model.factors_))
 
 
 def test_threads_do_not_change_a_digit(tmp_path):

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import reduce
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import Chunk, ChunkedObservations, Reading
@@ -32,6 +34,9 @@ LANES = 8
 """Sums kept side by side: more than this many threads have nothing to do."""
 SMALL_DATA = 2**18
 """Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
+
+FEWEST_APART = 2**16
+"""Numbers from which a sum is looked through for rows that are zero."""
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
 
@@ -77,11 +82,13 @@ def visit(
     """
     if isinstance(observations, ChunkedObservations):
 
-        def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[Sums, list[Value]]:
+        def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], list[Value]]:
             sums = zeros()
-            return sums, [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
+            looks = [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
+            return tuple(SomeRows.of(array) for array in sums), looks
 
-        return over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
+        sums, looks = over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
+        return tuple(array.dense() if isinstance(array, SomeRows) else array for array in sums), looks
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 
@@ -101,9 +108,58 @@ def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> t
     return total[0], total[1] + part[1]
 
 
-def _sum(first: tuple[Sums, list[Value]], second: tuple[Sums, list[Value]]) -> tuple[Sums, list[Value]]:
+def _sum(
+    first: tuple[tuple[Any, ...], list[Value]], second: tuple[tuple[Any, ...], list[Value]]
+) -> tuple[tuple[Any, ...], list[Value]]:
     """The same, with nothing changed: a worker may have to add again."""
     return tuple(array + other for array, other in zip(first[0], second[0], strict=True)), first[1] + second[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SomeRows:
+    """An array (I, …) that is zero but for some rows: what a lane says of a mode that is longer than it reaches.
+
+    So statistics of a long mode stay apart as far as the data are, and only what there is of them travels.
+
+    Attributes
+    ----------
+    positions : (k,) rows that are not zero, in order
+    values : (k, …) these rows
+    n_rows : I
+    """
+
+    positions: NDArray[np.intp]
+    values: Array
+    n_rows: int
+    __array_ufunc__ = None  # an array that is to be added asks here
+
+    @classmethod
+    def of(cls, array: Array) -> Array | SomeRows:
+        """The array, in this form where that is less than half of it."""
+        if array.ndim < 2 or array.size < FEWEST_APART:
+            return array
+        positions = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
+        return array if 2 * positions.size > len(array) else cls(positions, array[positions], len(array))
+
+    def dense(self) -> Array:
+        """The whole array."""
+        array = np.zeros((self.n_rows, *self.values.shape[1:]), self.values.dtype)
+        array[self.positions] = self.values
+        return array
+
+    def __add__(self, other: Array | SomeRows) -> Array | SomeRows:
+        if not isinstance(other, SomeRows):
+            total = other.copy()
+            total[self.positions] += self.values
+            return total
+        positions = np.union1d(self.positions, other.positions)
+        values = np.zeros((positions.size, *self.values.shape[1:]), self.values.dtype)
+        for rows in (self, other):
+            values[np.searchsorted(positions, rows.positions)] += rows.values
+        both = SomeRows(positions, values, self.n_rows)
+        return both.dense() if 2 * positions.size > self.n_rows else both
+
+    __radd__ = __add__
 
 
 def of_entries(vector: Array) -> Field:
