@@ -271,9 +271,8 @@ def _n_bytes(part: Observations) -> int:
 def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:
     """What was read of a chunk as observations of its own, in the layout of the whole."""
     if piece.coords is not None:
-        order = np.lexsort(piece.coords[::-1])
-        values = cast_values(piece.values[order], dtype)
-        return Observations(shape, values, None, np.ascontiguousarray(piece.coords[:, order]), 1.0)
+        coords, entries = in_order(piece.coords, piece.values)
+        return Observations(shape, cast_values(entries, dtype), None, coords, 1.0)
     values = cast_values(piece.values, dtype)
     lengths = (len(values), *shape[1:])
     if layout == "complete" and piece.mask is None and np.isfinite(values.sum()):  # NaN would show in the sum
@@ -282,6 +281,17 @@ def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: t
     if layout == "complete" and observed.all():
         return Observations(lengths, values, None, None, 1.0)
     return Observations(lengths, values[observed], observed, None, 1.0)
+
+
+def in_order(coords: NDArray[np.intp], values: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
+    """Coordinates (N, m) and their values in C order; the same arrays where they are, each entry once."""
+    ahead = np.zeros(max(coords.shape[1] - 1, 0), np.bool_)
+    for positions in coords[::-1]:
+        ahead = (positions[1:] > positions[:-1]) | ((positions[1:] == positions[:-1]) & ahead)
+    if ahead.all():
+        return coords, values
+    order = np.lexsort(coords[::-1])
+    return np.ascontiguousarray(coords[:, order]), values[order]
 
 
 def observed_of(mask: NDArray[np.bool_] | None, values: NDArray[Any]) -> NDArray[np.bool_]:

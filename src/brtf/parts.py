@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from brtf.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
-from brtf.chunks import Chunk, ChunkedObservations, Piece, Reading, outline
+from brtf.chunks import Chunk, ChunkedObservations, Piece, Reading, in_order, outline
 from brtf.executors import in_tree, over_lanes
 from brtf.extras import require
 from brtf.observations import Block
@@ -169,7 +169,7 @@ def _survey(order: int, chunk: Chunk, read: Reading) -> Found:
     if coords is None or values.size == 0:
         nothing = (0,) * order
         return Found((0,), 0.0, (2**62,) * order, (-1,) * order, nothing, nothing, False, kind, None)
-    sorted_coords = coords[:, np.lexsort(coords[::-1])]
+    sorted_coords, _ = in_order(coords, values)
     repeated = np.all(sorted_coords[:, 1:] == sorted_coords[:, :-1], axis=0)
     infinite, wrong = np.isinf(values), None
     if repeated.any():
