@@ -4,7 +4,8 @@
     python benchmarks/scaling.py coordinates --entries 10000000 --workers 1 2 --in-memory
 
 The data are generated block by block from known factors. Every line of the output is a JSON object. A sweep learns the
-noise and updates every factor once, from a start near the truth; the store is made once and used again.
+noise and updates every factor once, from a start near the truth; the store is made once and used again. Times are those
+of the clock and, as cpu_ns_per_entry, those of the processors that did the work, which a busy machine changes less.
 """
 
 import argparse
@@ -93,7 +94,7 @@ def near(shape, rank, scale):
     return [(factor + 0.1 * rng.standard_normal(factor.shape)) / share for factor in truth(shape, rank)]
 
 
-def time_sweeps(observations, rank, n_sweeps, count=lambda: None):
+def time_sweeps(observations, rank, n_sweeps, count):
     """Seconds of every sweep, the first of which also compiles and fills caches, and what is counted after each."""
     collapsed = observations.layout != "complete"
     problem = Problem(observations, (*range(1, observations.order), 0), collapsed)
@@ -109,8 +110,9 @@ def time_sweeps(observations, rank, n_sweeps, count=lambda: None):
     return seconds, counts, {"noise_found": scale * float(np.sqrt(point.state.noise_variance)), "bound": point.bound}
 
 
-def report(what, observations, seconds, **numbers):
-    typical = float(np.median(seconds[1:] or seconds))
+def report(what, observations, seconds, cpu_seconds, **numbers):
+    """One line; the seconds are those of every sweep but the first."""
+    typical = float(np.median(seconds))
     line = {
         "what": what,
         "shape": observations.shape,
@@ -118,14 +120,21 @@ def report(what, observations, seconds, **numbers):
         "gigabytes": observations.values.nbytes / 1e9,
         "sweep_seconds": typical,
         "ns_per_entry": 1e9 * typical / observations.n_observed,
+        "cpu_ns_per_entry": 1e9 * cpu_seconds / observations.n_observed,
         "largest_rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
     }
     print(json.dumps(line | numbers), flush=True)
 
 
-def moved(client):
-    """Bytes that workers have sent to each other so far."""
-    return sum(client.run(lambda dask_worker: dask_worker.transfer_outgoing_bytes_total).values())
+def of_workers(client):
+    """Bytes that workers have sent so far, and seconds that their processors worked."""
+    spent = client.run(lambda dask_worker: (dask_worker.transfer_outgoing_bytes_total, time.process_time()))
+    return [sum(numbers) for numbers in zip(*spent.values(), strict=True)]
+
+
+def in_this_process(what, observations, options):
+    seconds, counts, found = time_sweeps(observations, options.rank, 1 + options.sweeps, time.process_time)
+    report(what, observations, seconds[1:], (counts[-1] - counts[0]) / options.sweeps, **found)
 
 
 def on_workers(options, n_workers, read):
@@ -142,16 +151,17 @@ def on_workers(options, n_workers, read):
             observations = read()
             surveyed = time.perf_counter() - began
             executors._on_cluster = counted
-            count = lambda: (len(messages), moved(client))  # noqa: E731
+            count = lambda: (len(messages), *of_workers(client))  # noqa: E731
             seconds, counts, found = time_sweeps(observations, options.rank, 1 + options.sweeps, count)
             executors._on_cluster = send
-        n_passes, n_bytes = ((last - first) / options.sweeps for first, last in zip(counts[0], counts[-1], strict=True))
+        n_passes, n_bytes, cpu = (np.array(counts[-1]) - counts[0]) / options.sweeps
         peak = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
         packed = options.rank * (options.rank + 1) // 2
         report(
             f"{n_workers} workers of {options.memory}",
             observations,
-            seconds,
+            seconds[1:],
+            cpu,
             survey_seconds=surveyed,
             lanes=len(observations.lanes),
             chunks=len(observations.chunks),
@@ -205,13 +215,10 @@ def main():
     with workers(1):
         if options.in_memory:
             observations = in_memory(path, shape, dense)
-            seconds, _, found = time_sweeps(observations, options.rank, 1 + options.sweeps)
-            report("in memory", observations, seconds, **found)
+            in_this_process("in memory", observations, options)
             del observations
         if options.streamed:
-            observations = read()
-            seconds, _, found = time_sweeps(observations, options.rank, 1 + options.sweeps)
-            report("streamed by one process", observations, seconds, **found)
+            in_this_process("streamed by one process", read(), options)
     for n_workers in options.workers:
         on_workers(options, n_workers, read)
 
