@@ -294,6 +294,13 @@ class TestDamageIsFound:
         with pytest.raises(ValueError, match=r"rows 10:20 of .* stored chunk c/3/0/0 does not exist"):
             Observations.from_chunks(array, n_entries=10 * 16 * 12)
 
+    def test_a_missing_chunk_of_the_older_format(self, tmp_path):
+        options = {"zarr_format": 2, "fill_value": None, "chunks": (5, 16, 12)}
+        array = zarr.create_array(tmp_path / "a.zarr", shape=SHAPE, dtype="f8", **options)
+        array[10:] = 1.0
+        with pytest.warns(UserWarning, match="has no checksums"), pytest.raises(ValueError, match="does not exist"):
+            Observations.from_chunks(array)
+
     def test_a_missing_chunk_of_nan_is_missing_with_a_warning(self, tmp_path):
         array = stored(tmp_path / "a.zarr", np.random.default_rng(0).standard_normal(SHAPE))
         self.chunk_file(tmp_path / "a.zarr", 3).unlink()

@@ -358,7 +358,7 @@ def read_rows(array: Any, rows: slice) -> NDArray[Any]:
 
 def _check_stored_chunks(array: Any, rows: slice) -> None:
     """Zarr reads a chunk that is not stored as its fill value: only NaN, which means missing, is taken for that."""
-    if np.isnan(array.fill_value):
+    if fills_with_nan(array):
         return
     missing = missing_chunks(array, rows)
     if missing:
@@ -366,6 +366,11 @@ def _check_stored_chunks(array: Any, rows: slice) -> None:
             f"its stored chunk {missing[0]} does not exist ({len(missing)} in all), and would be read as "
             f"{array.fill_value}; write it, with write_empty_chunks=True, or have a fill_value of NaN"
         )
+
+
+def fills_with_nan(array: Any) -> bool:
+    """Whether what is not stored of a Zarr array reads as missing."""
+    return array.fill_value is not None and bool(np.isnan(array.fill_value))
 
 
 def missing_chunks(array: Any, rows: slice) -> list[str]:

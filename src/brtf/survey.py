@@ -27,6 +27,7 @@ from brtf.chunks import (
     Reading,
     Source,
     StoredRows,
+    fills_with_nan,
     lanes_of,
     missing_chunks,
     observed_of,
@@ -202,7 +203,7 @@ def _check_stored(array: Any) -> None:
             UserWarning,
             stacklevel=2,
         )
-    if np.isnan(array.fill_value):
+    if fills_with_nan(array):
         missing = missing_chunks(array, slice(0, array.shape[0]))
         if missing:
             warnings.warn(
