@@ -258,6 +258,27 @@ class TestNothingLargeIsHeld:
             with pytest.raises(ValueError, match=r"not held here.*write\(STORE\.zarr\)"):
                 ask()
 
+    def test_what_draws_entries_says_so_too(self, tmp_path):
+        pytest.importorskip("jinja2")
+        model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, np.random.default_rng(0).standard_normal(SHAPE)))
+        with pytest.raises(ValueError, match="not held here"):
+            model.report(tmp_path / "report.html")
+        assert not (tmp_path / "report.html").exists()
+
+    def test_loadings_need_no_entries_here(self, tmp_path):
+        tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, noise=0.1, seed=0).observed)
+        chunked = in_chunks("zarr", tmp_path, tensor)
+        model = BRTF(**FEW).fit(chunked)
+        # blocks are the same, their sums are added in another order
+        np.testing.assert_allclose(model.transform(chunked), model.transform(tensor), rtol=1e-6, atol=1e-6)
+
+    def test_a_map_of_more_than_half_of_the_memory_is_not_read_at_once(self, tmp_path, monkeypatch):
+        array = mapped(tmp_path / "a.npy", np.random.default_rng(0).standard_normal(SHAPE))
+        assert not observe(array).in_chunks
+        monkeypatch.setattr(brtf.survey, "available_bytes", lambda: array.nbytes)
+        assert observe(array).in_chunks
+        assert not observe(array[::2]).in_chunks  # of which no file is a copy
+
     def test_options_that_need_all_entries_are_refused(self, tmp_path):
         chunked = in_chunks("zarr", tmp_path, np.abs(np.random.default_rng(0).standard_normal(SHAPE)))
         for options in ({"inference": "paper"}, {"transform": "sqrt"}, {"calibrate": "conformal"}):
