@@ -30,7 +30,12 @@ ORDER = (
     "transforms",
     "kernels",
     "calibration",
+    "blas",
+    "chunks",
+    "executors",
     "passes",
+    "survey",
+    "parts",
     "posteriors",
     "updates",
     "bound",
@@ -49,6 +54,7 @@ ORDER = (
     "storage",
     "shown",
     "result",
+    "blockwise",
     "archive",
     "checkpoint",
     "views",
@@ -73,7 +79,7 @@ ORDER = (
     "cli",
 )
 # Methods that only hand a result on to what describes it.
-HANDED_ON = {"shown": {"result", "summary", "plots", "report"}}
+HANDED_ON = {"shown": {"result", "summary", "plots", "report"}, "observations": {"survey", "parts"}}
 # These know nothing of the model.
 STANDALONE = {"datasets", "metrics", "storage"}
 HEAVY = (
@@ -92,6 +98,9 @@ HEAVY = (
     "numba",
     "av",
     "click",
+    "dask",
+    "distributed",
+    "joblib",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import oracle
-from brtf import BRTF, passes
+from brtf import BRTF, blas, passes
 from brtf.calibrated import Problem, evaluate, sweep
 from brtf.datasets import synthetic
 from brtf.inference import run
@@ -118,11 +118,11 @@ def blas_threads():
 def two_blas_threads():
     """BLAS on two threads, set by a thread that has ended: one alive would be the only one allowed to set limits."""
     limits = []
-    passes._run_apart(lambda: limits.append(threadpool_limits(limits=2, user_api="blas")))
+    blas._run_apart(lambda: limits.append(threadpool_limits(limits=2, user_api="blas")))
     if blas_threads() != {2}:
         pytest.skip("this BLAS has no threads to limit")
     yield
-    passes._run_apart(limits[0].restore_original_limits)
+    blas._run_apart(limits[0].restore_original_limits)
 
 
 def test_blas_is_held_until_the_last_of_several_fits_has_ended(two_blas_threads):

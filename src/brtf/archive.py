@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.checks import check_labels, check_shape
+from brtf.chunks import outline
 from brtf.distributions import Centre, Gamma, RowGaussians
 from brtf.local import LOCAL_MODELS, SlabModel
 from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
@@ -40,6 +41,8 @@ def pack(result: Result) -> tuple[Header, Arrays]:
     }
     arrays: Arrays = {}
     _pack_observations(result.observations, header, arrays)
+    if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
+        header["outlier_rate"] = result.outlier_rate
     pack_state(result.state, header, arrays)
     if result.held_back is not None:
         arrays["held_back.coords"] = result.held_back.entry_coords()
@@ -89,7 +92,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
     for data in (observations, held_back):
         if data is not None:
             TRANSFORMS[settings.transform]().check(data)
-    return Result(
+    result = Result(
         observations=observations,
         state=state,
         trace=trace,
@@ -99,6 +102,12 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         version=str(header["library"]),
         held_back=held_back,
     )
+    if observations.in_chunks:
+        rate = float(header["outlier_rate"])
+        if not 0 <= rate <= 1:
+            raise ValueError(f"the outlier rate is {rate}")
+        result.__dict__["outlier_rate"] = rate
+    return result
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
@@ -128,11 +137,19 @@ def _pack_settings(settings: Settings) -> dict[str, Any]:
 def _pack_observations(observations: Observations, header: Header, arrays: Arrays) -> None:
     header["shape"] = list(observations.shape)
     header["scale"] = observations.scale
-    arrays["values"] = observations.values
-    if observations.mask is not None:
-        arrays["mask"] = observations.mask
-    if observations.coords is not None:
-        arrays["coords"] = observations.coords
+    if observations.in_chunks:
+        header["chunked"] = {
+            "layout": observations.layout,
+            "dtype": observations.values.dtype.name,
+            "n_observed": observations.n_observed,
+            "largest": observations.largest,
+        }
+    else:
+        arrays["values"] = observations.values
+        if observations.mask is not None:
+            arrays["mask"] = observations.mask
+        if observations.coords is not None:
+            arrays["coords"] = observations.coords
     if observations.labels is not None:
         labels = observations.labels
         header["labels"] = {"dims": list(labels.dims), "name": labels.name}
@@ -151,6 +168,9 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
     if "labels" in header:
         names = tuple(arrays.get(f"labels.{mode}") for mode in range(len(shape)))
         labels = Labels(tuple(header["labels"]["dims"]), names, header["labels"]["name"])
+    if "chunked" in header:
+        check_labels(labels, shape)
+        return _unpack_outline(shape, scale, labels, **header["chunked"])
     if "coords" in arrays:
         coords = checked_array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
         values = checked_array(arrays, "values", coords.shape[1:])
@@ -159,6 +179,25 @@ def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
     mask = checked_array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
     values = checked_array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
     return Observations(shape, values, mask, None, scale, labels)
+
+
+def _unpack_outline(
+    shape: tuple[int, ...],
+    scale: float,
+    labels: Labels | None,
+    layout: Literal["complete", "masked", "coordinates"],
+    dtype: str,
+    n_observed: int,
+    largest: float,
+) -> Observations:
+    """Data that came in chunks, of which no entry was saved."""
+    if layout not in ("complete", "masked", "coordinates") or dtype not in ("float32", "float64"):
+        raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
+    if type(n_observed) is not int or not 0 < n_observed <= math.prod(shape) or not 0 <= float(largest) < np.inf:
+        raise ValueError(f"{n_observed} entries of size {largest} are not what a tensor of shape {shape} can have")
+    return outline(
+        shape, scale, labels, layout=layout, dtype=np.dtype(dtype), n_observed=n_observed, largest=float(largest)
+    )
 
 
 def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observations | None:

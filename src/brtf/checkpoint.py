@@ -31,6 +31,7 @@ from brtf.archive import (
 )
 from brtf.inference import Moment
 from brtf.observations import Observations
+from brtf.passes import visit
 from brtf.search import check_position
 from brtf.settings import Settings
 from brtf.storage import read_archive, write_archive
@@ -64,7 +65,7 @@ class Origin:
         chosen = {name: getattr(settings, name) for name in _settings_names()}
         if not isinstance(settings.init, str):
             chosen["init"] = [_digest([np.asarray(factor, dtype=np.float64)]) for factor in settings.init]
-        digest = _digest([observations.values, observations.mask, observations.coords])
+        digest = _digest_of_data(observations)
         values = (observations.shape, observations.n_observed, observations.layout, observations.values.dtype.name)
         data = dict(zip(DATA_NAMES, (*values, digest), strict=True))
         return cls(_plain(chosen), _plain(data), _plain(rng.bit_generator.state))
@@ -347,6 +348,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _digest_of_data(observations: Observations) -> str:
+    """SHA-256 of all entries; where they come in chunks, of the numbers of their blocks."""
+    if not observations.in_chunks:
+        return _digest([observations.values, observations.mask, observations.coords])
+    _, parts = visit(observations, tuple, lambda _, block: _digest([block.values, block.mask, block.coords]))
+    return hashlib.sha256("".join(parts).encode("ascii")).hexdigest()
 
 
 def _digest(arrays: list[Any]) -> str:

@@ -52,7 +52,7 @@ def mask_argument(positional: Any, mask: Any) -> Any:
     """The mask, given by name or as second positional argument; a scikit-learn target vector is not a mask."""
     if positional is None:
         return mask
-    array = np.asarray(positional)
+    array = positional if hasattr(positional, "dtype") and hasattr(positional, "ndim") else np.asarray(positional)
     if array.dtype != bool and (array.ndim == 1 or (array.ndim == 2 and array.shape[1] == 1)):
         return mask
     if mask is not None:

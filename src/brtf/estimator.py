@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
 
 from brtf.archive import load_result, save_result
+from brtf.blockwise import Written, write_result
 from brtf.checkpoint import begin
+from brtf.checks import type_name
 from brtf.conventions import (
     OptionAndMethod,
     UnavailableError,
@@ -25,13 +28,16 @@ from brtf.conventions import (
     generator,
     mask_argument,
 )
+from brtf.executors import executing
 from brtf.exports import to_data_array
 from brtf.fitting import fit, fit_on
 from brtf.inference import fold_in
 from brtf.observations import observe
+from brtf.passes import count_workers
 from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
+from brtf.survey import comes_in_chunks, row_blocks
 
 Array = NDArray[np.float64]
 
@@ -82,7 +88,11 @@ class BRTF(Shown, BaseEstimator):
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
         Seed of the start.
     progress : bool
-        Show a progress bar.
+        Show a progress bar, and where a cluster works the address of its dashboard.
+    executor : None, "processes", address or distributed.Client
+        Who works on data that come in chunks (Dask, Zarr, mapped files, :meth:`Observations.from_parts`): this process,
+        ``n_jobs`` others on this machine (None: as many as there are cores), or the cluster of a Dask scheduler such as
+        ``"tcp://host:8786"``. The result is the same to the last bit.
 
     Attributes
     ----------
@@ -130,6 +140,7 @@ class BRTF(Shown, BaseEstimator):
         n_jobs: int | None = None,
         random_state: Any = None,
         progress: bool = False,
+        executor: Any = None,
     ) -> None:
         self.max_rank = max_rank
         self.inference = inference
@@ -147,6 +158,7 @@ class BRTF(Shown, BaseEstimator):
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.progress = progress
+        self.executor = executor
 
     def fit(
         self,
@@ -200,15 +212,27 @@ class BRTF(Shown, BaseEstimator):
             tol=self.tol,
             n_jobs=self.n_jobs,
         )
-        observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
-        rng = generator(self.random_state)
-        earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
-        if earlier is not None:
-            rng = earlier.generator(self.random_state, rng)
-        self._adopt(fit(observations, settings, rng, progress=self.progress, earlier=earlier, keeper=keeper))
+        with self._executing() as dashboard:
+            observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
+            if self.executor is not None and not observations.in_chunks:
+                raise ValueError(
+                    f"executor={self.executor!r} needs data that others can read for themselves: a Dask array, a Zarr "
+                    "array, a file mapped by numpy.load(…, mmap_mode='r') or Observations.from_parts, got "
+                    f"{type_name(Y)}."
+                )
+            rng = generator(self.random_state)
+            earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
+            if earlier is not None:
+                rng = earlier.generator(self.random_state, rng)
+            shown = (dashboard or "") if self.progress else None
+            self._adopt(fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
+
+    def _executing(self) -> AbstractContextManager[str | None]:
+        """Have chunks worked on as ``executor`` says."""
+        return executing(self.executor, count_workers(-1 if self.n_jobs is None else self.n_jobs))
 
     @property
     def partial_fit(self) -> Callable[..., BRTF]:
@@ -231,8 +255,9 @@ class BRTF(Shown, BaseEstimator):
 
         Parameters
         ----------
-        Y : array-like (n, I_1, …, I_{N−1})
-            Any number of new rows; the other modes as before.
+        Y : array-like (n, I_1, …, I_{N−1}), or iterator of such
+            Any number of new rows; the other modes as before. An iterator of blocks, a Dask array (alone or in xarray)
+            and a Zarr array are taken in block after block, of which one is held at a time.
         y, mask
             As in :meth:`fit`.
 
@@ -259,12 +284,22 @@ class BRTF(Shown, BaseEstimator):
 
     def _partial_fit(self, Y: Any, y: Any = None, *, mask: Any = None) -> BRTF:
         """See :attr:`partial_fit`."""
+        if isinstance(Y, Iterator):
+            if mask_argument(y, mask) is not None:
+                raise ValueError("mask= does not apply to an iterator of blocks: mark what is missing in them as NaN.")
+            for block in Y:
+                self._partial_fit(block)
+            return self
+        if comes_in_chunks(getattr(Y, "data", Y) if hasattr(Y, "dims") else Y):
+            for block, own in row_blocks(Y, mask_argument(y, mask)):
+                self._partial_fit(block, mask=own)
+            return self
         if not hasattr(self, "result_"):
             return self.fit(Y, y, mask=mask)
         earlier = self.result_
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
         check_shape(block, earlier.observations, same_rows=False)
-        self._adopt(fit_on(block, earlier, progress=self.progress))
+        self._adopt(fit_on(block, earlier, progress="" if self.progress else None))
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
@@ -445,6 +480,29 @@ class BRTF(Shown, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
         save_result(self._fitted(), path)
+
+    def write(
+        self,
+        path: str | os.PathLike[str],
+        what: Sequence[Written] = ("low_rank", "outliers", "outlier_probability", "imputed"),
+    ) -> None:
+        """Write what the fit says of every entry to a new Zarr store, chunk by chunk; for data that come in chunks.
+
+        Every array has the shape of the data, their type and a checksum: ``low_rank``, its standard deviation ``std``,
+        ``outliers`` and ``outlier_probability`` (0 where missing), and ``imputed``, Y with missing entries filled in.
+        Of coordinates there is a group per chunk, with ``coords`` (N, m) and vectors (m,). Whoever works on the chunks
+        (``executor``) writes them, so all must see the path. The attribute ``complete`` is set at the end.
+
+        Parameters
+        ----------
+        path
+            A directory that does not exist yet.
+        what
+            Which of the arrays.
+        """
+        result = self._fitted()
+        with self._executing():
+            write_result(result, path, what)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -34,11 +34,16 @@ def fit(
     settings: Settings,
     rng: np.random.Generator,
     *,
-    progress: bool,
+    progress: str | None,
     earlier: Checkpoint | None,
     keeper: AbstractContextManager[Callable[[Moment], None]],
 ) -> Result:
-    """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment."""
+    """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment.
+
+    ``progress`` is what a progress bar begins with; None for no bar.
+    """
+    if observations.in_chunks:
+        _check_chunked(settings)
     transform = TRANSFORMS[settings.transform]()
     transform.check(observations)
     held_back = None
@@ -51,7 +56,7 @@ def fit(
     since = None if earlier is None else earlier.moment(modelled)
     started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
     n_done = 0 if since is None else since.n_sweeps
-    with _progress_bar(settings.max_sweeps, n_done, shown=progress) as show, keeper as keep:
+    with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper as keep:
 
         def watch(moment: Moment) -> None:
             show(moment.n_sweeps, moment.latest)
@@ -64,7 +69,7 @@ def fit(
     )
 
 
-def fit_on(block: Observations, earlier: Result, *, progress: bool) -> Result:
+def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:
     """Go on from an earlier fit with a block of new slices of the first mode, with its settings."""
     settings = earlier.settings
     if earlier.held_back is not None:
@@ -74,7 +79,7 @@ def fit_on(block: Observations, earlier: Result, *, progress: bool) -> Result:
         )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
-    with _progress_bar(settings.max_sweeps, 0, shown=progress) as show:
+    with _progress_bar(settings.max_sweeps, 0, begin=progress) as show:
         fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
@@ -96,6 +101,16 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
     return observations.select(~held_back), observations.select(held_back)
 
 
+def _check_chunked(settings: Settings) -> None:
+    """Refuse what keeps a number of its own for every entry."""
+    for name, plain in (("inference", "calibrated"), ("transform", None), ("calibrate", None)):
+        if getattr(settings, name) != plain:
+            raise ValueError(
+                f"{name}={getattr(settings, name)!r} needs the data in memory, and these come in chunks. Use {name}="
+                f"{plain!r}, or pass an array."
+            )
+
+
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:
     """Refuse before allocating: some states whose rows hold R×R matrices, and entries that have a state of their own.
 
@@ -111,13 +126,14 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
 
 
 @contextmanager
-def _progress_bar(n_sweeps: int, n_done: int, *, shown: bool) -> Iterator[Callable[[int, Record | None], None]]:
-    """A function that shows the number of sweeps and the last record on a bar, if it is to be shown.
+def _progress_bar(n_sweeps: int, n_done: int, *, begin: str | None) -> Iterator[Callable[[int, Record | None], None]]:
+    """A function that shows the number of sweeps and the last record on a bar that begins with a word, if with any.
 
     A fit usually ends long before it has made all the sweeps that it may make: the time left is the longest there is.
     """
     layout = "{n_fmt}/{total_fmt} sweeps{postfix} |{bar:10}| {elapsed}, at most {remaining} left"
-    with tqdm(total=n_sweeps, initial=n_done, bar_format=layout, smoothing=0.05, disable=not shown) as bar:
+    layout = f"{begin}  {layout}" if begin else layout
+    with tqdm(total=n_sweeps, initial=n_done, bar_format=layout, smoothing=0.05, disable=begin is None) as bar:
 
         def show(n_sweeps: int, record: Record | None) -> None:
             if record is not None:

@@ -140,6 +140,28 @@ class Observations:
         return math.prod(self.shape)
 
     @property
+    def in_chunks(self) -> bool:
+        """Whether the entries are elsewhere, in chunks that are read when they are needed."""
+        return False
+
+    @property
+    def bytes_at_once(self) -> int:
+        """Bytes of the values that are at hand together: all of them, or those of a chunk."""
+        return self.values.nbytes
+
+    @property
+    def largest(self) -> float:
+        """max |y|."""
+        return max(float(self.values.max()), -float(self.values.min()))
+
+    def positions_seen(self, mode: int) -> NDArray[np.intp]:
+        """The positions along a mode at which anything is observed, in order."""
+        if self.mask is None:
+            return np.unique(self.entry_coords()[mode])
+        other_modes = tuple(m for m in range(self.order) if m != mode)
+        return np.flatnonzero(self.mask.any(axis=other_modes))
+
+    @property
     def layout(self) -> Layout:
         """Which of the three layouts holds the entries."""
         return _layout(self.mask, self.coords)
@@ -242,6 +264,61 @@ class Observations:
         return _from_coords(coords, values, shape, labels, dtype=None)
 
     @classmethod
+    def from_chunks(
+        cls, Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None, n_entries: int | None = None
+    ) -> Observations:
+        """Observations that are read chunk by chunk, whenever they are needed, and never all at once.
+
+        What `observe` makes of a Dask or Zarr array; here also of any file that is mapped into memory, and with
+        chunks of a chosen size.
+
+        Parameters
+        ----------
+        Y
+            A Dask array, a Zarr array or a numpy.memmap of a whole file. NaN = missing.
+        mask
+            An array of the same kind and shape, True = observed.
+        dtype
+            float32, float64 or None, as for `brtf.BRTF`.
+        n_entries
+            Entries of a chunk to aim at; None: at most 2**24, whole stored chunks.
+        """
+        from brtf.survey import observe_chunks
+
+        data, labels = _unlabel(Y)
+        return observe_chunks(data, _unlabel(mask)[0], labels, dtype, n_entries)
+
+    @classmethod
+    def from_parts(
+        cls,
+        directory: Any,
+        *,
+        index: Sequence[str] | None = None,
+        value: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: DTypeLike | None = None,
+    ) -> Observations:
+        """Observations from a directory of coordinate files, each read where and when it is needed.
+
+        Parameters
+        ----------
+        directory
+            Holds .parquet, .csv or .tsv tables with the same columns, each small enough for a worker's memory: a row
+            per observed entry. What is not listed is missing, as is a value of NaN; no entry is listed twice.
+        index
+            The columns that hold positions 0..I_n-1, one per mode, in order; all columns but `value` if None.
+        value
+            The column of values; the last one that is not in `index` if None.
+        shape
+            (I_0, ..., I_{N-1}); None: one more than the largest position in every mode.
+        dtype
+            float32, float64 or None, as for `brtf.BRTF`.
+        """
+        from brtf.parts import observe_parts
+
+        return observe_parts(directory, index, value, shape, dtype)
+
+    @classmethod
     def from_frame(
         cls,
         frame: Any,
@@ -277,7 +354,8 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
         A tensor of order >= 2: anything NumPy can read as an array (NaN = missing), numpy.ma (masked =
         missing), xarray.DataArray or a wide pandas.DataFrame (labels kept), scipy.sparse or anything
         with ``.coords .data .shape`` (stored = observed, absent = missing; never made dense), or
-        `Observations`. A pandas long table, one row per entry, goes through
+        `Observations`. A Dask array, alone or in xarray, and a Zarr array are read chunk by chunk, whenever
+        they are needed. A pandas long table, one row per entry, goes through
         `Observations.from_frame`.
     mask
         Booleans of the shape of `Y`, True = observed. What `Y` holds elsewhere does not matter.
@@ -300,6 +378,10 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
         return replace(Y, values=_read_only(values), scale=robust_scale(values))
 
     data, labels = _unlabel(Y)
+    from brtf.survey import comes_in_chunks, observe_chunks
+
+    if comes_in_chunks(data):
+        return observe_chunks(data, _unlabel(mask)[0], labels, dtype)
     if _is_sparse(data):
         if mask is not None:
             raise ValueError(
@@ -322,11 +404,7 @@ def warn_empty_slices(observations: Observations) -> None:
     if observations.layout == "complete":
         return
     for mode, length in enumerate(observations.shape):
-        if observations.mask is not None:
-            other_modes = tuple(m for m in range(observations.order) if m != mode)
-            seen = np.flatnonzero(observations.mask.any(axis=other_modes))
-        else:
-            seen = np.unique(observations.entry_coords()[mode])
+        seen = observations.positions_seen(mode)
         n_empty = length - seen.size
         if n_empty:
             # Among the first n + 5 positions at most n are seen, so the first five empty ones are there.

@@ -7,18 +7,21 @@ another, and the lanes are added in order. Threads only decide who works on whic
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import reduce
-from threading import Lock, Thread
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
+from numpy.typing import NDArray
 
+from brtf.blas import blas_on_one_thread
+from brtf.chunks import Chunk, ChunkedObservations, Reading
 from brtf.distributions import Array
+from brtf.executors import over_lanes
 from brtf.observations import Block, Observations
 
 Field = Callable[[Block], Array]
@@ -32,8 +35,10 @@ LANES = 8
 SMALL_DATA = 2**18
 """Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
 
+FEWEST_APART = 2**16
+"""Numbers from which a sum is looked through for rows that are zero."""
+
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
-_blas_lock, _blas_limits = Lock(), list[threadpool_limits]()
 
 
 @contextmanager
@@ -44,7 +49,7 @@ def workers(n_jobs: int | None) -> Iterator[None]:
     waiting than they give.
     """
     n_threads = count_workers(n_jobs)
-    with _blas_on_one_thread():
+    with blas_on_one_thread():
         if n_threads == 1:
             yield
             return
@@ -54,34 +59,6 @@ def workers(n_jobs: int | None) -> Iterator[None]:
                 yield
             finally:
                 _pool.reset(token)
-
-
-@contextmanager
-def _blas_on_one_thread() -> Iterator[None]:
-    """Hold BLAS to one thread: the caller's, and that of the process where there is but one for all.
-
-    Of several fits at once the first sets the limit of the process and the last to end puts it back. Each does so from
-    a thread that ends at once: threadpoolctl refuses limits, silently, while the thread that last set one is alive.
-    """
-    with _blas_lock:
-        if _blas_limits:
-            _blas_limits.append(_blas_limits[0])
-        else:
-            _run_apart(lambda: _blas_limits.append(threadpool_limits(limits=1, user_api="blas")))
-    try:
-        with threadpool_limits(limits=1, user_api="blas"):
-            yield
-    finally:
-        with _blas_lock:
-            limits = _blas_limits.pop()
-            if not _blas_limits:
-                _run_apart(limits.restore_original_limits)
-
-
-def _run_apart(task: Callable[[], object]) -> None:
-    thread = Thread(target=task)
-    thread.start()
-    thread.join()
 
 
 def count_workers(n_jobs: int | None) -> int:
@@ -99,7 +76,19 @@ def add_up(observations: Observations, zeros: Callable[[], Sums], add: Callable[
 def visit(
     observations: Observations, zeros: Callable[[], Sums], look: Callable[[Sums, Block], Value]
 ) -> tuple[Sums, list[Value]]:
-    """The same, with what ``look`` says of every block, in their order."""
+    """The same, with what ``look`` says of every block, in their order.
+
+    Data in chunks have lanes of their own, and whoever works on them (:mod:`brtf.executors`) receives both functions.
+    """
+    if isinstance(observations, ChunkedObservations):
+
+        def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], list[Value]]:
+            sums = zeros()
+            looks = [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
+            return tuple(SomeRows.of(array) for array in sums), looks
+
+        sums, looks = over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
+        return tuple(array.dense() if isinstance(array, SomeRows) else array for array in sums), looks
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 
@@ -119,9 +108,68 @@ def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> t
     return total[0], total[1] + part[1]
 
 
+def _sum(
+    first: tuple[tuple[Any, ...], list[Value]], second: tuple[tuple[Any, ...], list[Value]]
+) -> tuple[tuple[Any, ...], list[Value]]:
+    """The same, with nothing changed: a worker may have to add again."""
+    return tuple(array + other for array, other in zip(first[0], second[0], strict=True)), first[1] + second[1]
+
+
+@dataclass(frozen=True, eq=False)
+class SomeRows:
+    """An array (I, …) that is zero but for some rows: what a lane says of a mode that is longer than it reaches.
+
+    So statistics of a long mode stay apart as far as the data are, and only what there is of them travels.
+
+    Attributes
+    ----------
+    positions : (k,) rows that are not zero, in order
+    values : (k, …) these rows
+    n_rows : I
+    """
+
+    positions: NDArray[np.intp]
+    values: Array
+    n_rows: int
+    __array_ufunc__ = None  # an array that is to be added asks here
+
+    @classmethod
+    def of(cls, array: Array) -> Array | SomeRows:
+        """The array, in this form where that is less than half of it."""
+        if array.ndim < 2 or array.size < FEWEST_APART:
+            return array
+        positions = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
+        return array if 2 * positions.size > len(array) else cls(positions, array[positions], len(array))
+
+    def dense(self) -> Array:
+        """The whole array."""
+        array = np.zeros((self.n_rows, *self.values.shape[1:]), self.values.dtype)
+        array[self.positions] = self.values
+        return array
+
+    def __add__(self, other: Array | SomeRows) -> Array | SomeRows:
+        if not isinstance(other, SomeRows):
+            total = other.copy()
+            total[self.positions] += self.values
+            return total
+        positions = np.union1d(self.positions, other.positions)
+        values = np.zeros((positions.size, *self.values.shape[1:]), self.values.dtype)
+        for rows in (self, other):
+            values[np.searchsorted(positions, rows.positions)] += rows.values
+        both = SomeRows(positions, values, self.n_rows)
+        return both.dense() if 2 * positions.size > self.n_rows else both
+
+    __radd__ = __add__
+
+
 def of_entries(vector: Array) -> Field:
     """An entry vector (M,) that exists as a whole."""
     return lambda block: vector[block.entries]
+
+
+def is_small(observations: Observations) -> bool:
+    """Whether so little is observed, and is at hand, that what was computed of it is better kept."""
+    return observations.n_observed <= SMALL_DATA and not isinstance(observations, ChunkedObservations)
 
 
 class Remembered(Generic[Value]):
@@ -129,7 +177,7 @@ class Remembered(Generic[Value]):
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
-        self._memory: dict[tuple[int, int], Value] | None = {} if observations.n_observed <= SMALL_DATA else None
+        self._memory: dict[tuple[int, int], Value] | None = {} if is_small(observations) else None
 
     def __call__(self, block: Block) -> Value:
         if self._memory is None:

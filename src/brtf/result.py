@@ -80,7 +80,7 @@ class Result(Shown):
     def as_modelled(self, observations: Observations) -> Observations:
         """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
         modelled = self.transform.apply(observations)
-        largest = max(float(modelled.values.max()), -float(modelled.values.min()))
+        largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
                 f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
@@ -102,12 +102,12 @@ class Result(Shown):
         variances = (self.state.noise_variance / slices.precision.mean).reshape(lengths)
         return _in_squared_units(variances, self.scale)
 
-    @property
+    @cached_property
     def outlier_rate(self) -> float:
         """The mean of :meth:`outlier_probability` over the observed entries."""
         if not isinstance(self.state.outliers, SlabModel):
             return float(np.mean(self.outlier_probability_at_entries()))
-        observations, of_block = self._entries_together, self._outliers_of_block
+        observations, of_block = self._entries_together, self.outliers_of_block
 
         def add(sums: Sums, block: Block) -> None:
             sums[0][...] += of_block(block)[0].sum()
@@ -117,8 +117,10 @@ class Result(Shown):
     @property
     def bound_shift(self) -> float:
         """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
-        blocks = self.observations.block_list
-        jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
+        jacobian = 0.0
+        if self.transform.name is not None:
+            blocks = self.observations.block_list
+            jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
         return jacobian - self.observations.n_observed * float(np.log(self.scale))
 
     @property
@@ -208,7 +210,7 @@ class Result(Shown):
 
     def _local_posteriors(self) -> tuple[Array, Array]:
         """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
-        pieces = list(map(self._outliers_of_block, self._entries_together.block_list))
+        pieces = list(map(self.outliers_of_block, self._entries_together.block_list))
         probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return probability, share
 
@@ -218,7 +220,8 @@ class Result(Shown):
         return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
 
     @property
-    def _outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+    def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+        """p of a block's entries, and the share of their deviation that is an outlier's if there is one; each (m,)."""
         state, observations = self.state, self._entries_together
         means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
 

@@ -14,6 +14,8 @@ from brtf.agenda import Position, check_agenda, move
 from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise_globally, slice_noise
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
+from brtf.observations import Block
+from brtf.passes import Sums, visit
 from brtf.posteriors import initial_law, initial_rates, measured_channels
 from brtf.restarts import START_COMPONENTS, WORTH, anneal, least_squares, settle_noise
 from brtf.settings import Settings
@@ -363,5 +365,10 @@ def check_position(position: Position, state: State | None, order: int) -> None:
 
 def value_range(problem: Problem) -> tuple[float, float]:
     """The smallest and the largest value, in units of the data's scale."""
-    values = [problem.values(block) for block in problem.observations.block_list]
-    return min(float(part.min(initial=np.inf)) for part in values), max(float(p.max(initial=-np.inf)) for p in values)
+
+    def look(_: Sums, block: Block) -> tuple[float, float]:
+        values = problem.values(block)
+        return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+
+    _, ranges = visit(problem.observations, tuple, look)
+    return min(low for low, _ in ranges), max(high for _, high in ranges)

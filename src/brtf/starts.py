@@ -15,9 +15,9 @@ from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.kernels.reference import dense_block
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Block, Observations, distinct_columns
-from brtf.passes import SMALL_DATA, Field, Sums, add_up, whole
+from brtf.passes import Field, Sums, add_up, is_small, visit, whole
 from brtf.settings import Settings
-from brtf.updates import add_up_rows, scaled_values
+from brtf.updates import PARTIAL_BYTES, add_up_rows, scaled_values
 
 LARGEST_START = 1e50
 """Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
@@ -112,16 +112,17 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
 
     Of small data through the smaller Gram matrix; of large data by subspace iteration, a few passes over the blocks:
-    nothing as large as the data is stored. The sign of each vector is fixed by making its largest entry positive.
+    nothing as large as the data is stored. Of coordinates, and of chunks smaller than its basis, together with the
+    other modes. The sign of each vector is fixed by making its largest entry positive.
     Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
     """
     n_rows = observations.shape[mode]
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
-    if observations.n_observed <= SMALL_DATA:
+    if is_small(observations):
         vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
     elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
         vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
-    elif observations.coords is None:
+    elif observations.coords is None and _image_fits(observations, mode, n_vectors):
         vectors, strengths = _by_subspace(observations, mode, n_vectors, values)
     else:
         vectors, strengths = _by_power(observations, mode, n_vectors, values)
@@ -136,16 +137,18 @@ def densest_along(observations: Observations, mode: int) -> Array | None:
     the time other things are. Zero where nothing is observed. None where it would need the data in another layout:
     coordinates, or the first mode of data in several blocks.
     """
-    blocks = observations.block_list
-    if observations.coords is not None or (mode == 0 and len(blocks) > 1):
+    several = observations.in_chunks or len(observations.block_list) > 1
+    if observations.coords is not None or (mode == 0 and several) or not _image_fits(observations, mode, 1):
         return None
-    pieces = []
-    for block in blocks:
+
+    def densest(_: Sums, block: Block) -> Array:
         dense = dense_block(block, scaled_values(observations, block))
         if block.mask is not None:
             dense = np.where(block.mask, dense, np.inf)  # behind all that is observed
         ordered = np.sort(np.moveaxis(dense, mode, -1), axis=-1)
-        pieces.append(_densest(ordered.reshape(-1, ordered.shape[-1])).reshape(ordered.shape[:-1]))
+        return _densest(ordered.reshape(-1, ordered.shape[-1])).reshape(ordered.shape[:-1])
+
+    _, pieces = visit(observations, tuple, densest)
     return pieces[0] if mode == 0 else np.concatenate(pieces)
 
 
@@ -160,6 +163,12 @@ def _densest(ordered: Array) -> Array:
         first = np.argmin(values[:, n_inside - 1 :] - values[:, : n - n_inside + 1], axis=1)
         found[same] = np.take_along_axis(values, first[:, None] + np.arange(n_inside), axis=1).mean(axis=1)
     return found
+
+
+def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
+    """Whether a few numbers for every position of the other modes are no more than what is at hand anyway."""
+    n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[mode])
+    return not observations.in_chunks or n_bytes <= max(PARTIAL_BYTES, observations.bytes_at_once)
 
 
 def rank_one_terms(array: Array, n_terms: int) -> list[Array]:

@@ -325,7 +325,7 @@ def _partial_fits(observations: Observations, rank: int, longest: int, with_gram
         return False
     n_columns = rank + (rank * (rank + 1) // 2 if with_grams else 0)
     n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[longest])
-    return n_bytes <= max(PARTIAL_BYTES, PARTIAL_SHARE * observations.values.nbytes)
+    return n_bytes <= max(PARTIAL_BYTES, PARTIAL_SHARE * observations.bytes_at_once)
 
 
 def _over_longest(observations: Observations, state: State, longest: int, weighing: Weighing, with_grams: bool) -> Sums:

@@ -12,8 +12,10 @@ import click
 from brtf.cli.options import (
     DEFAULTS,
     chooses_model,
+    comes_in_chunks,
     json_option,
     keeps_itself,
+    observe_chunks,
     observe_file,
     out_option,
     read_source,
@@ -46,6 +48,12 @@ DENSE_LIMIT = 10_000_000
 )
 @seed_option
 @keeps_itself
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Have others read and work on the data: a Dask scheduler such as tcp://host:8786, or 'processes' of this "
+    "machine.",
+)
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def fit(
@@ -60,6 +68,7 @@ def fit(
     init: str,
     calibrate: str | None,
     seed: int,
+    scheduler: str | None,
     as_json: bool,
     quiet: bool,
     model_options: dict[str, Any],
@@ -77,11 +86,16 @@ def fit(
 
     With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130) or killed goes on with --resume, everything
     else being the same, and ends where it would have ended, to the last bit.
+
+    With --scheduler, a .zarr store, an .npy file or a directory of tables of positions and values (.parquet .csv .tsv)
+    is read chunk by chunk by a cluster, to the same result; so is, by this process, any such directory, and a store
+    that takes more than half of the memory. In place of the tables and the page, --out then gets fitted.zarr, with the
+    imputed data and the outliers.
     """
     from brtf.estimator import BRTF
+    from brtf.executors import executing
+    from brtf.passes import count_workers
 
-    file = read_source(source, key, index, value)
-    observations = observe_file(file, mask)
     model = BRTF(
         inference=inference,
         init=init,
@@ -91,28 +105,42 @@ def fit(
         **model_options,
     )
     written: list[Path] = []
-    with staged(out) as staging:
-        model.fit(observations, **kept)
-        if out is not None and staging is not None:
-            written = [out / name for name in _write_results(staging, model, file, replace_outliers)]
+    jobs = model_options["n_jobs"]
+    with executing(scheduler, count_workers(-1 if jobs is None else jobs)) as dashboard:
+        if dashboard is not None and not quiet:
+            click.echo(f"Dashboard of the cluster: {dashboard}", err=True)
+        file = None
+        if scheduler is not None or comes_in_chunks(source):
+            observations = observe_chunks(source, mask, key, index, value)
+        else:
+            file = read_source(source, key, index, value)
+            observations = observe_file(file, mask)
+        with staged(out) as staging:
+            model.fit(observations, **kept)
+            if out is not None and staging is not None:
+                names = _write_results(staging, model, file, replace_outliers)
+                written = [out / name for name in names]
     summary = model.summary()
     if as_json:
         print_json({**summary.numbers, "written": [str(path) for path in written]})
     else:
         click.echo(summary)
         click.echo(written_text(written))
-        if written and _is_too_large(observations):
+        if file is not None and written and _is_too_large(observations):
             click.echo(f"No imputed tensor: it would have {observations.n_entries:,} entries, most of them missing.")
     return DONE if model.converged_ else NOT_CONVERGED
 
 
-def _write_results(staging: Path, model: BRTF, file: TensorFile, replace_outliers: bool) -> list[str]:
+def _write_results(staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool) -> list[str]:
     """Write what `brtf fit --out` promises, one step for each; returns the names in the same order."""
     from brtf.writers import write_csv, write_like
 
     result = model.result_
     model.save(staging / "result.brtf")
     written = ["result.brtf"]
+    if file is None:  # in chunks
+        model.write(staging / "fitted.zarr", what=("imputed", "outliers"))
+        return [*written, "fitted.zarr"]
     if not _is_too_large(result.observations):
         filled = result.impute(replace_outliers=replace_outliers)
         written.append(f"imputed{file.suffix}")

@@ -164,6 +164,33 @@ def read_source(source: Path, key: str | None, index: str | None, value: str | N
     return read_file(source, key=key, index=columns, value=value)
 
 
+def observe_chunks(
+    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None
+) -> Observations:
+    """The data that the options of `reads_input` name, to be read chunk by chunk: a store, or a directory of tables."""
+    from brtf.observations import Observations
+    from brtf.readers import open_file
+
+    if source.is_dir() and source.suffix != ".zarr":
+        if mask is not None or key is not None:
+            raise ValueError("--mask and --key do not apply to a directory of tables.")
+        columns = None if index is None else [name.strip() for name in index.split(",")]
+        return Observations.from_parts(source, index=columns, value=value)
+    if index is not None or value is not None:
+        raise ValueError(f"--index and --value apply to tables, and {source} is none.")
+    return Observations.from_chunks(open_file(source, key=key).tensor, None if mask is None else open_file(mask).tensor)
+
+
+def comes_in_chunks(source: Path) -> bool:
+    """Whether the data are a directory of tables, or a store that takes more than half of the memory."""
+    from brtf.memory import available_bytes
+
+    if not source.is_dir():
+        return False
+    stored = source.suffix == ".zarr"
+    return not stored or sum(f.stat().st_size for f in source.rglob("*") if f.is_file()) > available_bytes() // 2
+
+
 def observe_file(file: TensorFile, mask: Path | None) -> Observations:
     """The entries of a tensor that was read which --mask calls observed."""
     from brtf.observations import observe

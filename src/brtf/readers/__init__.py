@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from brtf.readers.arrays import read_npy, read_npz
 from brtf.readers.coordinates import read_tns
-from brtf.readers.labelled import read_nc, read_zarr
+from brtf.readers.labelled import open_zarr, read_nc, read_zarr
 from brtf.readers.matlab import read_mat
 from brtf.readers.tables import read_csv, read_parquet
 
-__all__ = ["TensorFile", "read_file", "read_mask", "read_tensor"]
+__all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +100,11 @@ def read_file(
 ) -> TensorFile:
     """Read a tensor together with what it takes to write another one in the same form; see `read_tensor`."""
     return _read(Path(path), _TENSOR_READERS, {"key": key, "index": index, "value": value})
+
+
+def open_file(path: str | os.PathLike[str], *, key: str | None = None) -> TensorFile:
+    """Open a tensor or mask that is read chunk by chunk when it is needed: a ``.zarr`` store or a ``.npy`` file."""
+    return _read(Path(path), {".zarr": (open_zarr, ("key",)), ".npy": (read_npy, ())}, {"key": key})
 
 
 def read_mask(path: str | os.PathLike[str]) -> NDArray[np.bool_]:

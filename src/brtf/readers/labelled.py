@@ -22,6 +22,8 @@ SAFE_CODECS = {
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
 """Ways to encode a Zarr chunk that only move numbers; pickle, which runs code, is another."""
+CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
+"""Codecs that notice a flipped bit, as zstd does where it is told to."""
 BYTES_PER_CHUNK = 4096
 """What zarr needs to keep track of a chunk while it reads an array, roughly."""
 
@@ -55,20 +57,37 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
             raise ValueError("it is a single array: leave key out.")
         _check_stored(store)
         check_numbers(store.dtype)
-        dims = _dimension_names(store)
+        dims = dimension_names(store)
         if dims is None:
             return store[...], None
         return require("xarray", extra="label", purpose="labels").DataArray(store[...], dims=dims), None
     arrays = dict(store.arrays())
     for array in arrays.values():
         _check_stored(array)
-    if all(_dimension_names(array) is not None for array in arrays.values()):
+    if all(dimension_names(array) is not None for array in arrays.values()):
         xarray = require("xarray", extra="label", purpose="labels")
         with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
             return _load_variable(dataset, key)
     name = choose(list(arrays), key)
     check_numbers(arrays[name].dtype)
     return arrays[name][...], name
+
+
+def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
+    """A Zarr array that is read chunk by chunk when it is needed, and its name if it is one of a group."""
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    store = zarr.open(path, mode="r", use_consolidated=False)
+    name = None
+    if isinstance(store, zarr.Array):
+        if key is not None:
+            raise ValueError("it is a single array: leave key out.")
+    else:
+        arrays = dict(store.arrays())
+        name = choose(list(arrays), key)
+        store = arrays[name]
+    _check_codecs(store)
+    check_numbers(store.dtype)
+    return store, name
 
 
 def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
@@ -95,31 +114,40 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
 
 def _check_stored(array: Any) -> None:
     """Refuse a Zarr array that could run code or exhaust the memory when it is read."""
-    unsafe = sorted(set(_codec_names(array)) - SAFE_CODECS)
-    if unsafe:
-        raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
+    _check_codecs(array)
     dtype = np.dtype(object) if array.dtype.hasobject else np.dtype(array.dtype)
     check_fits(array.shape, dtype, overhead=array.nchunks * BYTES_PER_CHUNK)
     check_fits(array.shards or array.chunks, dtype)
 
 
-def _codec_names(array: Any) -> Iterator[str]:
-    """Every codec of an array: filters and compressor in version 2, nested lists of codecs in version 3."""
+def _check_codecs(array: Any) -> None:
+    unsafe = sorted({name for name, _ in _codecs(array)} - SAFE_CODECS)
+    if unsafe:
+        raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
+
+
+def has_checksums(array: Any) -> bool:
+    """Whether a flipped bit in a stored chunk of a Zarr array is noticed."""
+    return any(name in CHECKSUMS or options.get("checksum") is True for name, options in _codecs(array))
+
+
+def _codecs(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every codec of an array and its options: filters and compressor in version 2, nested lists in version 3."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         for codec in (*(metadata.filters or ()), metadata.compressor):
             if codec is not None:
-                yield codec.get_config()["id"]
+                yield codec.get_config()["id"], codec.get_config()
         return
     remaining = [codec.to_dict() for codec in metadata.codecs]
     while remaining:
         codec = remaining.pop()
-        yield codec["name"].removeprefix("numcodecs.")
-        configuration = codec.get("configuration", {})
-        remaining += [*configuration.get("codecs", ()), *configuration.get("index_codecs", ())]
+        options = codec.get("configuration", {})
+        yield codec["name"].removeprefix("numcodecs."), options
+        remaining += [*options.get("codecs", ()), *options.get("index_codecs", ())]
 
 
-def _dimension_names(array: Any) -> tuple[str, ...] | None:
+def dimension_names(array: Any) -> tuple[str, ...] | None:
     """What a Zarr array calls its modes, in version 3 or as xarray writes it in version 2; None if it does not."""
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
     if names is None or len(names) != array.ndim or not all(isinstance(name, str) for name in names):

@@ -1,0 +1,213 @@
+"""Who works on the chunks: this process, a local cluster of processes, or any cluster that a Dask scheduler leads.
+
+A task is a function of a lane, a few chunks in a row; what it returns is added up in a tree that is fixed by the order
+of the lanes. Who works, and how many they are, does not change a digit. A task reaches a cluster as one more part of
+the graph, which the scheduler keeps: whatever a worker takes down with it is sent and computed again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor as Pool
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
+
+from brtf.blas import blas_on_one_thread
+from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
+from brtf.extras import require
+
+Value = TypeVar("Value")
+Lane = tuple[Chunk, ...]
+"""Chunks that are worked on one after another; their sums travel as one."""
+Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
+"""A function of the chunks of a lane, each of which it may read."""
+Adding = Callable[[Value, Value], Value]
+
+ALLOWED_FAILURES = 3
+"""Workers that may die over one chunk before it is given up, in clusters that are started here."""
+ALLOCATING = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
+    **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), 2**25),
+}
+"""Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
+of the size of a block is fetched from the system anew: sweeps take twice as long."""
+ANSWER_SECONDS = 10.0
+"""How long to wait for a scheduler to answer."""
+FAN_IN = 8
+"""Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
+
+_client: ContextVar[Any] = ContextVar("brtf_client", default=None)
+
+
+def check_executor(executor: Any) -> None:
+    """Refuse what is none of the three."""
+    if executor is None or isinstance(executor, str) or hasattr(executor, "scheduler_info"):
+        return
+    raise TypeError(
+        'executor must be None (this process), "processes" (a local cluster), the address of a Dask scheduler, or a '
+        f"distributed.Client, got {executor!r}."
+    )
+
+
+@contextmanager
+def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
+    """Have the chunks worked on by the executor; the value is the address of its dashboard, if it has one.
+
+    Parameters
+    ----------
+    executor
+        None: this process. ``"processes"``: a cluster of ``n_workers`` processes on this machine, for the time being.
+        An address such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
+    """
+    check_executor(executor)
+    if executor is None:
+        yield None
+        return
+    with _client_of(executor, n_workers) as client:
+        token = _client.set(client)
+        try:
+            yield str(client.dashboard_link)
+        finally:
+            _client.reset(token)
+
+
+def is_remote() -> bool:
+    """Whether others than this process work on the chunks."""
+    return _client.get() is not None
+
+
+@contextmanager
+def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
+    if not isinstance(executor, str):
+        yield executor
+        return
+    distributed = require("distributed", extra="big", purpose="executor=")
+    if executor != "processes":
+        try:
+            client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
+        with client:
+            yield client
+        return
+    with local_cluster(n_workers) as client:
+        yield client
+
+
+@contextmanager
+def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
+    """A ``distributed.Client`` of a cluster of processes on this machine, for the time being.
+
+    Parameters
+    ----------
+    n_workers
+        Processes, each with one thread.
+    memory_limit
+        Of each, as Dask writes it; its share of the machine's memory by default.
+    """
+    dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
+    options = {
+        "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
+        "distributed.nanny.pre-spawn-environ": ALLOCATING,
+    }
+    with (
+        dask.config.set(options),
+        distributed.LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
+    """The task's values for all lanes, added up in the fixed tree; ``add`` returns a new value."""
+    if not lanes:
+        raise ValueError(LEFT_BEHIND)
+    cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
+    message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
+    client = _client.get()
+    if client is not None:
+        return _on_cluster(client, lanes, message, add)
+    work = partial(_here, pickle.loads(message))
+    return in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add)
+
+
+def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
+    """Values added up as neighbours, and sums of neighbours as neighbours; at most log₂ of them are held at a time."""
+    held: list[tuple[int, Value]] = []
+    for value in values:
+        size = 1
+        while held and held[-1][0] == size:
+            value, size = add(held.pop()[1], value), 2 * size
+        held.append((size, value))
+    _, total = held.pop()
+    while held:
+        total = add(held.pop()[1], total)
+    return total
+
+
+def _here(task: Task[Value], lane: Lane) -> Value:
+    return task((chunk, partial(_read_here, chunk)) for chunk in lane)
+
+
+def _read_here(chunk: Chunk) -> Piece:
+    given = chunk.source.inputs
+    if given:
+        dask = require("dask", extra="big", purpose="Dask arrays")
+        try:
+            given = dask.compute(*given)
+        except Exception as error:
+            raise ChunkError(f"{chunk.name} cannot be computed: {error}") from error
+    return chunk.read(*given)
+
+
+def _there(lane: Lane, message: bytes, *given: Any) -> Any:
+    """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
+    with blas_on_one_thread():
+        task: Task[Any] = pickle.loads(message)
+        return task((chunk, partial(chunk.read, *given)) for chunk in lane)
+
+
+def _sent(message: bytes) -> bytes:
+    return message
+
+
+def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
+    """One graph: the message, the lanes that depend on it, and the tree of their sums."""
+    dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
+    delayed = dask.delayed
+    sent = delayed(_sent, pure=False)(message)
+    values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
+    keys = [value.key for value in values]
+    adding = delayed(partial(in_tree, add=add), pure=False)
+    while len(values) > 1:
+        values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
+    future = client.compute(values[0], optimize_graph=False)
+    try:
+        return future.result()
+    except distributed.KilledWorker as error:
+        name = _name(lanes[keys.index(error.task)]) if error.task in keys else _depending(lanes, error.task)
+        raise ChunkError(
+            f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
+            "want of memory. Make the chunks smaller, or look into what it holds."
+        ) from error
+    except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
+        raise ConnectionError(
+            "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
+        ) from error
+
+
+def _name(lane: Lane) -> str:
+    return lane[0].name if len(lane) == 1 else f"{lane[0].name}, or one of the next {len(lane) - 1}, which"
+
+
+def _depending(lanes: tuple[Lane, ...], key: Any) -> str:
+    """The name of the first chunk of a Dask array that needs a task, or that of the task itself."""
+    for chunk, *_ in lanes:
+        if any(key in part.dask.cull({part.key}) for part in chunk.source.inputs):
+            return chunk.name
+    return f"The task {key}"

@@ -1,0 +1,235 @@
+"""A real cluster of two processes gives the digits of one process, whatever dies on the way."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import brtf
+from brtf import BRTF, Observations, cli, executors
+from test_chunks import as_parts, stored
+
+distributed = pytest.importorskip("distributed")
+da = pytest.importorskip("dask.array")
+dask = pytest.importorskip("dask")
+
+SHAPE = (40, 16, 12)
+FEW = {"max_rank": 4, "max_sweeps": 5, "random_state": 0}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
+    # sockets and log files of processes that were killed on purpose
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    options = {
+        "distributed.scheduler.allowed-failures": 1,  # soon enough for a test
+        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 1,
+    }
+    with (
+        dask.config.set(options),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="CRITICAL"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def tensor():
+    data = brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, noise=0.1, seed=1)
+    return np.array(data.observed)
+
+
+def with_missing(tensor):
+    return np.where(np.random.default_rng(2).random(tensor.shape) < 0.3, np.nan, tensor)
+
+
+def rows_of_ten(path, tensor):
+    return Observations.from_chunks(stored(path, tensor, rows=5), n_entries=5 * tensor[0].size)
+
+
+def same_digits(one, other):
+    assert one.bound_ == other.bound_
+    assert one.outlier_rate_ == other.outlier_rate_
+    assert all(map(np.array_equal, one.factors_, other.factors_))
+    assert all(map(np.array_equal, one.factor_covariances_, other.factor_covariances_))
+
+
+class TestSameDigits:
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_of_stored_rows(self, masked, client, tensor, tmp_path):
+        chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor) if masked else tensor)
+        there = BRTF(**FEW, executor=client).fit(chunked)
+        same_digits(BRTF(**FEW).fit(chunked), there)
+        there.write(tmp_path / "there.zarr")
+        BRTF(**FEW).fit(chunked).write(tmp_path / "here.zarr")
+        zarr = pytest.importorskip("zarr")
+        here, written = (zarr.open_group(tmp_path / name, mode="r") for name in ("here.zarr", "there.zarr"))
+        for name in ("low_rank", "outliers", "outlier_probability", "imputed"):
+            np.testing.assert_array_equal(here[name][...], written[name][...])
+
+    def test_of_a_dask_array_with_a_mask(self, client, tensor):
+        mask = da.from_array(np.isfinite(with_missing(tensor)), chunks=(8, -1, -1))
+        array = da.from_array(tensor, chunks=(8, -1, -1))
+        persisted = client.persist(array)
+        fits = [
+            BRTF(**FEW).fit(array, mask=mask),
+            BRTF(**FEW, executor=client).fit(array, mask=mask),
+            BRTF(**FEW, executor=client).fit(persisted, mask=mask),
+        ]
+        same_digits(fits[0], fits[1])
+        same_digits(fits[0], fits[2])
+
+    def test_of_coordinates(self, client, tensor, tmp_path):
+        parts = as_parts(tmp_path / "parts", with_missing(tensor))
+        with executors.executing(client):
+            chunked = Observations.from_parts(parts, shape=SHAPE)
+        assert chunked.scale == Observations.from_parts(parts, shape=SHAPE).scale
+        same_digits(BRTF(**FEW).fit(chunked), BRTF(**FEW, executor=client).fit(chunked))
+
+    def test_of_one_process_started_for_the_fit(self, tensor, tmp_path):
+        chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
+        same_digits(BRTF(**FEW).fit(chunked), BRTF(**FEW, executor="processes", n_jobs=1).fit(chunked))
+
+
+class TestFaults:
+    def test_workers_that_are_killed_during_a_sweep(self, client, tensor, tmp_path, monkeypatch):
+        """Twice: a pass begins, and one of the workers is gone before it ends."""
+        chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor))
+        passes, killed, original = [], [], executors._on_cluster
+
+        def deadly(client, lanes, message, add):
+            passes.append(len(message))
+            if len(passes) in (20, 26):
+                pids = client.run(os.getpid)
+                victim = sorted(pids.values())[0]
+                killed.append(victim)
+                threading.Timer(0.02, os.kill, (victim, signal.SIGKILL)).start()
+            return original(client, lanes, message, add)
+
+        monkeypatch.setattr(executors, "_on_cluster", deadly)
+        there = BRTF(**FEW, executor=client).fit(chunked)
+        client.wait_for_workers(2, timeout=30)
+        assert len(set(killed)) == 2
+        assert not set(killed) & set(client.run(os.getpid).values())
+        same_digits(BRTF(**FEW).fit(chunked), there)
+
+    def test_a_chunk_that_kills_whoever_touches_it(self, client, tensor):
+        driver = os.getpid()
+
+        def poisoned(block, block_info=None):
+            if block_info[0]["chunk-location"][0] == 3 and os.getpid() != driver:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return block
+
+        array = da.from_array(tensor, chunks=(8, -1, -1)).map_blocks(poisoned, dtype=tensor.dtype)
+        began = time.monotonic()
+        with pytest.raises(
+            ValueError, match=r"The chunk of rows 24:32 of the Dask array was given up: \d workers died"
+        ):
+            BRTF(**FEW, executor=client).fit(array)
+        assert time.monotonic() - began < 30
+        client.wait_for_workers(2, timeout=30)
+
+    def test_a_damaged_chunk_is_named(self, client, tensor, tmp_path):
+        array = stored(tmp_path / "a.zarr", tensor, rows=5)
+        file = tmp_path / "a.zarr" / "c" / "3" / "0" / "0"
+        content = bytearray(file.read_bytes())
+        content[7] ^= 1
+        file.write_bytes(content)
+        with pytest.raises(ValueError, match=r"rows 0:40 of .*a\.zarr cannot be read: .*checksum"):
+            BRTF(**FEW, executor=client).fit(array)
+
+    def test_a_scheduler_that_is_lost_leaves_the_checkpoint(self, tensor, tmp_path, monkeypatch):
+        chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
+        kept, passes, original = tmp_path / "fit.ckpt", [], executors._on_cluster
+        with alone(tmp_path) as (address, processes):
+
+            def dying(client, lanes, message, add):
+                passes.append(len(message))
+                if len(passes) == 20:
+                    processes[0].kill()
+                return original(client, lanes, message, add)
+
+            monkeypatch.setattr(executors, "_on_cluster", dying)
+            with pytest.raises(ConnectionError, match="The Dask scheduler was lost"):
+                BRTF(**FEW, executor=address).fit(chunked, checkpoint=kept, every=0)
+        resumed = BRTF(**FEW).fit(chunked, resume=kept)
+        same_digits(BRTF(**FEW).fit(chunked), resumed)
+
+    def test_no_scheduler_at_all(self, tensor, monkeypatch):
+        monkeypatch.setattr(executors, "ANSWER_SECONDS", 1.0)
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+            pytest.raises(ValueError, match="No Dask scheduler answers at 'tcp:"),
+        ):
+            BRTF(executor="tcp://127.0.0.1:1").fit(da.from_array(tensor))
+
+
+class TestCommandLine:
+    def fit(self, *arguments):
+        run = CliRunner().invoke(cli.main, ["fit", *map(str, arguments), "--max-rank", "4", "--max-sweeps", "5"])
+        assert run.exit_code == 1, run.output  # not converged after so few sweeps
+        return run
+
+    def test_a_store(self, client, tensor, tmp_path):
+        zarr = pytest.importorskip("zarr")
+        stored(tmp_path / "a.zarr", with_missing(tensor), rows=5)
+        address = client.scheduler.address
+        run = self.fit(tmp_path / "a.zarr", "--scheduler", address, "--out", tmp_path / "out")
+        assert "Dashboard of the cluster: " in run.stderr
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["fitted.zarr", "result.brtf"]
+        imputed = zarr.open_group(tmp_path / "out" / "fitted.zarr", mode="r")["imputed"][...]
+        seen = np.isfinite(with_missing(tensor))
+        np.testing.assert_array_equal(imputed[seen], tensor[seen])
+        loaded = brtf.load(tmp_path / "out" / "result.brtf")
+        np.testing.assert_allclose(imputed[~seen], loaded.low_rank()[~seen], rtol=1e-12)
+
+    def test_a_directory_of_tables(self, tensor, tmp_path):
+        as_parts(tmp_path / "parts", with_missing(tensor))
+        run = self.fit(tmp_path / "parts", "--json")
+        assert json.loads(run.stdout)["shape"] == list(SHAPE)
+
+    def test_what_cannot_be_read_in_chunks(self, client, tmp_path):
+        (tmp_path / "a.csv").write_text("i,j,value\n0,0,1.0\n")
+        address = client.scheduler.address
+        run = CliRunner().invoke(cli.main, ["fit", str(tmp_path / "a.csv"), "--scheduler", address])
+        assert run.exit_code == 2
+        assert "none of .zarr, .npy" in run.stderr
+
+
+class alone:
+    """A scheduler and a worker as processes of their own."""
+
+    def __init__(self, directory):
+        self.file = directory / "scheduler.json"
+
+    def __enter__(self):
+        run = [sys.executable, "-m", "dask"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        scheduler = [*run, "scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)]
+        worker = [*run, "worker", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--scheduler-file", str(self.file)]
+        self.processes = [subprocess.Popen(command, **quiet) for command in (scheduler, worker)]
+        began = time.monotonic()
+        while not self.file.exists() and time.monotonic() - began < 30:
+            time.sleep(0.05)
+        with distributed.Client(scheduler_file=str(self.file), set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=30)
+            return client.scheduler.address, self.processes
+
+    def __exit__(self, *error):
+        for process in self.processes:
+            process.kill()
+            process.wait()
