@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle bench real video clean
+.PHONY: demo test test-slow lint docs pictures oracle bench scale real video clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -31,6 +31,11 @@ oracle: .venv/installed
 # Speed and memory against references measured in the same run (a few minutes; leave the machine alone meanwhile).
 bench: .venv/installed
 	$(BIN)/brtf bench --write docs/performance.md
+
+# Sweeps over data in chunks, by one process and by clusters (a few minutes, and some gigabytes of disk in scaling-data).
+scale: .venv/installed
+	$(BIN)/python benchmarks/scaling.py dense --in-memory --streamed
+	$(BIN)/python benchmarks/scaling.py coordinates --in-memory
 
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed
