@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle bench reproduction real video clean
+.PHONY: demo test test-slow lint docs pictures oracle bench reproduction scale real video clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -36,6 +36,11 @@ bench: .venv/installed
 reproduction: .venv/installed
 	$(BIN)/brtf reproduce table2 video faces --markdown docs/reproduction-images.md
 	$(BIN)/brtf reproduce fig2 fig3 table1 --full --markdown docs/reproduction.md
+
+# Sweeps over data in chunks, by one process and by clusters (a few minutes, and some gigabytes of disk in scaling-data).
+scale: .venv/installed
+	$(BIN)/python benchmarks/scaling.py dense --in-memory --streamed
+	$(BIN)/python benchmarks/scaling.py coordinates --in-memory
 
 # Held-out accuracy on real data, which are not part of the project (skipped where they are absent).
 real: .venv/installed

@@ -135,13 +135,12 @@ class TestFaults:
             return block
 
         array = da.from_array(tensor, chunks=(8, -1, -1)).map_blocks(poisoned, dtype=tensor.dtype)
-        began = time.monotonic()
+        # Given up after a few deaths: with Dask's own patience of many more, each of some seconds, it would not be.
         with pytest.raises(
-            ValueError, match=r"The chunk of rows 24:32 of the Dask array was given up: \d workers died"
+            ValueError, match=r"The chunk of rows 24:32 of the Dask array was given up: [23] workers died"
         ):
             BRTF(**FEW, executor=client).fit(array)
-        assert time.monotonic() - began < 30
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=120)
 
     def test_a_damaged_chunk_is_named(self, client, tensor, tmp_path):
         array = stored(tmp_path / "a.zarr", tensor, rows=5)

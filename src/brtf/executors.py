@@ -36,6 +36,8 @@ ALLOCATING = {
 of the size of a block is fetched from the system anew: sweeps take twice as long."""
 ANSWER_SECONDS = 10.0
 """How long to wait for a scheduler to answer."""
+LARGEST_MESSAGE = 2**30
+"""Bytes of a graph from which Dask warns of it: the state of long modes is part of it on purpose."""
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
 
@@ -186,7 +188,8 @@ def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Addin
     adding = delayed(partial(in_tree, add=add), pure=False)
     while len(values) > 1:
         values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
-    future = client.compute(values[0], optimize_graph=False)
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_MESSAGE}):
+        future = client.compute(values[0], optimize_graph=False)
     try:
         return future.result()
     except distributed.KilledWorker as error:
