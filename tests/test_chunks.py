@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf import BRTF, Observations, executors, passes
+from brtf import BRTF, Observations, calibrated, executors, passes, starts
 from brtf.archive import pack, unpack
 from brtf.executors import in_tree
 from brtf.observations import observe
@@ -97,7 +97,8 @@ class TestSameAsInMemory:
     @pytest.fixture(autouse=True)
     def large(self, monkeypatch):
         """What is small is handled otherwise in memory: not here."""
-        monkeypatch.setattr(passes, "SMALL_DATA", 0)
+        for module in (passes, starts, calibrated):
+            monkeypatch.setattr(module, "SMALL_DATA", 0)
 
     @pytest.mark.parametrize("kind", ["zarr", "memmap", "dask", "xarray"])
     def test_dense(self, kind, tensor, tmp_path):

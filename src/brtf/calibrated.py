@@ -26,7 +26,7 @@ from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import SliceNoise, State
 from brtf.observations import Block, Observations, block_positions
-from brtf.passes import Field, Remembered, Sums, add_up, is_small, visit
+from brtf.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
 from brtf.posteriors import (
     BlockPosterior,
     add_sums,
@@ -323,7 +323,7 @@ def update_all_factors(
 
 def _factor_update(problem: Problem, state: State) -> OnePass | None:
     """The update of all factors in one pass, for large data whose layout allows for it."""
-    if is_small(problem.observations):
+    if problem.observations.n_observed <= SMALL_DATA and not problem.observations.in_chunks:
         return None  # little to save, and there the order of the modes is the data's own
     known_grams = _known_grams(problem, state)
     if not OnePass.fits(problem.observations, state.rank, known_grams is None):

@@ -167,17 +167,13 @@ def of_entries(vector: Array) -> Field:
     return lambda block: vector[block.entries]
 
 
-def is_small(observations: Observations) -> bool:
-    """Whether so little is observed, and is at hand, that what was computed of it is better kept."""
-    return observations.n_observed <= SMALL_DATA and not isinstance(observations, ChunkedObservations)
-
-
 class Remembered(Generic[Value]):
     """A function of blocks that is computed once for each; for small data only."""
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
-        self._memory: dict[tuple[int, int], Value] | None = {} if is_small(observations) else None
+        small = observations.n_observed <= SMALL_DATA and not observations.in_chunks
+        self._memory: dict[tuple[int, int], Value] | None = {} if small else None
 
     def __call__(self, block: Block) -> Value:
         if self._memory is None:

@@ -15,7 +15,7 @@ from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.kernels.reference import dense_block
 from brtf.model import MeanFieldOutliers, Prior, State
 from brtf.observations import Block, Observations, distinct_columns
-from brtf.passes import Field, Sums, add_up, is_small, visit, whole
+from brtf.passes import SMALL_DATA, Field, Sums, add_up, visit, whole
 from brtf.settings import Settings
 from brtf.updates import PARTIAL_BYTES, add_up_rows, scaled_values
 
@@ -118,7 +118,7 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     """
     n_rows = observations.shape[mode]
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
-    if is_small(observations):
+    if observations.n_observed <= SMALL_DATA and not observations.in_chunks:
         vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
     elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
         vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
