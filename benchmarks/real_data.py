@@ -218,7 +218,7 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield job("CDnet highway, colour", colour_highway, **options)
     yield job("PIE faces, salt and pepper", faces, max_rank=300, outlier_kind="replacement")
     yield job("claus", claus, max_rank=3, outliers=False)
-    yield job("sugar, half hidden", sugar, max_rank=20, noise="auto", max_sweeps=2000)
+    yield job("sugar, half hidden", sugar, max_rank=20, noise="auto")
 
 
 def main() -> None:

@@ -181,6 +181,7 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
 @pytest.fixture
 def taken_for_large(monkeypatch):
     """Small data are handled as large ones are: in one pass, and in blocks of a row or two."""
+    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
     monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
     monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
 
@@ -197,6 +198,7 @@ def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, slic
     state = slice_noise(problem, case.state, (0,)) if sliced else case.state
     state = state.with_factor(1, state.factors[1].centred(state.lam))
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
+    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
     monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
     monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
