@@ -404,4 +404,4 @@ def test_stdout_is_json_while_the_terminal_shows_the_rest(source: Path, quiet: b
     assert done.returncode == 1
     assert json.loads(done.stdout)["sweeps"] == 2
     assert "brtf: warning: Stopped" in shown
-    assert ("2/2 sweeps |" in shown) == (not quiet)  # the progress bar
+    assert ("2/2 sweeps, bound=" in shown) == (not quiet)  # the progress bar
