@@ -6,9 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
+from brtf import kernels
 from brtf.calibration import LARGEST_PRECISION, Histogram, NoisePrior, branch_step, global_step, joint_step
 from brtf.kernels.reference import LOG2_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
+from brtf.tables import tabulate
 
 PRIOR = NoisePrior(1e-6, 1e-18)
 N_ENTRIES = 20_000
@@ -67,6 +69,17 @@ class TestHistogram:
             binned = found.count @ model.posterior(25.0 * found.deviation).log_evidence
             exact = model.posterior(25.0 * deviation).log_evidence.sum()
             assert binned == pytest.approx(exact, abs=2e-4 * N_ENTRIES)
+
+
+@pytest.mark.parametrize("accuracy", [1e-1, 1e-3, 1e-6])
+def test_a_table_knows_where_a_flat_slab_ends(accuracy):
+    """However small the noise beside the outliers: no entry near the edge is taken for an impossible one, or a gift."""
+    deviation = accuracy**2 * deviations(GaussianSlab, 0.0)
+    deviation[:2000] = np.random.default_rng(3).uniform(-1.0, 1.0, 2000) ** 2
+    tau, model, _ = global_step(FlatSlab, Histogram.of(deviation, 0.0), PRIOR)
+    exact = model.posterior(tau * deviation).log_evidence
+    tabulated, _ = kernels.evidence(tabulate(model), tau * deviation)
+    np.testing.assert_allclose(tabulated, exact, rtol=1e-5, atol=1e-5)
 
 
 def gradient_at(kind, tau, model, histogram, step=1e-5):

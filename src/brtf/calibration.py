@@ -5,11 +5,10 @@ Everything an entry contributes depends on its D alone, so the data enter as a h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import logit
 
 from brtf import kernels
@@ -24,6 +23,13 @@ MINORITY = 9.0
 noise could pass for a slab of the least width, with π near one, at no loss."""
 LITTLE = 1e-6
 """Nats that are not worth another step."""
+ROUGHLY = 0.1
+"""The same where optima are compared."""
+SHARPEST_EDGE, EDGE_MARGIN = 2.0**22, 2.0**-11
+"""ζ beyond which the edge of a flat slab is sharper than tables show, and the share of ρ by which it then stays away
+from the largest outlier: a table that steps over the edge would call that one, and its neighbours, impossible."""
+LONGEST_STEP = 3.0
+"""Of any parameter; all of them are logarithms, or run over less."""
 PROBABILITY_RANGE = (1e-8, 0.98)
 """Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
@@ -91,23 +97,96 @@ class NoisePrior:
     rate: float
 
 
-def _objective(
-    parameters: Array, kind: type[SlabModel], histogram: Histogram, prior: NoisePrior
-) -> tuple[float, Array]:
-    """Minus the part of the bound that depends on (ln τ, logit π, shape parameter, ln ζ), and its gradient."""
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """The part of the bound that depends on K parameters, and what a step of scoring needs.
+
+    Attributes
+    ----------
+    value : float
+    gradient : (K,)
+    information : (K, K) Σ of the products of the entries' scores: the expected curvature where the model is right
+    """
+
+    value: float
+    gradient: Array
+    information: Array
+
+
+def _scored(count: Array, scores: Array) -> tuple[Array, Array]:
+    """Gradient (K,) and information (K, K) of Σ count · ln f, from the derivatives (K, B) of ln f in every bin."""
+    counted = scores * count
+    return counted.sum(axis=1), counted @ scores.T
+
+
+def ascend(
+    objective: Callable[[Array], Ascent],
+    start: Array,
+    limits: list[tuple[float, float]],
+    *,
+    max_steps: int,
+    little: float = LITTLE,
+) -> tuple[Array, float]:
+    """The nearest maximum within limits, by scoring: Newton's method with the information for the curvature.
+
+    Along the last step the curvature that was met there takes its place, for the model may be wrong. A step that does
+    not raise the objective is shortened. Ends where a step gains less than ``little`` nats. Returns the parameters and
+    the value there.
+    """
+    low, high = np.array(limits).T
+    place = np.clip(start, low, high)
+    here, damping = objective(place), 0.0
+    curvature = here.information
+    for _ in range(max_steps):
+        free = ~((place <= low) & (here.gradient < 0) | (place >= high) & (here.gradient > 0))
+        if not free.any():
+            break
+        matrix, own = curvature[np.ix_(free, free)], np.diag(curvature)[free]
+        step = np.zeros(place.size)
+        ridge = damping * own + 1e-10 * own.max() + 1e-300
+        step[free] = np.linalg.solve(matrix + np.diag(ridge), here.gradient[free])
+        there = objective(candidate := np.clip(place + np.clip(step, -LONGEST_STEP, LONGEST_STEP), low, high))
+        gain, moved, drop = there.value - here.value, candidate - place, here.gradient - there.gradient
+        if gain > 0.0:
+            place, here, damping = candidate, there, 0.2 * damping if damping > 0.01 else 0.0
+        else:
+            damping = max(10.0 * damping, 0.3)
+        curvature = _corrected(here.information, moved, drop)
+        if abs(gain) < little:
+            break
+    return place, here.value
+
+
+def _corrected(curvature: Array, step: Array, drop: Array) -> Array:
+    """The curvature with what the gradient's ``drop`` along a step tells of it (BFGS)."""
+    along = curvature @ step
+    if not (drop @ step > 0.0 and along @ step > 0.0):
+        return curvature
+    return curvature - np.outer(along, along) / (along @ step) + np.outer(drop, drop) / (drop @ step)
+
+
+def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, prior: NoisePrior) -> Ascent:
+    """The part of the bound that depends on (ln τ, logit π, shape parameter, ln ζ)."""
     tau = float(np.exp(parameters[0]))
     model = kind.from_parameters(parameters[1:])
-    rho = tau * histogram.deviation
-    log_evidence, by_rho, *by_model = model.gradient(rho)
-    half = 0.5 * histogram.count.sum() + prior.concentration
+    log_evidence, by_rho, *by_model = model.gradient(tau * histogram.deviation)
+    gradient, information = _scored(histogram.count, np.stack([0.5 + by_rho, *by_model]))
     penalty = tau * (prior.rate + 0.5 * model.largest_weight * histogram.penalty)
+    half = 0.5 * histogram.count.sum() + prior.concentration
     value = half * parameters[0] - penalty + histogram.count @ log_evidence
     value += MINORITY * np.log1p(-model.probability)
-    gradient = np.array([half - penalty + histogram.count @ by_rho, *(histogram.count @ part for part in by_model)])
+    gradient[0] += prior.concentration - penalty
     gradient[1] -= MINORITY * model.probability
     if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
         gradient[2] -= 0.5 * tau * histogram.penalty
-    return -float(value), -gradient
+    information[0, 0] += penalty
+    information[1, 1] += MINORITY * model.probability * (1.0 - model.probability)
+    return Ascent(float(value), gradient, information)
+
+
+def worth(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
+    """The part of the bound that depends on the noise precision and the outlier numbers."""
+    return _objective(np.concatenate([[np.log(tau)], model.parameters]), type(model), histogram, prior).value
 
 
 def _limits(kind: type[SlabModel]) -> list[tuple[float, float]]:
@@ -121,33 +200,34 @@ def _limits(kind: type[SlabModel]) -> list[tuple[float, float]]:
 
 
 def joint_step(
-    tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior, *, max_steps: int = 40
+    tau: float,
+    model: SlabModel,
+    histogram: Histogram,
+    prior: NoisePrior,
+    *,
+    max_steps: int = 40,
+    little: float = LITTLE,
 ) -> tuple[float, SlabModel, float]:
-    """C5: the nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there."""
+    """C5: the nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there.
+
+    To within ``little`` nats a step.
+    """
     kind = type(model)
     limits = _limits(kind)
     if kind is FlatSlab:  # entries beyond its edge are what it cannot explain
         model = replace(model, width=max(model.width, tau * float(histogram.deviation[-1])))
     start = np.concatenate([[np.log(tau)], model.parameters])
-    start = np.clip(start, [low for low, _ in limits], [high for _, high in limits])
-    found = minimize(
-        _objective,
-        start,
-        args=(kind, histogram, prior),
-        jac=True,
-        method="L-BFGS-B",
-        bounds=limits,
-        options=_until_settled(histogram.count.sum(), max_steps),
-    )
-    return float(np.exp(found.x[0])), kind.from_parameters(found.x[1:]), -float(found.fun)
 
+    def objective(place: Array) -> Ascent:
+        return _objective(place, kind, histogram, prior)
 
-def _until_settled(n_entries: float, max_steps: int) -> dict[str, float]:
-    """Options of L-BFGS-B: it ends where a step gains less than about ``LITTLE`` nats, the bound being M nats or so.
-
-    Its test of the gradient is of no use here: within bounds it measures how far a step of that size could go.
-    """
-    return {"maxiter": max_steps, "ftol": LITTLE / max(n_entries, 1.0), "gtol": 1e-12}
+    found, value = ascend(objective, start, limits, max_steps=max_steps, little=little)
+    tau, model = float(np.exp(found[0])), kind.from_parameters(found[1:])
+    if kind is FlatSlab and model.width > SHARPEST_EDGE:
+        beyond = (1.0 + EDGE_MARGIN) * tau * float(histogram.deviation[-1])
+        model = replace(model, width=min(max(model.width, beyond), WIDEST_SLAB))
+        value = worth(tau, model, histogram, prior)
+    return tau, model, value
 
 
 def branch_step(
@@ -167,27 +247,29 @@ def branch_step(
     kind, half = type(model), 0.5 * n_counted + prior.concentration
     limits = [limit for k, limit in enumerate(_limits(kind)) if k != 1]
 
-    def cost(parameters: Array) -> tuple[float, Array]:
+    def objective(parameters: Array) -> Ascent:
         precision = float(np.exp(parameters[0]))
         candidate = kind.from_parameters(np.array([0.0, *parameters[1:]]))
         penalty = precision * (prior.rate + 0.5 * candidate.largest_weight * regular.penalty)
         value, gradient = half * parameters[0] - penalty, np.array([half - penalty, 0.0, 0.0])
+        information = np.diag([penalty, 0.0, 0.0])
         if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
             gradient[1] -= 0.5 * precision * regular.penalty
         for place, histogram in enumerate((regular, outlying)):
             if histogram is not None:
                 branch = candidate.branch_gradients(precision * histogram.deviation)[place]
-                value += histogram.count @ branch.log_evidence
                 parts = (branch.by_log_rho, branch.by_shape, branch.by_width)
-                gradient += [np.sum(histogram.count * part) for part in parts]
-        return -float(value), -gradient
+                scores = np.stack([np.broadcast_to(part, histogram.count.shape) for part in parts])
+                value += histogram.count @ branch.log_evidence
+                gradient += _scored(histogram.count, scores)[0]
+                scores[0] += 0.5
+                information += _scored(histogram.count, scores)[1]
+        return Ascent(float(value), gradient, information)
 
     start = np.array([np.log(tau), *model.parameters[1:]])
-    start = np.clip(start, [low for low, _ in limits], [high for _, high in limits])
-    options = _until_settled(n_counted, max_steps)
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    learnt = kind.from_parameters(np.array([0.0, *found.x[1:]]))
-    return float(np.exp(found.x[0])), replace(learnt, probability=model.probability)
+    found, _ = ascend(objective, start, limits, max_steps=max_steps)
+    learnt = kind.from_parameters(np.array([0.0, *found[1:]]))
+    return float(np.exp(found[0])), replace(learnt, probability=model.probability)
 
 
 def shared_rate(n_outlying: float, n_groups: float) -> float:
@@ -209,11 +291,7 @@ def global_step(
         width = float(np.clip((1.0 if kind is FlatSlab else 0.3) * widest * tau, 2 * kind.narrowest, WIDEST_SLAB))
         candidates += [(tau, kind(probability, shape, width)) for probability in (0.02, 0.2, 0.5, 0.75)]
 
-    def cost(candidate: tuple[float, SlabModel]) -> float:
-        tau, model = candidate
-        return _objective(np.concatenate([[np.log(tau)], model.parameters]), kind, coarse, prior)[0]
-
-    best = sorted(candidates, key=cost)[:3]
-    polished = [joint_step(tau, model, coarse, prior) for tau, model in best]
+    best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:3]
+    polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
     return joint_step(tau, model, histogram, prior)
