@@ -11,7 +11,7 @@ import oracle
 from brtf import kernels
 from brtf.calibrated import evaluate, sweep
 from brtf.distributions import RowGaussians, unpack_symmetric
-from brtf.kernels.compiled import DENSE_SHARE, LARGEST_OWN_SOLVE
+from brtf.kernels.compiled import DENSE_SHARE, LARGEST_OWN_SOLVE, LEAST_TILE, TILE
 from brtf.kernels.reference import N_BINS
 from brtf.observations import Observations
 from brtf.tables import tabulate, tabulate_branches
@@ -251,6 +251,58 @@ def test_one_entry_counts_with_its_share(twin):
     twin.count_deviations(np.array([3.0]), counts, totals, np.array([0.25]))
     assert counts.sum() == 0.25
     assert totals.sum() == 0.75
+
+
+def completed_rows(twin, case, n_rows, n_columns, rank, dtype):
+    """Arguments and outcome of solving for the rows of complete data in one go, with what was in the sums before."""
+    rng = np.random.default_rng(7)
+    left, right = rng.standard_normal((n_rows, rank)), rng.standard_normal((n_columns, rank))
+    values = left @ right.T + 0.1 * rng.standard_normal((n_rows, n_columns))
+    values[rng.random(values.shape) < 0.2] *= -30.0
+    given = [(2.5 * values).astype(dtype), 2.5, left.astype(dtype), right.astype(dtype)]
+    cov, offset = np.diag(rng.uniform(0.5, 1.0, rank)) / n_columns, rng.standard_normal(rank)
+    counts, totals, sums = np.zeros(N_BINS), np.zeros(N_BINS), np.ones((n_columns, rank))
+    model = oracle.random_slab(case, rng)
+    found = twin.solve_completed(*given, tabulate(model), 3.0, model.largest_weight, cov, offset, counts, totals, sums)
+    return given, model, cov, offset, found, (counts, totals, sums)
+
+
+@pytest.mark.parametrize("kind", oracle.SLABS)
+@pytest.mark.parametrize(("dtype", "digits"), [(np.float64, 1e-11), (np.float32, 2e-5)])
+def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
+    (values, scale, left, right), model, cov, offset, found, (counts, totals, sums) = completed_rows(
+        twin, kind, 5, 7, 3, dtype
+    )
+    table, evidence, weights, deviations = tabulate(model), 0.0, 0.0, []
+    targets = np.zeros(values.shape)
+    for i in range(5):
+        for j in range(7):
+            fitted = sum(float(left[i, r]) * float(right[j, r]) for r in range(3))
+            residual = float(values[i, j]) / scale - fitted
+            log_evidence, weight = (part[0] for part in oracle.look_up(table, np.array([3.0 * residual**2])))
+            evidence, weights = evidence + log_evidence, weights + weight
+            deviations.append(residual**2)
+            targets[i, j] = fitted + weight / model.largest_weight * residual
+    mean = (targets @ right + offset) @ cov
+    wanted = oracle.count_deviations(np.array(deviations), np.ones(35))
+    np.testing.assert_allclose(found.mean, mean, rtol=digits, atol=digits)
+    np.testing.assert_allclose(sums - 1.0, targets.T @ mean, rtol=digits, atol=10 * digits)
+    assert found.log_evidence == pytest.approx(evidence, rel=10 * digits)
+    assert found.weight_sum == pytest.approx(weights, rel=10 * digits)
+    assert found.largest == pytest.approx(max(deviations), rel=10 * digits)
+    if dtype is np.float64:  # single precision may put an entry into the next bin
+        np.testing.assert_array_equal(counts, wanted[0])
+    assert totals.sum() == pytest.approx(wanted[1].sum(), rel=10 * digits)
+
+
+@pytest.mark.parametrize(("n_rows", "n_columns"), [(2 * LEAST_TILE + 3, TILE // LEAST_TILE + 5), (300, 40), (1, 9)])
+def test_rows_of_completed_data_do_not_depend_on_tiles(n_rows, n_columns):
+    twins = [kernels.twin(name) for name in kernels.TWINS]
+    ours, theirs = (completed_rows(twin, oracle.SLABS[0], n_rows, n_columns, 4, np.float64)[-2:] for twin in twins)
+    np.testing.assert_allclose(ours[0].mean, theirs[0].mean, rtol=1e-10, atol=1e-12)
+    for found, wanted in zip(ours[1], theirs[1], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
+    assert ours[0].log_evidence == pytest.approx(theirs[0].log_evidence, rel=1e-11)
 
 
 @pytest.mark.parametrize("rank", [*RANKS, LARGEST_OWN_SOLVE, LARGEST_OWN_SOLVE + 1])

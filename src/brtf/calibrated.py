@@ -20,6 +20,7 @@ from brtf.calibration import (
     global_step,
     joint_step,
     shared_rate,
+    worth,
 )
 from brtf.distributions import Array, Centre, Gamma, RowGaussians, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
@@ -36,6 +37,7 @@ from brtf.posteriors import (
     relative_precision,
     zero_sums,
 )
+from brtf.tables import EvidenceTable, tabulate
 from brtf.updates import (
     KnownGrams,
     OnePass,
@@ -167,9 +169,14 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         problem.observations, lambda block: block_posterior(state, block, problem.values(block), *fit.at(block))
     )
     update = _factor_update(problem, state) if ahead else None
+    direct = None if update is None else _direct(problem, state, update)
 
     def look(sums: Sums, block: Block) -> tuple[float, RowGaussians | None]:
         counts, totals, squares, replaced, others, *rest = sums
+        if direct is not None and update is not None:
+            solved, solved_rows = update.solve(tuple(rest), block, *direct, (counts, totals))
+            others += solved.log_evidence, solved.weight_sum
+            return solved.largest, solved_rows
         values, (residual, variance) = problem.values(block), fit.at(block)
         found = block_posterior(state, block, values, residual, variance, (counts, totals))
         local.keep(block, found)
@@ -331,6 +338,14 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
     return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype)
 
 
+def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:
+    """What a block of complete data is solved with in one go, if it can be: all of its entries are treated alike."""
+    alike = state.slices is None and state.structure is None and math.isinf(problem.limit)
+    if not (alike and update.solves_directly and isinstance(state.outliers, SlabModel)):
+        return None
+    return problem.observations.scale, tabulate(state.outliers), float(state.tau.mean), largest_weight(state)
+
+
 def _completes(problem: Problem, state: State) -> bool:
     """Whether the data are completed and all entries count alike, but for the noise of their slices."""
     return not problem.collapsed or not isinstance(state.outliers, SlabModel)
@@ -464,6 +479,13 @@ def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] |
     here = [(float(state.tau.mean), state.outliers)] if type(state.outliers) is kind else []
     tau, model, _ = global_step(kind, point.deviations, noise_prior(state), here)
     return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def noise_worth(point: Point, state: State) -> float:
+    """What noise and outlier numbers of a state contribute to the bound at the entries of a point."""
+    if not isinstance(state.outliers, SlabModel):
+        raise TypeError("noise_worth needs a local model with outliers")
+    return worth(float(state.tau.mean), state.outliers, point.deviations, noise_prior(state))
 
 
 def with_noise(state: State, tau: float, model: SlabModel | None, n_observed: float) -> State:

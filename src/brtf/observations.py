@@ -45,7 +45,8 @@ __all__ = [
 
 BLOCK_ENTRIES = 65536
 """Entries handled together: half a megabyte of float64, which stays in a core's cache."""
-
+FEW_ROWS = 128
+"""Rows of mode 0 from which a product of matrices is efficient."""
 
 Layout = Literal["complete", "masked", "coordinates"]
 
@@ -176,8 +177,11 @@ class Observations:
 
     @cached_property
     def block_list(self) -> tuple[Block, ...]:
-        """The blocks of usual size, in order."""
-        return tuple(self.blocks())
+        """The blocks of usual size, in order; of complete data a few rows at least, if they are not very long."""
+        several = FEW_ROWS * math.prod(self.shape[1:])
+        if self.layout != "complete" or several <= BLOCK_ENTRIES:
+            return tuple(self.blocks())
+        return tuple(self.blocks(min(several, 4 * BLOCK_ENTRIES)))
 
     def in_one_block(self) -> Observations:
         """The same observations, handled all together."""

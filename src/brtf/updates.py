@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,12 @@ from scipy.special import digamma
 
 from brtf import kernels
 from brtf.distributions import Array, Gamma, RowGaussians, unpack_symmetric
-from brtf.kernels.reference import reduce_mode
+from brtf.kernels.reference import CompletedRows, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
 from brtf.passes import Field, Sums, add_up, of_entries, visit, whole
+from brtf.tables import EvidenceTable
 
 PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
@@ -272,6 +273,11 @@ class OnePass:
         return [rows.mean.astype(self.dtype, copy=False) for rows in self.state.factors]
 
     @cached_property
+    def _others(self) -> Array:
+        """The Khatri–Rao product of all modes but the first, (Π_{k≠0} I_k, R)."""
+        return khatri_rao(self._means[1:])
+
+    @cached_property
     def _first_grams(self) -> Array | None:
         return None if self.known_grams is None else self.known_grams(self.state.factors, 0)
 
@@ -307,6 +313,41 @@ class OnePass:
             kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
         return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+
+    @property
+    def solves_directly(self) -> bool:
+        """Whether rows need nothing of a block but its completed data."""
+        return self._shared_cov is not None
+
+    def solve(
+        self,
+        sums: Sums,
+        block: Block,
+        scale: float,
+        table: EvidenceTable,
+        tau: float,
+        largest_weight: float,
+        histogram: tuple[Array, Array],
+    ) -> tuple[CompletedRows, RowGaussians]:
+        """The same from the block's values, with all that the bound needs of their local posteriors; form 1."""
+        if self._shared_cov is None:
+            raise TypeError("only rows that share their covariance are solved for directly")
+        rank, cov = self.state.rank, self._shared_cov
+        offset = _linear_term(self.state, 0, np.zeros((1, rank)), self.precision)[0] / self.precision
+        found = kernels.solve_completed(
+            cast(Array, block.values.reshape(block.n_rows, -1)),
+            scale,
+            self._means[0][block.rows],
+            self._others,
+            table,
+            tau,
+            largest_weight,
+            self.precision * cov[0],
+            offset,
+            *histogram,
+            sums[0].reshape(-1, rank),
+        )
+        return found, RowGaussians(found.mean, cov)
 
     def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
         """The state with the rows of all blocks, and all other modes updated."""

@@ -19,7 +19,7 @@ from brtf.observations import Block
 from brtf.tables import EvidenceTable
 
 if TYPE_CHECKING:
-    from brtf.kernels.reference import LocalPosteriors
+    from brtf.kernels.reference import CompletedRows, LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
 
@@ -79,6 +79,29 @@ def local_posteriors(
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
     """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
     return _chosen().completed(values, residual, weight, largest_weight)
+
+
+def solve_completed(
+    values: Array,
+    scale: float,
+    left: Array,
+    right: Array,
+    table: EvidenceTable,
+    tau: float,
+    largest_weight: float,
+    cov: Array,
+    offset: Array,
+    counts: Array,
+    totals: Array,
+    sums: Array,
+) -> CompletedRows:
+    """Form 1 for rows (b, C) of complete data in one go: new rows that explain the data less their outliers.
+
+    Adds to ``sums`` (C, R) the product of these data with them, and the entries to a histogram of D.
+    """
+    return _chosen().solve_completed(
+        values, scale, left, right, table, tau, largest_weight, cov, offset, counts, totals, sums
+    )
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:

@@ -37,6 +37,8 @@ LARGEST_OWN_SOLVE = 48
 
 PIECE = 512
 """Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""
+TILE, LEAST_TILE = 2**15, 64
+"""Entries that are fitted, completed and contracted together, and the fewest rows of them."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
 
@@ -154,6 +156,43 @@ def completed(values: Array, residual: Array, weight: Array, largest_weight: flo
     return out
 
 
+def solve_completed(
+    values: Array,
+    scale: float,
+    left: Array,
+    right: Array,
+    table: EvidenceTable,
+    tau: float,
+    largest_weight: float,
+    cov: Array,
+    offset: Array,
+    counts: Array,
+    totals: Array,
+    sums: Array,
+) -> reference.CompletedRows:
+    """Form 1 for rows of complete data in one go, in tiles that stay in the cache."""
+    kind, mean = values.dtype.type, np.empty(left.shape)
+    log_evidence, weight_sum, largest = _solve_completed(
+        values,
+        np.ascontiguousarray(left),
+        np.ascontiguousarray(right),
+        kind(1.0 / scale),
+        kind(1.0 / largest_weight),
+        tau,
+        table.rows,
+        table.n_even,
+        table.first,
+        52 - table.log2_segments,
+        cov.astype(kind),
+        offset.astype(kind),
+        counts,
+        totals,
+        mean,
+        sums,
+    )
+    return reference.CompletedRows(log_evidence, weight_sum, largest, mean)
+
+
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
     """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
     log_evidence, share = np.empty(log_spike.size), np.empty(log_spike.size)
@@ -259,13 +298,28 @@ def _look_up(bits, rho, rows, n_even, first, shift, log_evidence, weight):
 
 
 @sum_loop
+def _weigh(deviation, tau, rows, n_even, first, shift, counts, totals, log_evidence, weight):
+    """Σ ln f, Σ w and the largest ω̄ D of a piece, which is counted; ω̄ D becomes ρ, and the weights are kept."""
+    _count(deviation.view(np.int64), deviation, counts, totals, NO_SHARES)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for m in range(deviation.size):
+        largest = max(largest, deviation[m])
+        deviation[m] *= tau
+    _look_up(deviation.view(np.int64), deviation, rows, n_even, first, shift, log_evidence, weight)
+    for m in range(deviation.size):
+        total += log_evidence[m]
+        weight_sum += weight[m]
+    return total, weight_sum, largest
+
+
+@sum_loop
 def _judge(residual, variance, relative, tau, rows, n_even, first, shift, counts, totals, rho, weight):
     """Σ ln f, Σ w and the largest ω̄ D, in pieces that stay in the innermost cache."""
     deviation, log_evidence, local = np.empty(PIECE), np.empty(PIECE), np.empty(PIECE)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, residual.size, PIECE):
         n = min(PIECE, residual.size - start)
-        part, dev = residual[start : start + n], deviation[:n]
+        part, dev, found = residual[start : start + n], deviation[:n], local[:n]
         if variance.size:
             own = variance[start : start + n]
             for m in range(n):
@@ -277,17 +331,68 @@ def _judge(residual, variance, relative, tau, rows, n_even, first, shift, counts
             own = relative[start : start + n]
             for m in range(n):
                 dev[m] *= own[m]
-        _count(dev.view(np.int64), dev, counts, totals, NO_SHARES)
-        for m in range(n):
-            largest = max(largest, dev[m])
-            dev[m] *= tau
-        _look_up(dev.view(np.int64), dev, rows, n_even, first, shift, log_evidence, local)
+        sums = _weigh(dev, tau, rows, n_even, first, shift, counts, totals, log_evidence[:n], found)
+        total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
         out, out_weight = rho[start : start + n], weight[start : start + n]
         for m in range(n):
-            total += log_evidence[m]
-            weight_sum += local[m]
             out[m] = dev[m]
-            out_weight[m] = local[m]
+            out_weight[m] = found[m]
+    return total, weight_sum, largest
+
+
+@sum_loop
+def _judge_and_complete(values, per_scale, per_weight, tau, rows, n_even, first, shift, counts, totals, low_rank):
+    """The same for the low-rank part at complete data, which the data less their outliers replace."""
+    deviation, log_evidence, local = np.empty(PIECE), np.empty(PIECE), np.empty(PIECE)
+    residual = np.empty(PIECE, low_rank.dtype)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, values.size, PIECE):
+        n = min(PIECE, values.size - start)
+        part, fitted = values[start : start + n], low_rank[start : start + n]
+        own, dev, found = residual[:n], deviation[:n], local[:n]
+        for m in range(n):
+            own[m] = part[m] * per_scale - fitted[m]
+        for m in range(n):
+            dev[m] = np.float64(own[m]) * np.float64(own[m])
+        sums = _weigh(dev, tau, rows, n_even, first, shift, counts, totals, log_evidence[:n], found)
+        total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
+        for m in range(n):
+            fitted[m] += found[m] * per_weight * own[m]
+    return total, weight_sum, largest
+
+
+@sum_loop
+def _solve_completed(
+    values, left, right, per_scale, per_weight, tau, rows, n_even, first, shift, cov, offset, counts, totals, mean, sums
+):
+    """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
+    n_rows, n_columns = values.shape
+    n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE / n_columns)))
+    tile = -(-n_rows // n_tiles)
+    low_rank = np.empty((tile, n_columns), values.dtype)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, n_rows, tile):
+        stop = min(start + tile, n_rows)
+        n = stop - start
+        fitted, flat = low_rank[:n], values[start:stop].reshape(n * n_columns)
+        np.dot(left[start:stop], right.T, fitted)
+        found = _judge_and_complete(
+            flat,
+            per_scale,
+            per_weight,
+            tau,
+            rows,
+            n_even,
+            first,
+            shift,
+            counts,
+            totals,
+            fitted.reshape(n * n_columns),
+        )
+        total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
+        solved = np.dot(np.dot(fitted, right) + offset, cov)
+        mean[start:stop] = solved
+        sums += np.dot(fitted.T, solved)
     return total, weight_sum, largest
 
 

@@ -47,6 +47,22 @@ class LocalPosteriors:
     weight: Array
 
 
+@dataclass(frozen=True, eq=False)
+class CompletedRows:
+    """What one look at a block of complete data gives.
+
+    Attributes
+    ----------
+    log_evidence, weight_sum, largest : see :class:`LocalPosteriors`
+    mean : (b, R) new rows of mode 0
+    """
+
+    log_evidence: float
+    weight_sum: float
+    largest: float
+    mean: Array
+
+
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c].
 
@@ -217,6 +233,35 @@ def local_posteriors(
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
     """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
     return np.asarray(values - (1.0 - weight / values.dtype.type(largest_weight)) * residual)
+
+
+def solve_completed(
+    values: Array,
+    scale: float,
+    left: Array,
+    right: Array,
+    table: EvidenceTable,
+    tau: float,
+    largest_weight: float,
+    cov: Array,
+    offset: Array,
+    counts: Array,
+    totals: Array,
+    sums: Array,
+) -> CompletedRows:
+    """Form 1 for b rows of complete data in one go: the data less their outliers, and the rows that explain them.
+
+    With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left rightᵀ, new rows of the first
+    mode are (ỹ right + offset) cov. Added to ``sums`` (C, R): ỹᵀ times them; to the histogram of D: the entries. In the
+    type of the data are ``left`` (b, R) and ``right`` (C, R), the Khatri–Rao product of the other modes.
+    """
+    scaled = values * values.dtype.type(1.0 / scale)
+    residual = scaled - left @ right.T
+    local = local_posteriors(table, tau, residual.ravel(), None, None, counts, totals)
+    targets = completed(scaled, residual, local.weight.reshape(values.shape), largest_weight)
+    mean = (targets @ right + offset) @ cov
+    sums += targets.T @ mean.astype(values.dtype)
+    return CompletedRows(local.log_evidence, local.weight_sum, local.largest, mean)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
