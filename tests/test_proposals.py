@@ -94,7 +94,7 @@ def test_condensing_undoes_a_split(collinearity):
     assert condensed is not None
     assert condensed.rank == 2
     error = np.linalg.norm(low_rank(problem, condensed) - data.low_rank) / np.linalg.norm(data.low_rank)
-    assert error < 1e-6
+    assert error < 2e-4  # a fiftieth of the noise: a round that gains less than CONDENSING_GAIN nats is the last
     assert condense(problem, point_with(problem, data.factors)) is None
 
 

@@ -54,12 +54,14 @@ FEW_COMPONENTS = 16
 """Up to so many components, each one's worth is looked at by taking it away."""
 CONDENSING_ROUNDS = 400
 """Rounds of alternating least squares in condensing: components of cosine .9 in all modes need some 300."""
-CONDENSING_GAIN = 1e-3
+CONDENSING_GAIN = 0.1
 """Nats a round below which condensing has ended."""
 SINGLE_ROW = 1.2
 """Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
 LIKE = 0.25
 """Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
+LOST_ROW = 3.0
+"""Standard deviations by which a row's mean weight must lie below that of all entries for the row to seem lost."""
 L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
 SETTLED_ROWS = 1e-3
@@ -326,13 +328,18 @@ def condense(problem: Problem, point: Point) -> State | None:
     likely = [int(r) for r in np.argsort(-alike)[:2] if alike[r] > LIKE]
     if not likely or not 2 <= state.rank <= FEW_COMPONENTS:
         return None
-    given = [rows.mean for rows in state.factors]
+    given = [state.factors[mode].mean for mode in problem.modes]  # an order that does not depend on the layout
     share = problem.observations.n_observed / problem.observations.n_entries
     per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
     little = CONDENSING_GAIN / per_square
-    error, columns = min((_condensed(given, dropped, little) for dropped in likely), key=lambda found: found[0])
+    error, columns = _condensed(given, likely[0], little)
+    for dropped in likely[1:]:
+        other = _condensed(given, dropped, little)
+        if other[0] < error - little:  # not where they are as good as equal, and rounding would decide
+            error, columns = other
     if per_square * max(error, 0.0) > 5.0 * _price(problem):
         return None
+    columns = [columns[problem.modes.index(mode)] for mode in range(len(columns))]
     return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
 
 
@@ -399,11 +406,12 @@ def _loss_without(problem: Problem, point: Point, component: int) -> float:
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
 
-    A row whose entries were once called outliers stays lost, for its regression has local optima. A row is replaced if
-    its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.
+    A row whose entries were once called outliers stays lost, for its regression has local optima. Only where a row
+    counts for less than the others, its entries' weights being low, is there something to look for. A row is replaced
+    if its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.
     """
     state = point.state
-    if state.rank == 0 or not isinstance(state.outliers, SlabModel):
+    if state.rank == 0 or not isinstance(state.outliers, SlabModel) or not _any_row_lost(problem, point, mode):
         return None
     old, rows = state.factors[mode], robust_rows(problem, state, mode)
     tau, model = float(state.tau.mean), state.outliers
@@ -425,6 +433,25 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if not better.any():
         return None
     return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov, old.centre))
+
+
+def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
+    """Whether the mean weight of some row lies further below that of all entries than chance would have it."""
+    n_rows = problem.observations.shape[mode]
+
+    def add(sums: Sums, block: Block) -> None:
+        positions, weight = block_positions(block, (mode,)), point.local(block).weight
+        sums[0][...] += np.bincount(positions, minlength=n_rows)
+        sums[1][...] += np.bincount(positions, weight, n_rows)
+        sums[2][...] += np.square(weight, dtype=np.float64).sum()
+
+    def zeros() -> Sums:
+        return np.zeros(n_rows), np.zeros(n_rows), np.zeros(())
+
+    entries, weights, squares = add_up(problem.observations, zeros, add)
+    mean = weights.sum() / entries.sum()
+    spread = math.sqrt(max(float(squares) / entries.sum() - mean**2, 0.0))
+    return bool(np.any(mean * entries - weights > LOST_ROW * spread * np.sqrt(entries)))
 
 
 def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:

@@ -11,13 +11,13 @@ import numpy as np
 
 from brtf import proposals
 from brtf.agenda import Position, check_agenda, move
-from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise_globally, slice_noise
+from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise_globally, noise_worth, slice_noise
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
 from brtf.observations import Block
 from brtf.passes import Sums, visit
 from brtf.posteriors import initial_law, initial_rates, measured_channels
-from brtf.restarts import START_COMPONENTS, WORTH, anneal, least_squares, settle_noise
+from brtf.restarts import START_COMPONENTS, START_PRECISIONS, WORTH, anneal, least_squares, settle_noise
 from brtf.settings import Settings
 from brtf.trials import Trials
 from brtf.updates import update_component_precisions
@@ -55,7 +55,6 @@ class Search(Trials):
             self.problem = replace(problem, collapsed=False)
         self._next(
             partial(self.start, 0),
-            partial(self.search),
             partial(self.search_collapsed),
             partial(self.converge, settings.tol * problem.observations.n_observed, self.max_sweeps),
         )
@@ -72,30 +71,41 @@ class Search(Trials):
         n_starts = len(starts) + (self.many_wanted and len(starts) > 1)
         last = which == len(starts)
         state = least_squares(self.problem, self.max_rank, starts[0], self.rng) if last else starts[which]
-        self._settle(state, partial(self.started, which, n_starts), n_held=20, n_free=15, contested=False)
+        self._try_start(state, partial(self.started, which, n_starts))
 
     @move
     def started(self, which: int, n_starts: int) -> str:
         """Keep the start that was tried if it is the best; the others follow, and then what was asked for."""
         trial, self.tried = self.trial, None
         if which + 1 < n_starts:
-            self._next(partial(self.start, which + 1))
+            self._next(partial(self.start_again, which + 1, n_starts))
         else:
-            self.starts.cache_clear()
-            self._next(
-                *([partial(self.choose_noise)] if self.must_differ else []),
-                *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
-            )
+            self._next(partial(self.search, 0))
         if self.best is not None and not trial.bound > self.best.bound:
             return "another start dropped"
         self.best = trial
         return f"started with {trial.rank}"
 
     @move
-    def search(self) -> None:
-        """Complete data that are large or have many components are searched in form 1, which is much cheaper there."""
+    def start_again(self, which: int, n_starts: int) -> None:
+        """Another start, or none where there are but two, of the same kind, and the first left nothing to explain."""
+        births = (proposals.birth(self.problem, self.point, 1, self.rng, clipped=clipped) for clipped in (False, True))
+        enough = n_starts == len(START_PRECISIONS) and all(birth is None for birth in births)
+        self._next(partial(self.search, 1) if enough else partial(self.start, which))
+
+    @move
+    def search(self, phase: int) -> None:
+        """What was asked for of noise and outliers, and then rounds of moves, from the given phase on.
+
+        Complete data that are large or have many components are searched in form 1, which is much cheaper there.
+        """
+        self.starts.cache_clear()
         self._suit_form(self.point.rank)
-        self._next(partial(self.explore, 0))
+        self._next(
+            *([partial(self.choose_noise)] if self.must_differ else []),
+            *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
+            partial(self.explore, phase),
+        )
 
     @move
     def search_collapsed(self) -> None:
@@ -269,12 +279,10 @@ class Search(Trials):
         if not isinstance(present, SlabModel) or self.point.state.structure is not None:
             return
         kinds = (PULLING_MODELS, tuple(LOCAL_MODELS.values()))[phase]
-        others = [kind for kind in kinds if not isinstance(present, kind)]
-        states = [learn_noise_globally(self.problem, self.point, kind) for kind in others]
-        points = [evaluate_at(self.problem, state, self.point.fit) for state in states]
-        best = max(points, key=lambda point: point.bound)
-        if best.bound > self.point.bound - WORTH:
-            self._try(best.state, f"{type(best.state.outliers).__name__} chosen", n_held=0, n_free=20)
+        others = [learn_noise_globally(self.problem, self.point, kind) for kind in kinds if type(present) is not kind]
+        best = max(others, key=partial(noise_worth, self.point))
+        if noise_worth(self.point, best) > noise_worth(self.point, self.point.state) - WORTH:
+            self._try(best, f"{type(best.outliers).__name__} chosen", n_held=0, n_free=20)
 
     @move
     def choose_noise(self) -> str | None:

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from brtf import proposals
 from brtf.accelerate import Anderson
 from brtf.agenda import Move, Position, move
 from brtf.calibrated import Point, Problem, evaluate, evaluate_at, learn_noise_globally, sweep
@@ -20,6 +21,8 @@ LEARN_NOISE_EVERY = 3
 """Sweeps per step of the noise and outlier numbers, after the first few."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points settle sooner."""
+FREE_BEFORE_CONDENSING = 2
+"""Sweeps of a start after its noise is learnt, in which surplus components die or come to resemble one another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +45,7 @@ class Trials:
         self.problem = problem
         self.max_sweeps = max_sweeps
         self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
+        self.held_long_enough = 10.0 * self.roughly  # nats a sweep, below which noise and precisions need not be held
         self.n_sweeps = 0
         self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
         self.bounds: tuple[float, ...] = ()  # of the trial after its last sweeps
@@ -140,25 +144,38 @@ class Trials:
 
     def _try(self, state: State, event: str, *then: Move, n_held: int = 8, n_free: int = 60) -> None:
         """Settle a proposed state and judge it; then go on with the given moves."""
-        self._settle(state, partial(self.judge, event, self.n_sweeps), *then, n_held=n_held, n_free=n_free)
-
-    def _settle(self, state: State, *then: Move, n_held: int, n_free: int, contested: bool = True) -> None:
-        """Put a state on trial: against the best point, which may end it early, or for all its sweeps."""
-        self.tried = evaluate(self.problem, state, ahead=n_held > 0)
-        self._next(
-            partial(self.hold, n_held, 0),
-            *([partial(self.approach, 0)] if contested else []),
-            partial(self.settle, n_held, n_free, contested, 0),
+        self._put_on_trial(
+            state,
+            n_held,
+            partial(self.approach, 0),
+            partial(self.settle, n_held, n_free, 0),
+            partial(self.judge, event, self.n_sweeps),
             *then,
         )
 
+    def _try_start(self, state: State, *then: Move, n_held: int = 20, n_free: int = 15) -> None:
+        """Settle a start roughly; surplus components are condensed on the way."""
+        self._put_on_trial(
+            state,
+            n_held,
+            partial(self.settle, n_held, FREE_BEFORE_CONDENSING, 0, True),
+            partial(self.condense),
+            partial(self.settle, n_held, n_free, FREE_BEFORE_CONDENSING, True),
+            *then,
+        )
+
+    def _put_on_trial(self, state: State, n_held: int, *then: Move) -> None:
+        self.tried = evaluate(self.problem, state, ahead=n_held > 0)
+        self._next(partial(self.hold, n_held, 0), *then)
+
     @move
     def hold(self, n_held: int, k: int) -> None:
-        """Sweep ``k`` of the trial, noise and precisions held; after so many the noise is learnt."""
+        """Sweep ``k`` of the trial, noise and precisions held; once that brings little the noise is learnt."""
         if self._may_sweep(k, n_held):
-            held = {"hold_precisions": True, "hold_noise": True, "ahead": k + 1 < n_held}
-            self.tried = sweep(self.problem, self.trial, **held)
-            self._next(partial(self.hold, n_held, k + 1))
+            before, held = self.trial, {"hold_precisions": True, "hold_noise": True, "ahead": k + 1 < n_held}
+            self.tried = sweep(self.problem, before, **held)
+            enough = self.trial.bound - before.bound < self.held_long_enough
+            self._next(partial(self.hold, n_held, n_held if enough else k + 1))
         elif n_held:
             self.tried = self._with_noise_learnt(self.trial)
 
@@ -184,19 +201,40 @@ class Trials:
         self.tried = self._with_noise_learnt(self.trial, FlatSlab)
 
     @move
-    def settle(self, n_held: int, n_free: int, contested: bool, k: int) -> None:
-        """Sweep ``k`` of the trial; others follow until it beats the best point, or it is plain that it will not."""
+    def condense(self) -> None:
+        """One component less in the trial, and another as long as the bound approves, after a few sweeps."""
+        state = proposals.condense(self.problem, self.trial)
+        if state is None:
+            return
+        condensed = evaluate(self.problem, state)
+        for k in range(3):
+            if not self._may_sweep(k, 3):
+                return
+            condensed = sweep(self.problem, condensed)
+            if condensed.bound > self.trial.bound:
+                self.tried = condensed
+                self._next(partial(self.condense))
+                return
+
+    @move
+    def settle(self, n_held: int, n_free: int, k: int, roughly: bool = False) -> None:
+        """Sweep ``k`` of the trial; others follow until it beats the best point, or it is plain that it will not.
+
+        Or until it is ``roughly`` settled, where that is enough.
+        """
         if k == 0:
             self.anderson, self.bounds = Anderson(), (self.trial.bound,)
         if not self._may_sweep(k, n_free):
             return
         self.tried = self._swept(self.trial, k, hold_noise=_holds_noise(k))
         self.bounds = (*self.bounds[-4:], self.trial.bound)
-        if contested:
-            target = self.point.bound + WORTH + self.drift * (n_held + k + 1)
+        if roughly and not _holds_noise(k) and self.bounds[-1] - self.bounds[-2] < self.roughly:
+            return
+        if self.best is not None:
+            target = self.best.bound + WORTH + self.drift * (n_held + k + 1)
             if self.trial.bound > target or (k >= 6 and _is_hopeless(self.bounds, target, n_free - k)):
                 return
-        self._next(partial(self.settle, n_held, n_free, contested, k + 1))
+        self._next(partial(self.settle, n_held, n_free, k + 1, roughly))
 
     @move
     def judge(self, event: str, n_before: int) -> str:
