@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor as Pool
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.extras import require
+from brtf.held import HELD
 
 Value = TypeVar("Value")
 Lane = tuple[Chunk, ...]
@@ -66,7 +68,10 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     """
     check_executor(executor)
     if executor is None:
-        yield None
+        try:
+            yield None
+        finally:
+            HELD.release()
         return
     with _client_of(executor, n_workers) as client:
         token = _client.set(client)
@@ -74,6 +79,12 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
             yield str(client.dashboard_link)
         finally:
             _client.reset(token)
+            if client.status == "running":  # and no scheduler was lost
+                client.run(_release, on_error="ignore")
+
+
+def _release() -> None:
+    HELD.release()
 
 
 def is_remote() -> bool:
@@ -167,23 +178,78 @@ def _read_here(chunk: Chunk) -> Piece:
     return chunk.read(*given)
 
 
-def _there(lane: Lane, message: bytes, *given: Any) -> Any:
+class Message:
+    """A task on its way: travels as bytes, and is unpacked once by every worker that has lanes."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"packed": self.packed}
+
+    def __sizeof__(self) -> int:
+        return len(self.packed)
+
+    @cached_property
+    def task(self) -> Task[Any]:
+        """The function of a lane."""
+        task: Task[Any] = pickle.loads(self.packed)
+        return task
+
+
+def _there(lane: Lane, message: Message, *given: Any) -> Any:
     """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
     with blas_on_one_thread():
-        task: Task[Any] = pickle.loads(message)
-        return task((chunk, partial(chunk.read, *given)) for chunk in lane)
+        return message.task((chunk, partial(chunk.read, *given)) for chunk in lane)
 
 
-def _sent(message: bytes) -> bytes:
-    return message
+class Homes:
+    """Which worker a lane goes to: the one that had it last, and so may still hold its chunks, if it is alive.
+
+    Nobody has more than a fair share. Neighbours go together, so that most of their sums are added where they are.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], str] = {}
+
+    def of(self, lanes: tuple[Lane, ...], n_threads: dict[str, int]) -> list[str]:
+        """An address for each lane, of workers with that many threads."""
+        shares = accumulate((n_threads[address] for address in sorted(n_threads)), initial=0)
+        total = sum(n_threads.values())
+        room = {
+            address: end * len(lanes) // total - start * len(lanes) // total
+            for address, (start, end) in zip(sorted(n_threads), pairwise(shares), strict=True)
+        }
+        homes: dict[tuple[str, int], str] = {}
+        for key in (lane[0].key for lane in lanes):
+            last = self._known.get(key)
+            if last is not None and room.get(last, 0) > 0:
+                homes[key] = last
+                room[last] -= 1
+        free = (address for address, n_lanes in room.items() for _ in range(n_lanes))
+        for lane in lanes:
+            if lane[0].key not in homes:
+                homes[lane[0].key] = next(free)
+        self._known = homes
+        return [homes[lane[0].key] for lane in lanes]
+
+
+HOMES = Homes()
 
 
 def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
     """One graph: the message, the lanes that depend on it, and the tree of their sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     delayed = dask.delayed
-    sent = delayed(_sent, pure=False)(message)
-    values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
+    sent = delayed(Message, pure=False)(message)
+    n_threads = client.nthreads()
+    if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
+        values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
+    else:
+        values = []
+        for lane, home in zip(lanes, HOMES.of(lanes, n_threads), strict=True):
+            with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
+                values.append(delayed(partial(_there, lane), pure=False)(sent))
     keys = [value.key for value in values]
     adding = delayed(partial(in_tree, add=add), pure=False)
     while len(values) > 1:
