@@ -240,43 +240,68 @@ HOMES = Homes()
 def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
     """One graph: the message, the lanes that depend on it, and the tree of their sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
-    delayed = dask.delayed
-    sent = delayed(Message, pure=False)(message)
+    sent = dask.delayed(Message, pure=False)(message)
     n_threads = client.nthreads()
     if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
-        values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
+        values = [_delayed(lane, sent) for lane in lanes]
     else:
         values = []
         for lane, home in zip(lanes, HOMES.of(lanes, n_threads), strict=True):
             with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
-                values.append(delayed(partial(_there, lane), pure=False)(sent))
-    keys = [value.key for value in values]
-    adding = delayed(partial(in_tree, add=add), pure=False)
-    while len(values) > 1:
-        values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_MESSAGE}):
-        future = client.compute(values[0], optimize_graph=False)
+                values.append(_delayed(lane, sent))
     try:
-        return future.result()
-    except distributed.KilledWorker as error:
-        name = _name(lanes[keys.index(error.task)]) if error.task in keys else _depending(lanes, error.task)
-        raise ChunkError(
-            f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
-            "want of memory. Make the chunks smaller, or look into what it holds."
-        ) from error
+        try:
+            return _summed(client, values, add)
+        except distributed.KilledWorker:
+            return _summed(client, _one_after_another(client, lanes, sent), add)
     except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
         raise ConnectionError(
             "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
         ) from error
 
 
+def _delayed(lane: Lane, sent: Any) -> Any:
+    dask = require("dask", extra="big", purpose="executor=")
+    return dask.delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs)
+
+
+def _summed(client: Any, values: list[Any], add: Adding[Value]) -> Value:
+    """The values of delayed tasks, or of futures, added up where they are."""
+    dask = require("dask", extra="big", purpose="executor=")
+    adding = dask.delayed(partial(in_tree, add=add), pure=False)
+    while len(values) > 1:
+        values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
+    future = _compute(client, values[0])
+    try:
+        total: Value = future.result()
+    finally:
+        future.release()  # so that tasks which are tried again are new ones
+    return total
+
+
+def _compute(client: Any, value: Any) -> Any:
+    dask = require("dask", extra="big", purpose="executor=")
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_MESSAGE}):
+        return client.compute(value, optimize_graph=False)
+
+
+def _one_after_another(client: Any, lanes: tuple[Lane, ...], sent: Any) -> list[Any]:
+    """The values of the lanes as futures, and the name of the first over which workers die.
+
+    Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet.
+    """
+    distributed = require("distributed", extra="big", purpose="executor=")
+    futures = []
+    for lane in lanes:
+        futures.append(_compute(client, _delayed(lane, sent)))
+        error = futures[-1].exception()
+        if isinstance(error, distributed.KilledWorker):
+            raise ChunkError(
+                f"{_name(lane)} was given up: {error.allowed_failures + 1} workers died over it, one after another, "
+                "perhaps for want of memory. Make the chunks smaller, or look into what it holds."
+            ) from error
+    return futures
+
+
 def _name(lane: Lane) -> str:
     return lane[0].name if len(lane) == 1 else f"{lane[0].name}, or one of the next {len(lane) - 1}, which"
-
-
-def _depending(lanes: tuple[Lane, ...], key: Any) -> str:
-    """The name of the first chunk of a Dask array that needs a task, or that of the task itself."""
-    for chunk, *_ in lanes:
-        if any(key in part.dask.cull({part.key}) for part in chunk.source.inputs):
-            return chunk.name
-    return f"The task {key}"
