@@ -24,8 +24,10 @@ NOT_HERE = (
     "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
 )
 LEFT_BEHIND = "The data of this fit were left behind when it was saved: fit again, or ask for coordinates."
-FEWEST_LANES, LANE_BYTES = 64, 2**28
+FEWEST_LANES, LANE_BYTES = 64, 2**26
 """Lanes at least, if there are as many chunks, and the bytes of each where there are more."""
+LANE_COORDINATES, LANE_PER_ROW = 2**20, 4
+"""Entries of each given by coordinates, which take longer, and at least for every row of all modes, whose sums move."""
 
 
 class ChunkError(ValueError):
@@ -159,7 +161,11 @@ class ChunkedObservations(Observations):
     @property
     def lanes(self) -> tuple[tuple[Chunk, ...], ...]:
         """Chunks that are worked on one after another, their sums travelling as one: fixed by the data alone."""
-        return lanes_of(self.chunks, self.values.nbytes)
+        n_lanes = dense_lanes(self.values.nbytes)
+        if self.layout == "coordinates":
+            n_lanes = max(FEWEST_LANES, self.n_observed // LANE_COORDINATES)
+            n_lanes = max(1, min(n_lanes, self.n_observed // (LANE_PER_ROW * sum(self.shape))))
+        return lanes_of(self.chunks, n_lanes)
 
     def positions_seen(self, mode: int) -> NDArray[np.intp]:
         return np.arange(self.shape[mode]) if self.seen is None else np.flatnonzero(self.seen[mode])
@@ -205,12 +211,16 @@ class ChunkedObservations(Observations):
             )
 
 
-def lanes_of(chunks: tuple[Chunk, ...], n_bytes: int) -> tuple[tuple[Chunk, ...], ...]:
-    """The chunks dealt to lanes, in order: enough for many workers, few enough for their sums to be small beside them.
+def dense_lanes(n_bytes: int) -> int:
+    """Lanes of dense data: enough for many workers, few enough for their sums to be small beside them."""
+    return max(FEWEST_LANES, n_bytes // LANE_BYTES)
+
+
+def lanes_of(chunks: tuple[Chunk, ...], n_lanes: int) -> tuple[tuple[Chunk, ...], ...]:
+    """The chunks dealt to at most so many lanes, in order.
 
     Blocks of a Dask array are computed before their task, so each is a lane of its own.
     """
-    n_lanes = max(FEWEST_LANES, n_bytes // LANE_BYTES)
     if n_lanes >= len(chunks) or chunks[0].source.inputs:
         return tuple((chunk,) for chunk in chunks)
     return tuple(chunks[k * len(chunks) // n_lanes : (k + 1) * len(chunks) // n_lanes] for k in range(n_lanes))

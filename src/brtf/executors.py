@@ -40,6 +40,7 @@ ANSWER_SECONDS = 10.0
 """How long to wait for a scheduler to answer."""
 LARGEST_MESSAGE = 2**30
 """Bytes of a graph from which Dask warns of it: the state of long modes is part of it on purpose."""
+SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
 
@@ -241,7 +242,7 @@ def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Addin
     """One graph: the message, the lanes that depend on it, and the tree of their sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     sent = dask.delayed(Message, pure=False)(message)
-    n_threads = client.nthreads()
+    n_threads = _n_threads(client)
     if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
         values = [_delayed(lane, sent) for lane in lanes]
     else:
@@ -255,9 +256,15 @@ def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Addin
         except distributed.KilledWorker:
             return _summed(client, _one_after_another(client, lanes, sent), add)
     except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
-        raise ConnectionError(
-            "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
-        ) from error
+        raise ConnectionError(SCHEDULER_LOST) from error
+
+
+def _n_threads(client: Any) -> dict[str, int]:
+    """Threads of every worker, by its address."""
+    try:
+        return dict(client.nthreads())
+    except OSError as error:
+        raise ConnectionError(SCHEDULER_LOST) from error
 
 
 def _delayed(lane: Lane, sent: Any) -> Any:
