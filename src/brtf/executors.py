@@ -8,6 +8,7 @@ the graph, which the scheduler keeps: whatever a worker takes down with it is se
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor as Pool
 from contextlib import contextmanager
@@ -36,10 +37,10 @@ ALLOCATING = {
 }
 """Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
 of the size of a block is fetched from the system anew: sweeps take twice as long."""
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
-LARGEST_MESSAGE = 2**30
-"""Bytes of a graph from which Dask warns of it: the state of long modes is part of it on purpose."""
+LARGEST_MESSAGE = 2**29
+"""Bytes of a message from which a warning says what it is; Dask's own, of graphs above 10 MB, would say to change them."""
 SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
@@ -49,6 +50,11 @@ _client: ContextVar[Any] = ContextVar("brtf_client", default=None)
 
 def check_executor(executor: Any) -> None:
     """Refuse what is none of the three."""
+    if isinstance(executor, str) and executor != "processes" and not executor.rpartition(":")[2].isdigit():
+        raise ValueError(
+            f'executor must be "processes" or the address of a Dask scheduler with its port, such as '
+            f'"tcp://host:8786", got {executor!r}.'
+        )
     if executor is None or isinstance(executor, str) or hasattr(executor, "scheduler_info"):
         return
     raise TypeError(
@@ -77,7 +83,7 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     with _client_of(executor, n_workers) as client:
         token = _client.set(client)
         try:
-            yield str(client.dashboard_link)
+            yield str(client.dashboard_link) if "dashboard" in client.scheduler_info()["services"] else None
         finally:
             _client.reset(token)
             if client.status == "running":  # and no scheduler was lost
@@ -145,6 +151,14 @@ def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], p
     message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
     client = _client.get()
     if client is not None:
+        if len(message) > LARGEST_MESSAGE:
+            warnings.warn(
+                f"Every pass sends the posterior of all rows to every worker, {len(message) / 1e9:.1f} GB, of which "
+                "this process and each worker hold several copies: a mode is very long. Lower max_rank, or put "
+                "fewer rows into one fit.",
+                UserWarning,
+                stacklevel=2,
+            )
         return _on_cluster(client, lanes, message, add)
     work = partial(_here, pickle.loads(message))
     return in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add)
@@ -262,9 +276,12 @@ def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Addin
 def _n_threads(client: Any) -> dict[str, int]:
     """Threads of every worker, by its address."""
     try:
-        return dict(client.nthreads())
+        n_threads = dict(client.nthreads())
     except OSError as error:
         raise ConnectionError(SCHEDULER_LOST) from error
+    if not n_threads:
+        warnings.warn("The cluster has no workers: waiting until one comes.", UserWarning, stacklevel=2)
+    return n_threads
 
 
 def _delayed(lane: Lane, sent: Any) -> Any:
@@ -288,7 +305,7 @@ def _summed(client: Any, values: list[Any], add: Adding[Value]) -> Value:
 
 def _compute(client: Any, value: Any) -> Any:
     dask = require("dask", extra="big", purpose="executor=")
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_MESSAGE}):
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": 2**60}):
         return client.compute(value, optimize_graph=False)
 
 
