@@ -7,6 +7,7 @@ the graph, which the scheduler keeps: whatever a worker takes down with it is se
 
 from __future__ import annotations
 
+import logging
 import pickle
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +41,7 @@ of the size of a block is fetched from the system anew: sweeps take twice as lon
 ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
 LARGEST_MESSAGE = 2**29
-"""Bytes of a message from which a warning says what it is; Dask's own, of graphs above 10 MB, would say to change them."""
+"""Bytes of a message from which a warning says what it is; Dask warns of more than 10 MB, and says to change it."""
 SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
@@ -110,8 +111,14 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
             client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
-        with client:
-            yield client
+        logger = logging.getLogger("distributed.client")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)  # a scheduler that is lost is told in one sentence
+        try:
+            with client:
+                yield client
+        finally:
+            logger.setLevel(level)
         return
     with local_cluster(n_workers) as client:
         yield client
