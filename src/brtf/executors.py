@@ -84,7 +84,7 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     with _client_of(executor, n_workers) as client:
         token = _client.set(client)
         try:
-            yield str(client.dashboard_link) if "dashboard" in client.scheduler_info()["services"] else None
+            yield str(client.dashboard_link)
         finally:
             _client.reset(token)
             if client.status == "running":  # and no scheduler was lost
