@@ -31,6 +31,7 @@ ORDER = (
     "kernels",
     "calibration",
     "blas",
+    "held",
     "chunks",
     "executors",
     "passes",

@@ -332,7 +332,7 @@ class TestDamageIsFound:
 
     @pytest.mark.parametrize("kind", ["complete", "masked"])
     def test_a_chunk_that_vanishes_later(self, kind, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.chunks, "HELD_SHARE", 0.0)
+        monkeypatch.setattr(brtf.held, "HELD_SHARE", 0.0)
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         if kind == "masked":
             tensor[::3, ::2] = np.nan
@@ -342,7 +342,7 @@ class TestDamageIsFound:
             BRTF(**FEW).fit(chunked)
 
     def test_a_file_that_was_cut_short(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.chunks, "HELD_SHARE", 0.0)
+        monkeypatch.setattr(brtf.held, "HELD_SHARE", 0.0)
         chunked = in_chunks("memmap", tmp_path, np.random.default_rng(0).standard_normal(SHAPE))
         os.truncate(tmp_path / "a.npy", 2000)
         with pytest.raises(ValueError, match=r"a\.npy cannot be read: the file has been cut short"):
@@ -596,7 +596,7 @@ def test_chunks_are_held_up_to_a_share_of_the_memory(tmp_path, monkeypatch):
     original = brtf.chunks.StoredRows.read
     monkeypatch.setattr(brtf.chunks.StoredRows, "read", lambda self, *given: (reads.append(1), original(self))[1])
     for share in (0.0, 0.25):
-        monkeypatch.setattr(brtf.chunks, "HELD_SHARE", share)
+        monkeypatch.setattr(brtf.held, "HELD_SHARE", share)
         chunked = in_chunks("memmap", tmp_path, tensor)
         reads.clear()
         (total,) = add_up(chunked, lambda: (np.zeros(()),), add_values)

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 import brtf
-from brtf import BRTF, Observations, cli, executors
-from test_chunks import as_parts, stored
+from brtf import BRTF, Observations, chunks, cli, executors, held, passes
+from test_chunks import add_values, as_parts, stored
 
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
@@ -57,7 +57,7 @@ def with_missing(tensor):
 
 
 def rows_of_ten(path, tensor):
-    return Observations.from_chunks(stored(path, tensor, rows=5), n_entries=5 * tensor[0].size)
+    return Observations.from_chunks(stored(path, tensor, rows=10), n_entries=10 * tensor[0].size)
 
 
 def same_digits(one, other):
@@ -81,8 +81,8 @@ class TestSameDigits:
             np.testing.assert_array_equal(here[name][...], written[name][...])
 
     def test_of_a_dask_array_with_a_mask(self, client, tensor):
-        mask = da.from_array(np.isfinite(with_missing(tensor)), chunks=(8, -1, -1))
-        array = da.from_array(tensor, chunks=(8, -1, -1))
+        mask = da.from_array(np.isfinite(with_missing(tensor)), chunks=(10, -1, -1))
+        array = da.from_array(tensor, chunks=(10, -1, -1))
         persisted = client.persist(array)
         fits = [
             BRTF(**FEW).fit(array, mask=mask),
@@ -102,6 +102,57 @@ class TestSameDigits:
     def test_of_one_process_started_for_the_fit(self, tensor, tmp_path):
         chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
         same_digits(BRTF(**FEW).fit(chunked), BRTF(**FEW, executor="processes", n_jobs=1).fit(chunked))
+
+
+def count_reads():
+    """On a worker: have its readings of stored rows counted from now on."""
+    counted = []
+    original = chunks.StoredRows.__dict__.get("original", chunks.StoredRows.read)
+    chunks.StoredRows.original, chunks.StoredRows.counted = original, counted
+    chunks.StoredRows.read = lambda self, *given: (counted.append(self.rows.start), original(self, *given))[1]
+
+
+class TestLanesStay:
+    def add_up(self, chunked):
+        return passes.add_up(chunked, lambda: (np.zeros(()),), add_values)[0]
+
+    def test_a_second_pass_reads_nothing(self, client, tensor, tmp_path):
+        """Whoever read a chunk has kept it, and gets it again."""
+        array = stored(tmp_path / "a.zarr", tensor, rows=2)
+        with executors.executing(client):
+            client.run(count_reads)
+            chunked = Observations.from_chunks(array, n_entries=2 * tensor[0].size)
+            surveyed = client.run(lambda: list(chunks.StoredRows.counted))
+            assert sorted(map(len, surveyed.values())) == [20, 20]  # a first look at ten chunks each, and what is kept
+            for _ in range(3):
+                np.testing.assert_allclose(self.add_up(chunked), tensor.sum(), rtol=1e-10)  # sums in another order
+            assert client.run(lambda: list(chunks.StoredRows.counted)) == surveyed
+        assert set(client.run(lambda: len(held.HELD._parts)).values()) == {0}
+
+    def lanes(self, n_lanes):
+        return tuple((chunks.Chunk("", None, ("data", number), slice(0, 1)),) for number in range(n_lanes))
+
+    @pytest.mark.parametrize(("n_lanes", "n_workers"), [(1, 3), (9, 8), (10, 3), (64, 5), (149, 100)])
+    def test_runs_of_neighbours_in_fair_shares(self, n_lanes, n_workers):
+        addresses = {f"tcp://{number:03d}": 1 for number in range(n_workers)}
+        homes = executors.Homes().of(self.lanes(n_lanes), addresses)
+        assert homes == sorted(homes)
+        counts = [homes.count(address) for address in addresses]
+        assert max(counts) - min(counts) <= 1
+
+    def test_threads_count(self):
+        homes = executors.Homes().of(self.lanes(12), {"a": 1, "b": 3, "c": 2})
+        assert [homes.count(address) for address in "abc"] == [2, 6, 4]
+
+    def test_only_lanes_of_the_dead_and_a_share_for_the_new_move(self):
+        homes, lanes = executors.Homes(), self.lanes(12)
+        before = homes.of(lanes, {"a": 1, "b": 1, "c": 1})
+        without = homes.of(lanes, {"a": 1, "c": 1})
+        assert all(now == then for now, then in zip(without, before, strict=True) if then != "b")
+        assert [without.count(address) for address in "ac"] == [6, 6]
+        again = homes.of(lanes, {"a": 1, "c": 1, "d": 1})
+        assert sum(now != then for now, then in zip(again, without, strict=True)) == again.count("d") == 4
+        assert homes.of(self.lanes(3), {"z": 1}) == ["z"] * 3
 
 
 class TestFaults:
@@ -126,21 +177,21 @@ class TestFaults:
         assert not set(killed) & set(client.run(os.getpid).values())
         same_digits(BRTF(**FEW).fit(chunked), there)
 
-    def test_a_chunk_that_kills_whoever_touches_it(self, client, tensor):
-        driver = os.getpid()
+    def test_deaths_of_which_no_chunk_is_guilty(self, client, tensor, tmp_path, monkeypatch):
+        """Dask gives up after so many in one pass; lanes one after another give the same sums."""
+        chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor))
+        passes, original = [], executors._summed
 
-        def poisoned(block, block_info=None):
-            if block_info[0]["chunk-location"][0] == 3 and os.getpid() != driver:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return block
+        def giving_up(client, values, add):
+            passes.append(len(values))
+            if len(passes) == 20:
+                raise distributed.KilledWorker("a task", None, 1)
+            return original(client, values, add)
 
-        array = da.from_array(tensor, chunks=(8, -1, -1)).map_blocks(poisoned, dtype=tensor.dtype)
-        # Given up after a few deaths: with Dask's own patience of many more, each of some seconds, it would not be.
-        with pytest.raises(
-            ValueError, match=r"The chunk of rows 24:32 of the Dask array was given up: [23] workers died"
-        ):
-            BRTF(**FEW, executor=client).fit(array)
-        client.wait_for_workers(2, timeout=120)
+        monkeypatch.setattr(executors, "_summed", giving_up)
+        there = BRTF(**FEW, executor=client).fit(chunked)
+        assert len(passes) > 21
+        same_digits(BRTF(**FEW).fit(chunked), there)
 
     def test_a_damaged_chunk_is_named(self, client, tensor, tmp_path):
         array = stored(tmp_path / "a.zarr", tensor, rows=5)
@@ -167,6 +218,24 @@ class TestFaults:
                 BRTF(**FEW, executor=address).fit(chunked, checkpoint=kept, every=0)
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
         same_digits(BRTF(**FEW).fit(chunked), resumed)
+
+    def test_a_cluster_without_workers_is_warned_of(self):
+        class Nobody:
+            nthreads = staticmethod(dict)
+
+        with pytest.warns(UserWarning, match="The cluster has no workers: waiting"):
+            assert executors._n_threads(Nobody) == {}
+
+    @pytest.mark.parametrize("address", ["process", "localhost", "tcp://host"])
+    def test_an_address_has_a_port(self, address):
+        with pytest.raises(ValueError, match=r"such as \"tcp://host:8786\", got"):
+            BRTF(executor=address).fit(np.ones((3, 3)))
+
+    def test_a_long_mode_is_warned_of(self, client, tensor, tmp_path, monkeypatch):
+        chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
+        monkeypatch.setattr(executors, "LARGEST_MESSAGE", 10)
+        with executors.executing(client), pytest.warns(UserWarning, match="sends the posterior of all rows"):
+            passes.add_up(chunked, lambda: (np.zeros(()),), add_values)
 
     def test_no_scheduler_at_all(self, tensor, monkeypatch):
         monkeypatch.setattr(executors, "ANSWER_SECONDS", 1.0)
@@ -207,6 +276,21 @@ class TestCommandLine:
         run = CliRunner().invoke(cli.main, ["fit", str(tmp_path / "a.csv"), "--scheduler", address])
         assert run.exit_code == 2
         assert "none of .zarr, .npy" in run.stderr
+
+
+def test_a_chunk_that_kills_whoever_touches_it(client, tensor):
+    driver = os.getpid()
+
+    def poisoned(block, block_info=None):
+        if block_info[0]["chunk-location"][0] == 2 and os.getpid() != driver:
+            time.sleep(0.5)  # whoever watches over the worker has to know it before it can start another
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    array = da.from_array(tensor, chunks=(10, -1, -1)).map_blocks(poisoned, dtype=tensor.dtype)
+    # Given up after a few deaths: with Dask's own patience of many more, each of some seconds, it would not be.
+    with pytest.raises(ValueError, match=r"The chunk of rows 20:30 of the Dask array was given up: 2 workers died"):
+        BRTF(**FEW, executor=client).fit(array)
 
 
 class alone:

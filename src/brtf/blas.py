@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from threading import Lock, Thread
+from typing import Any
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
-_blas_lock, _blas_limits = Lock(), list[threadpool_limits]()
+_blas_lock, _blas_limits = Lock(), list[Any]()
 
 
 @contextmanager
@@ -22,15 +25,25 @@ def blas_on_one_thread() -> Iterator[None]:
         if _blas_limits:
             _blas_limits.append(_blas_limits[0])
         else:
-            _run_apart(lambda: _blas_limits.append(threadpool_limits(limits=1, user_api="blas")))
+            _run_apart(lambda: _blas_limits.append(_one_thread()))
     try:
-        with threadpool_limits(limits=1, user_api="blas"):
+        with _one_thread():
             yield
     finally:
         with _blas_lock:
             limits = _blas_limits.pop()
             if not _blas_limits:
                 _run_apart(limits.restore_original_limits)
+
+
+def _one_thread() -> Any:
+    return _libraries(len(sys.modules)).limit(limits=1, user_api="blas")
+
+
+@lru_cache(maxsize=1)
+def _libraries(n_modules: int) -> ThreadpoolController:
+    """The libraries at hand: looked for again, which takes milliseconds, only after imports, which may bring more."""
+    return ThreadpoolController()
 
 
 def _run_apart(task: Callable[[], object]) -> None:

@@ -10,14 +10,13 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from threading import Lock
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.checks import cast_values
-from brtf.memory import process_bytes
+from brtf.held import HELD, compact
 from brtf.observations import Block, Labels, Layout, Observations
 
 NOT_HERE = (
@@ -25,10 +24,10 @@ NOT_HERE = (
     "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
 )
 LEFT_BEHIND = "The data of this fit were left behind when it was saved: fit again, or ask for coordinates."
-FEWEST_LANES, LANE_BYTES = 64, 2**28
+FEWEST_LANES, LANE_BYTES = 64, 2**26
 """Lanes at least, if there are as many chunks, and the bytes of each where there are more."""
-HELD_SHARE = 0.25
-"""Share of the memory of a process in which chunks that were read are kept for the next pass."""
+LANE_COORDINATES, LANE_PER_ROW = 2**20, 4
+"""Entries of each given by coordinates, which take longer, and at least for every row of all modes, whose sums move."""
 
 
 class ChunkError(ValueError):
@@ -162,7 +161,11 @@ class ChunkedObservations(Observations):
     @property
     def lanes(self) -> tuple[tuple[Chunk, ...], ...]:
         """Chunks that are worked on one after another, their sums travelling as one: fixed by the data alone."""
-        return lanes_of(self.chunks, self.values.nbytes)
+        n_lanes = dense_lanes(self.values.nbytes)
+        if self.layout == "coordinates":
+            n_lanes = max(FEWEST_LANES, self.n_observed // LANE_COORDINATES)
+            n_lanes = max(1, min(n_lanes, self.n_observed // (LANE_PER_ROW * sum(self.shape))))
+        return lanes_of(self.chunks, n_lanes)
 
     def positions_seen(self, mode: int) -> NDArray[np.intp]:
         return np.arange(self.shape[mode]) if self.seen is None else np.flatnonzero(self.seen[mode])
@@ -186,15 +189,17 @@ class ChunkedObservations(Observations):
         """The blocks of a chunk, at their places in the whole."""
         part = HELD.get(chunk.key)
         if part is None:
-            part = as_observations(read(), self.values.dtype, self.layout, self.shape)
+            part = compact(as_observations(read(), self.values.dtype, self.layout, self.shape))
             self._check(chunk, part)
             HELD.put(chunk.key, part)
-        for block in part.block_list:
-            rows = block.rows
-            if part.coords is None:
+        for block in part.blocks():
+            rows, coords = block.rows, block.coords
+            if coords is None:
                 rows = slice(rows.start + chunk.rows.start, rows.stop + chunk.rows.start)
+            else:
+                coords = coords.astype(np.intp)
             entries = slice(block.entries.start + chunk.entries.start, block.entries.stop + chunk.entries.start)
-            yield replace(block, entries=entries, rows=rows, shape=self.shape)
+            yield replace(block, entries=entries, rows=rows, coords=coords, shape=self.shape)
 
     @staticmethod
     def _check(chunk: Chunk, part: Observations) -> None:
@@ -206,12 +211,16 @@ class ChunkedObservations(Observations):
             )
 
 
-def lanes_of(chunks: tuple[Chunk, ...], n_bytes: int) -> tuple[tuple[Chunk, ...], ...]:
-    """The chunks dealt to lanes, in order: enough for many workers, few enough for their sums to be small beside them.
+def dense_lanes(n_bytes: int) -> int:
+    """Lanes of dense data: enough for many workers, few enough for their sums to be small beside them."""
+    return max(FEWEST_LANES, n_bytes // LANE_BYTES)
+
+
+def lanes_of(chunks: tuple[Chunk, ...], n_lanes: int) -> tuple[tuple[Chunk, ...], ...]:
+    """The chunks dealt to at most so many lanes, in order.
 
     Blocks of a Dask array are computed before their task, so each is a lane of its own.
     """
-    n_lanes = max(FEWEST_LANES, n_bytes // LANE_BYTES)
     if n_lanes >= len(chunks) or chunks[0].source.inputs:
         return tuple((chunk,) for chunk in chunks)
     return tuple(chunks[k * len(chunks) // n_lanes : (k + 1) * len(chunks) // n_lanes] for k in range(n_lanes))
@@ -236,36 +245,6 @@ def outline(
     mask: Any = masks.get(layout)
     coords: Any = columns.get(layout)
     return ChunkedObservations(shape, values, mask, coords, scale, labels, chunks, float(largest), seen)
-
-
-class Held:
-    """Chunks that were read and are kept, up to a share of the memory: of the next pass only the others are read.
-
-    Every pass goes over all chunks in turn, so the first that fit stay; those of earlier data make way.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[tuple[str, int], Observations] = {}
-        self._lock = Lock()
-
-    def get(self, key: tuple[str, int]) -> Observations | None:
-        """The entries of a chunk, if they are kept."""
-        return self._parts.get(key)
-
-    def put(self, key: tuple[str, int], part: Observations) -> None:
-        """Keep the entries of a chunk if there is room for them."""
-        with self._lock:
-            for other in [other for other in self._parts if other[0] != key[0]]:
-                del self._parts[other]
-            if _n_bytes(part) + sum(map(_n_bytes, self._parts.values())) <= HELD_SHARE * process_bytes():
-                self._parts[key] = part
-
-
-HELD = Held()
-
-
-def _n_bytes(part: Observations) -> int:
-    return sum(array.nbytes for array in (part.values, part.mask, part.coords) if array is not None)
 
 
 def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:

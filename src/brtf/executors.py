@@ -7,17 +7,21 @@ the graph, which the scheduler keeps: whatever a worker takes down with it is se
 
 from __future__ import annotations
 
+import logging
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor as Pool
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.extras import require
+from brtf.held import HELD
 
 Value = TypeVar("Value")
 Lane = tuple[Chunk, ...]
@@ -34,10 +38,11 @@ ALLOCATING = {
 }
 """Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
 of the size of a block is fetched from the system anew: sweeps take twice as long."""
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
-LARGEST_MESSAGE = 2**30
-"""Bytes of a graph from which Dask warns of it: the state of long modes is part of it on purpose."""
+LARGEST_MESSAGE = 2**29
+"""Bytes of a message from which a warning says what it is; Dask warns of more than 10 MB, and says to change it."""
+SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
 
@@ -46,6 +51,11 @@ _client: ContextVar[Any] = ContextVar("brtf_client", default=None)
 
 def check_executor(executor: Any) -> None:
     """Refuse what is none of the three."""
+    if isinstance(executor, str) and executor != "processes" and not executor.rpartition(":")[2].isdigit():
+        raise ValueError(
+            f'executor must be "processes" or the address of a Dask scheduler with its port, such as '
+            f'"tcp://host:8786", got {executor!r}.'
+        )
     if executor is None or isinstance(executor, str) or hasattr(executor, "scheduler_info"):
         return
     raise TypeError(
@@ -66,7 +76,10 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     """
     check_executor(executor)
     if executor is None:
-        yield None
+        try:
+            yield None
+        finally:
+            HELD.release()
         return
     with _client_of(executor, n_workers) as client:
         token = _client.set(client)
@@ -74,6 +87,12 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
             yield str(client.dashboard_link)
         finally:
             _client.reset(token)
+            if client.status == "running":  # and no scheduler was lost
+                client.run(_release, on_error="ignore")
+
+
+def _release() -> None:
+    HELD.release()
 
 
 def is_remote() -> bool:
@@ -92,8 +111,14 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
             client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
             raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
-        with client:
-            yield client
+        logger = logging.getLogger("distributed.client")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)  # a scheduler that is lost is told in one sentence
+        try:
+            with client:
+                yield client
+        finally:
+            logger.setLevel(level)
         return
     with local_cluster(n_workers) as client:
         yield client
@@ -133,6 +158,14 @@ def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], p
     message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
     client = _client.get()
     if client is not None:
+        if len(message) > LARGEST_MESSAGE:
+            warnings.warn(
+                f"Every pass sends the posterior of all rows to every worker, {len(message) / 1e9:.1f} GB, of which "
+                "this process and each worker hold several copies: a mode is very long. Lower max_rank, or put "
+                "fewer rows into one fit.",
+                UserWarning,
+                stacklevel=2,
+            )
         return _on_cluster(client, lanes, message, add)
     work = partial(_here, pickle.loads(message))
     return in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add)
@@ -167,50 +200,139 @@ def _read_here(chunk: Chunk) -> Piece:
     return chunk.read(*given)
 
 
-def _there(lane: Lane, message: bytes, *given: Any) -> Any:
+class Message:
+    """A task on its way: travels as bytes, and is unpacked once by every worker that has lanes."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __getstate__(self) -> dict[str, bytes]:
+        return {"packed": self.packed}
+
+    def __sizeof__(self) -> int:
+        return len(self.packed)
+
+    @cached_property
+    def task(self) -> Task[Any]:
+        """The function of a lane."""
+        task: Task[Any] = pickle.loads(self.packed)
+        return task
+
+
+def _there(lane: Lane, message: Message, *given: Any) -> Any:
     """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
     with blas_on_one_thread():
-        task: Task[Any] = pickle.loads(message)
-        return task((chunk, partial(chunk.read, *given)) for chunk in lane)
+        return message.task((chunk, partial(chunk.read, *given)) for chunk in lane)
 
 
-def _sent(message: bytes) -> bytes:
-    return message
+class Homes:
+    """Which worker a lane goes to: the one that had it last, and so may still hold its chunks, if it is alive.
+
+    Nobody has more than a fair share. Neighbours go together, so that most of their sums are added where they are.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], str] = {}
+
+    def of(self, lanes: tuple[Lane, ...], n_threads: dict[str, int]) -> list[str]:
+        """An address for each lane, of workers with that many threads."""
+        shares = accumulate((n_threads[address] for address in sorted(n_threads)), initial=0)
+        total = sum(n_threads.values())
+        room = {
+            address: end * len(lanes) // total - start * len(lanes) // total
+            for address, (start, end) in zip(sorted(n_threads), pairwise(shares), strict=True)
+        }
+        homes: dict[tuple[str, int], str] = {}
+        for key in (lane[0].key for lane in lanes):
+            last = self._known.get(key)
+            if last is not None and room.get(last, 0) > 0:
+                homes[key] = last
+                room[last] -= 1
+        free = (address for address, n_lanes in room.items() for _ in range(n_lanes))
+        for lane in lanes:
+            if lane[0].key not in homes:
+                homes[lane[0].key] = next(free)
+        self._known = homes
+        return [homes[lane[0].key] for lane in lanes]
+
+
+HOMES = Homes()
 
 
 def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
     """One graph: the message, the lanes that depend on it, and the tree of their sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
-    delayed = dask.delayed
-    sent = delayed(_sent, pure=False)(message)
-    values = [delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs) for lane in lanes]
-    keys = [value.key for value in values]
-    adding = delayed(partial(in_tree, add=add), pure=False)
+    sent = dask.delayed(Message, pure=False)(message)
+    n_threads = _n_threads(client)
+    if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
+        values = [_delayed(lane, sent) for lane in lanes]
+    else:
+        values = []
+        for lane, home in zip(lanes, HOMES.of(lanes, n_threads), strict=True):
+            with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
+                values.append(_delayed(lane, sent))
+    try:
+        try:
+            return _summed(client, values, add)
+        except distributed.KilledWorker:
+            return _summed(client, _one_after_another(client, lanes, sent), add)
+    except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
+        raise ConnectionError(SCHEDULER_LOST) from error
+
+
+def _n_threads(client: Any) -> dict[str, int]:
+    """Threads of every worker, by its address."""
+    try:
+        n_threads = dict(client.nthreads())
+    except OSError as error:
+        raise ConnectionError(SCHEDULER_LOST) from error
+    if not n_threads:
+        warnings.warn("The cluster has no workers: waiting until one comes.", UserWarning, stacklevel=2)
+    return n_threads
+
+
+def _delayed(lane: Lane, sent: Any) -> Any:
+    dask = require("dask", extra="big", purpose="executor=")
+    return dask.delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs)
+
+
+def _summed(client: Any, values: list[Any], add: Adding[Value]) -> Value:
+    """The values of delayed tasks, or of futures, added up where they are."""
+    dask = require("dask", extra="big", purpose="executor=")
+    adding = dask.delayed(partial(in_tree, add=add), pure=False)
     while len(values) > 1:
         values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_MESSAGE}):
-        future = client.compute(values[0], optimize_graph=False)
+    future = _compute(client, values[0])
     try:
-        return future.result()
-    except distributed.KilledWorker as error:
-        name = _name(lanes[keys.index(error.task)]) if error.task in keys else _depending(lanes, error.task)
-        raise ChunkError(
-            f"{name} was given up: {error.allowed_failures + 1} workers died over it, one after another, perhaps for "
-            "want of memory. Make the chunks smaller, or look into what it holds."
-        ) from error
-    except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
-        raise ConnectionError(
-            "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
-        ) from error
+        total: Value = future.result()
+    finally:
+        future.release()  # so that tasks which are tried again are new ones
+    return total
+
+
+def _compute(client: Any, value: Any) -> Any:
+    dask = require("dask", extra="big", purpose="executor=")
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": 2**60}):
+        return client.compute(value, optimize_graph=False)
+
+
+def _one_after_another(client: Any, lanes: tuple[Lane, ...], sent: Any) -> list[Any]:
+    """The values of the lanes as futures, and the name of the first over which workers die.
+
+    Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet.
+    """
+    distributed = require("distributed", extra="big", purpose="executor=")
+    futures = []
+    for lane in lanes:
+        futures.append(_compute(client, _delayed(lane, sent)))
+        error = futures[-1].exception()
+        if isinstance(error, distributed.KilledWorker):
+            raise ChunkError(
+                f"{_name(lane)} was given up: {error.allowed_failures + 1} workers died over it, one after another, "
+                "perhaps for want of memory. Make the chunks smaller, or look into what it holds."
+            ) from error
+    return futures
 
 
 def _name(lane: Lane) -> str:
     return lane[0].name if len(lane) == 1 else f"{lane[0].name}, or one of the next {len(lane) - 1}, which"
-
-
-def _depending(lanes: tuple[Lane, ...], key: Any) -> str:
-    """The name of the first chunk of a Dask array that needs a task, or that of the task itself."""
-    for chunk, *_ in lanes:
-        if any(key in part.dask.cull({part.key}) for part in chunk.source.inputs):
-            return chunk.name
-    return f"The task {key}"

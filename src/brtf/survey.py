@@ -27,6 +27,7 @@ from brtf.chunks import (
     Reading,
     Source,
     StoredRows,
+    dense_lanes,
     fills_with_nan,
     lanes_of,
     missing_chunks,
@@ -83,7 +84,7 @@ def observe_chunks(
         dims = None if isinstance(Y, np.memmap) else dimension_names(Y)
         labels = labels if dims is None else Labels(dims, (None,) * len(dims))
     wanted = cast_values(np.zeros(1, Y.dtype), dtype).dtype
-    lanes = lanes_of(chunks, math.prod(shape) * wanted.itemsize)
+    lanes = lanes_of(chunks, dense_lanes(math.prod(shape) * wanted.itemsize))
     found = over_lanes(lanes, lambda lane: in_tree((_survey(shape, wanted, *chunk) for chunk in lane), _both), _both)
     found.check(mask is not None)
     ends = list(accumulate(found.n_observed, initial=0))
