@@ -28,7 +28,7 @@ MAX_RANK_DRAWN = {True: 60, False: 100}
 """The same for generated ones, which are simpler: about thirty components are found."""
 SIZES = {True: (16, 8, 6), False: (32, 8, 8)}
 """Side of an image, persons and lights of the generated faces, quick and full; there are five poses."""
-METHODS = ("brtf", "brtf-replacement", "brtf-paper", "horpca", "cp-als", "tucker-ard", "hosvd")
+METHODS = ("brtf", "brtf-replacement", "brtf-paper", "horpca", "cp-als", "cp-ard", "tucker-ard", "hosvd")
 GRIDS = {
     "horpca": (0.5, 1.0, 2.0, 4.0),
     "cp-als": (10, 25, 50, 100, 200),

@@ -93,9 +93,10 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
     if settings["method"] == "data":
         return _describe(clip, truth)
     if settings["method"] in OURS:
-        found = _ours(clip, **OURS[settings["method"]])
+        found = part_by_ours(clip, **OURS[settings["method"]])
     else:
-        found = _baseline(clip, settings["method"], settings["seed"])
+        parameter, grid, told = BASELINES[settings["method"]]
+        found = part_by_baseline(clip, settings["method"], parameter, grid, seed=settings["seed"], **told)
     numbers: dict[str, Any] = {"seconds": found.seconds, "rank": found.rank}
     if truth is not None:
         alive = ~truth.dead
@@ -125,10 +126,11 @@ def shown_frames(n_frames: int) -> list[int]:
     return [int(share * (n_frames - 1)) for share in SHOWN]
 
 
-def _ours(clip: Clip, **options: Any) -> Parted:
+def part_by_ours(clip: Clip, **options: Any) -> Parted:
     """The clip as one of ours parts it, the score being the probability of an outlier."""
     if "inference" not in options:
-        options |= {"max_rank": max(2, clip.n_channels), "outlier_modes": None if clip.tensor.ndim == 2 else (1,)}
+        shared = None if clip.tensor.ndim == 2 else (1,)
+        options = {"max_rank": max(2, clip.n_channels), "outlier_modes": shared} | options
     model = BRTF(random_state=0, **options).fit(clip.tensor)
     probability = np.nan_to_num(foreground_probability(model, clip).reshape(-1, clip.n_frames))
     size = _size(np.nan_to_num(model.outliers()))
@@ -136,9 +138,10 @@ def _ours(clip: Clip, **options: Any) -> Parted:
     return Parted(model.low_rank(), size, probability, probability > 0.5, model.rank_, seconds)
 
 
-def _baseline(clip: Clip, method: str, seed: int) -> Parted:
+def part_by_baseline(
+    clip: Clip, method: str, parameter: str | None = None, grid: Sequence[Any] = (), *, seed: int = 0, **told: Any
+) -> Parted:
     """The clip as another method parts it, the score being the size of an outlier; seconds are those of one fit."""
-    parameter, grid, told = BASELINES[method]
     if method == "decolor":
         told = told | {"frame_shape": (clip.height, clip.width)}
     levels = clip.tensor.astype(np.float64) if method == "horpca" else grey(clip.values.astype(np.float64))
