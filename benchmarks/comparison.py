@@ -46,7 +46,8 @@ CLAUS_METHODS: list[tuple[str, dict[str, Any]]] = [
     *((method, {"rank": 3}) for method in ("cp-als", "cpwopt", "cpnls", "huber")),
     *((method, {"max_rank": 3}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
     ("brtf", {"max_rank": 3, "outliers": False, "noise": "auto"}),
-    *((method, {}) for method in ("huber", "cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
+    *((method, {}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
+    ("huber", {"max_rank": 6}),
 ]
 """Told the rank, or its upper bound; then those that find one."""
 
