@@ -1,9 +1,9 @@
 """All methods side by side on real data.
 
-Run ``make comparison`` or ``python benchmarks/comparison.py [--data DIR] [--only TEXT] [--limit SECONDS]``. The data are
-not part of the project. Every measurement is a row, a JSON file in ``reproduction/rows``; rows that are there are not
-measured again, so that a run that was stopped goes on. ``--page-only`` measures nothing and writes the page of what is
-there.
+Run ``make comparison`` or ``python benchmarks/comparison.py [--data DIR] [--only TEXT] [--limit SECONDS]``. The data
+are not part of the project. Every measurement is a row, a JSON file in ``reproduction/rows``; rows that are there are
+not measured again, so that a run that was stopped goes on. ``--page-only`` measures nothing and writes the page of what
+is there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from contest_page import document
 
 from brtf.experiments import faces
 from brtf.experiments.runs import Case, Rows, measure
+from brtf.report.document import markdown
 
 OUT = Path("reproduction")
 N_LIGHTS = 7
@@ -114,13 +116,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--only", default="", help="measure only data sets whose name contains this text")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a method may take")
-    parser.add_argument("--page-only", action="store_true")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing")
+    parser.add_argument("--write", type=Path, default=Path("docs/comparison.md"), help="where the page goes")
     options = parser.parse_args()
     rows = Rows(OUT / "rows")
     inputs = {"data": str(options.data), "faces": str(face_file(options.data))}
     cases = [one for one in plan(options.data) if options.only.lower() in one.experiment]
-    for row in measure(cases, rows, inputs, options.limit):
-        print(row.experiment, row.settings, row.error or row.numbers, flush=True)
+    if not options.page_only:
+        for row in measure(cases, rows, inputs, options.limit):
+            print(row.experiment, row.settings, row.error or row.numbers, flush=True)
+    text = markdown(document(list(plan(options.data)), rows, options.data), options.write.parent, options.write.stem)
+    options.write.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

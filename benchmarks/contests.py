@@ -47,7 +47,9 @@ def part(clip: Clip, settings: Settings) -> Parted:
         outliers = clip.tensor - background
     else:
         found = fit(method, frames_of(clip).astype(np.float64) / 255.0, **options)
-        background, outliers = (255.0 * levels.reshape(clip.tensor.shape) for levels in (found.low_rank, found.outliers))
+        background, outliers = (
+            255.0 * levels.reshape(clip.tensor.shape) for levels in (found.low_rank, found.outliers)
+        )
         rank = found.rank
     size, seconds = np.abs(outliers), time.perf_counter() - started
     return Parted(background, size, size, size > 0, rank, seconds)

@@ -91,9 +91,10 @@ def smooth_mask(probability: Array) -> Mask:
 
         J = Σ_i ln p(o_i | its neighbours) + Σ_{o_i=1} ln ((1−ε₁) r_i + ε₁) + Σ_{o_i=0} ln (1−ε₀ + ε₀ r_i)
 
-    A mask is smoother than what it is the best guess of, and numbers learnt from it ask for a smoother one still: without
-    J small objects would be called deceptive one after the other until none is left. Missing pixels take after the nearest observed one, and two observed pixels are neighbours where their
-    regions touch: the four around a pixel, if all are observed.
+    A mask is smoother than what it is the best guess of, and numbers learnt from it ask for a smoother one still:
+    without J small objects would be called deceptive one after the other until none is left. Missing pixels take after
+    the nearest observed one, and two observed pixels are neighbours where their regions touch: the four around a pixel,
+    if all are observed.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def smooth_mask(probability: Array) -> Mask:
 
 
 def _deceptive(against: Array) -> tuple[float, float]:
-    """The likeliest share ε of deceptive pixels where the evidence against them is given, and Σ ln (1 − ε + ε against)."""
+    """The likeliest share ε of deceptive pixels, given the evidence a against each, and Σ ln (1 − ε + ε a)."""
     share = START_ERRORS
     for _ in range(N_SHARES):
         expected = share * against / (1 - share + share * against)

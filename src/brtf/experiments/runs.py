@@ -49,7 +49,7 @@ class Case:
     settings : mapping
         Texts, numbers, and lists of them; ``method`` and ``seed`` among them.
     module : str
-        Whose ``measure(settings, inputs)`` is called; empty: the one of this package that the experiment is named after.
+        Whose ``measure(settings, inputs)`` is called; empty: the experiment's own in this package.
     """
 
     experiment: str
