@@ -110,9 +110,7 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         if settings["method"] in OURS:
             probability = np.where(seen, found.score, np.nan).reshape(clip.height, clip.width, -1)
             whole = smooth_mask(probability).reshape(seen.shape)
-            numbers["f_objects"] = f_measure(
-                whole, truth.foreground_mask, ignore=truth.dead[:, None] & np.ones_like(seen)
-            )
+            numbers["f_objects"] = f_measure(whole, truth.foreground_mask, ignore=ignore)
     return Measured(numbers, _pictures(clip, found.background, found.foreground))
 
 
@@ -236,7 +234,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
             "by pixels that they were not shown. Ours is called as brtf video does it (a noise level per pixel, "
             "outliers shared by the colours), and as in the paper from rank 10. F is that of the foreground over "
             "observed pixels: by the method’s own decision where it makes one, by the threshold on |S| that is best "
-            "in hindsight, and for ours of whole objects over all pixels, as brtf video --clean finds them. "
+            "in hindsight, and for ours of whole objects, as brtf video --clean finds them. "
             "Missing pixels lose all colours.",
         ],
         _verdicts(rows) if generated else [],
