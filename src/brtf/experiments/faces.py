@@ -62,7 +62,7 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         return Measured(numbers, {"clean": _mosaic(clean), "noisy": _mosaic(noisy)})
     method = settings["method"]
     params: dict[str, Any] = {"max_sweeps": 100} if method == "cp-als" else {}
-    if method.startswith("brtf"):
+    if method.startswith("brtf") or method == "cp-ard":
         params = {"max_rank": settings["max_rank"]}
     if method == "brtf-replacement":
         method, params = "brtf", params | {"outlier_kind": "replacement"}
