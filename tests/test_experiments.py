@@ -349,6 +349,14 @@ class TestMeasures:
         assert found.numbers["f_told"] > 0.5
         assert set(found.pictures) == {f"{part}-{k}" for part in ("background", "foreground") for k in range(2)}
 
+    def test_hosvd_is_not_asked_for_more_than_few_faces_have(self, tmp_path):
+        path = tmp_path / "faces.npy"
+        np.save(path, np.random.default_rng(0).integers(0, 256, (256, 2, 2, 3)))  # 12 images: no rank above 12
+        (case,) = (one for one in faces.plan(True, 0, {"faces": str(path)}) if one.settings["method"] == "hosvd")
+        outcome, _ = runs.attempt(case, {"faces": str(path)})
+        assert isinstance(outcome, runs.Measured), outcome
+        assert max(outcome.numbers["told"]["rank"]) <= 12
+
     def test_faces_of_the_wrong_shape_are_refused(self, tmp_path):
         path = tmp_path / "faces.npy"
         np.save(path, np.zeros((10, 2, 2, 2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -68,7 +69,7 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         method, params = "brtf", params | {"outlier_kind": "replacement"}
     grid: Sequence[Any] = settings["grid"]
     if method == "hosvd":
-        grid = [tuple(max(2, round(share * length)) for length in clean.shape) for share in grid]
+        grid = [_multilinear_rank(share, clean.shape) for share in grid]
     started = time.perf_counter()
     tried = trials(method, noisy / 255.0, CONTENDERS[method].tuned, grid, seed=settings["seed"], **params)
     total = time.perf_counter() - started
@@ -78,6 +79,11 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         {"told": _numbers(told, clean), "honest": _numbers(tried[honest(tried)], clean), "total_seconds": total},
         {"told": _mosaic(255.0 * told.found.low_rank)},
     )
+
+
+def _multilinear_rank(share: float, shape: Sequence[int]) -> tuple[int, ...]:
+    """This share of every mode's length, at least two, and no more than the unfolding along the mode can have."""
+    return tuple(min(max(2, round(share * length)), length, math.prod(shape) // length) for length in shape)
 
 
 def corrupt(clean: Array, seed: int) -> Array:
