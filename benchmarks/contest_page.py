@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,11 +222,7 @@ def published(path: Path, name: str, missing: float) -> list[list[str]]:
 
 def portraits(cases: Sequence[Case], found: Sequence[Row], rows: Rows, data: Path) -> list[Section]:
     section = faces.render(found, rows)
-    return [
-        Section(
-            "faces", "PIE faces", section.about, section.verdicts, section.figures, section.tables, READINGS["faces"]
-        )
-    ]
+    return [replace(section, title="PIE faces", figures=(), remarks=READINGS["faces"])]
 
 
 SECTIONS = {
