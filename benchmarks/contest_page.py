@@ -168,14 +168,9 @@ def traffic_table(cases: Sequence[Case], rows: Rows, printed: Sequence[Sequence[
         groups.setdefault(label(case.settings), []).append(case)
     for words, group in groups.items():
         able = [row for case in group if (row := rows.read(case)) and row.numbers]
-        problems = [
-            f"{'' if 'value' not in case.settings else f'''{case.settings['value']:g} '''}"
-            f"{row.error if row else 'not measured'}"
-            for case in group
-            if (row := rows.read(case)) is None or row.error
-        ]
+        problems = what_is_wanting(group, rows)
         if not able:
-            table.append([Cell(words), Cell("–", problems[0], "bad"), *[NONE] * 7])
+            table.append([Cell(words), Cell("–", problems, "bad"), *[NONE] * 7])
             honest.append({})
             told.append({})
             continue
@@ -185,7 +180,7 @@ def traffic_table(cases: Sequence[Case], rows: Rows, printed: Sequence[Sequence[
         honest.append(mine.numbers)
         told.append(best.numbers if is_tuned else {})
         cells = [Cell(f"{mine.numbers['rmse']:.2f}"), Cell(f"{mine.numbers['mape']:.4f}")]
-        cells.append(Cell(value_text(mine), "; ".join(problems)) if is_tuned else NONE)
+        cells.append(Cell(value_text(mine), problems) if is_tuned else NONE)
         cells += [Cell(rank_text(mine.numbers["rank"])), Cell(number(mine.numbers["seconds"], 2))]
         cells += (
             [Cell(f"{best.numbers['rmse']:.2f}"), Cell(f"{best.numbers['mape']:.4f}"), Cell(value_text(best))]
@@ -208,6 +203,17 @@ def traffic_table(cases: Sequence[Case], rows: Rows, printed: Sequence[Sequence[
         mark_best(table, [True] * len(table), column, [entry.get(measure) for entry in numbers])
     header = ["", "RMSE", "MAPE", "chosen", "rank", "seconds", "RMSE, tuned by the truth", "MAPE", "value"]
     return Table(header, table)
+
+
+def what_is_wanting(cases: Sequence[Case], rows: Rows) -> str:
+    """Which values have no numbers, and why."""
+    reasons: dict[str, list[str]] = {}
+    for case in cases:
+        row = rows.read(case)
+        if row is None or row.numbers is None:
+            reason = "not measured" if row is None else row.error or ""
+            reasons.setdefault(reason, []).extend([f"{case.settings['value']:g}"] if "value" in case.settings else [])
+    return "; ".join(f"{', '.join(values)} {reason}".strip() for reason, values in reasons.items())
 
 
 def value_text(row: Row) -> str:
