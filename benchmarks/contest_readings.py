@@ -19,8 +19,8 @@ READINGS: dict[str, list[str]] = {
         "one or two. Where she stands for more than half of the time, BRMF finds the floor in a third of the pixels at "
         "most, and the others in hardly any, as nothing tells them which of the two is the background. HORPCA keeps "
         "everybody in the background: at its default weight little is an outlier.",
-        "[Video](video.md) prints 1.00 and 0.67 for the same call of BRTF. Here it has 0.50 and 0.00, and `make video`, "
-        "run again beside this, has 0.50 and 0.00 too: what made the difference is not known.",
+        "[Video](video.md) prints 1.00 and 0.67 for the same call of BRTF. Here it has 0.50 and 0.00, and `make "
+        "video`, run again beside this, has 0.50 and 0.00 too: what made the difference is not known.",
     ],
     "claus": [
         "Told the rank, all agree to the third digit but two: CP-ARD drops a component (its noise level is assumed), "
