@@ -46,12 +46,12 @@ READINGS: dict[str, list[str]] = {
         "With the published methods’ bound on the rank, 20, BRTF is not the best and not near it: it settles at rank "
         "13 and calls 17 % of the entries outliers; the same model without outliers (BCPF) comes to 33. At 60 % hidden "
         "the same call finds rank 20, 4 % outliers and a smaller error: here the search ends in the worse of two "
-        "solutions. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the largest "
-        "rank of their list, 40, and come next; a longer list might bring them nearer.",
+        "solutions. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the "
+        "largest rank of their list, 40, and come next; a longer list might bring them nearer.",
     ],
     "Birmingham 0.6": [
-        "With `max_rank=100` BRTF is best by RMSE (22.26), with Huber CP next (23.64, at the largest rank of its list); "
-        "by MAPE BTMF as published (0.0616) and CPNLS (0.0648) are better than BRTF (0.0651). With the published "
+        "With `max_rank=100` BRTF is best by RMSE (22.26), with Huber CP next (23.64, at the largest rank of its "
+        "list); by MAPE BTMF as published (0.0616) and CPNLS (0.0648) are better than BRTF (0.0651). With the published "
         "methods’ bound on the rank, 20, BRTF comes after all published ones and after its own variant without "
         "outliers. CPNLS has a smaller RMSE at rank 20, but held-out entries, by their median, choose rank 40, where a "
         "few entries are far off.",
@@ -63,7 +63,7 @@ READINGS: dict[str, list[str]] = {
         "HORPCA with a weight so large that nothing is an outlier is HaLRTC, and comes to its published error.",
     ],
     "Hangzhou 0.6": [
-        "BRTF is best by both measures, with the root and, of all others, with the published methods’ bound on the rank "
-        "(30) and without it. Several least squares methods have not been measured on these data.",
+        "BRTF is best by both measures, with the root; without it, and with the published methods’ bound on the rank "
+        "(30), it comes next. CPWOPT, CPNLS and Huber CP have not been measured on these data.",
     ],
 }
