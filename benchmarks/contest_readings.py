@@ -51,8 +51,8 @@ READINGS: dict[str, list[str]] = {
     ],
     "Birmingham 0.6": [
         "With `max_rank=100` BRTF is best by RMSE (22.26), with Huber CP next (23.64, at the largest rank of its "
-        "list); by MAPE BTMF as published (0.0616) and CPNLS (0.0648) are better than BRTF (0.0651). With the published "
-        "methods’ bound on the rank, 20, BRTF comes after all published ones and after its own variant without "
+        "list); by MAPE BTMF as published (0.0616) and CPNLS (0.0648) are better than BRTF (0.0651). With the "
+        "published methods’ bound on the rank, 20, BRTF comes after all of them and after its own variant without "
         "outliers. CPNLS has a smaller RMSE at rank 20, but held-out entries, by their median, choose rank 40, where a "
         "few entries are far off.",
     ],
