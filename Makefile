@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle bench reproduction scale real video clean
+.PHONY: demo test test-slow lint docs pictures oracle bench reproduction scale real video comparison clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -49,6 +49,10 @@ real: .venv/installed
 # Foreground of surveillance clips against ground truth, likewise.
 video: .venv/installed
 	$(BIN)/python benchmarks/video.py
+
+# All methods on real data, likewise (hours; stop it whenever you like, it goes on where it was).
+comparison: .venv/installed
+	$(BIN)/python benchmarks/comparison.py
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks docs examples

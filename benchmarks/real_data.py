@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pictures import draw_rows
 from scipy.io import loadmat
+from scipy.optimize import linear_sum_assignment
 
 from brtf import BRTF
 from brtf.metrics import best_f_measure, f_measure, psnr, rrse
@@ -55,14 +56,19 @@ def held_out(model: BRTF, truth: Array, hidden: NDArray[np.bool_]) -> str:
     return f"coverage {covered:.3f}, log density {model.score(np.where(hidden, truth, np.nan)):.2f}"
 
 
-def traffic(data: Path, name: str, missing: float, **options: Any) -> str:
-    """Imputation of randomly hidden entries; zeros were missing from the start."""
+def hide(data: Path, name: str, missing: float) -> tuple[Array, NDArray[np.bool_]]:
+    """A traffic tensor, zero where it was missing from the start, and which entries are shown."""
     truth = loadmat(data / "traffic" / f"{name}_tensor.mat")["tensor"].astype(float)
     if name == "Birmingham":
         uniform = np.random.RandomState(1000).rand(*truth.shape)  # the mask of the published figures
     else:
         uniform = loadmat(data / "traffic" / f"{name}_random_tensor.mat")["random_tensor"]
-    seen = truth * np.round(uniform + 0.5 - missing) != 0
+    return truth, truth * np.round(uniform + 0.5 - missing) != 0
+
+
+def traffic(data: Path, name: str, missing: float, **options: Any) -> str:
+    """Imputation of randomly hidden entries."""
+    truth, seen = hide(data, name, missing)
     hidden = (truth != 0) & ~seen
     model, seconds = fit(np.where(seen, truth, np.nan), **options)
     if PICTURES is not None and name == "Birmingham" and missing == 0.4:
@@ -187,9 +193,17 @@ def claus(data: Path, **options: Any) -> str:
     """Scores of three fluorophores against their known concentrations."""
     content = loadmat(data / "chemometrics" / "claus.mat")
     model, seconds = fit(content["X"].astype(float), **options)
-    scores, known = model.factors_[0], content["y"].astype(float)
-    found = [max(abs(np.corrcoef(s, concentration)[0, 1]) for s in scores.T) for concentration in known.T]
+    found = score_correlations(model.factors_[0], content["y"].astype(float))
     return f"correlations {', '.join(f'{value:.4f}' for value in found)}, rank {model.rank_}, {seconds:.1f} s"
+
+
+def score_correlations(scores: Array, known: Array) -> list[float]:
+    """For every known concentration how well the score that fits it best agrees, each score taken once."""
+    agreement = np.abs(np.corrcoef(scores.T, known.T)[: scores.shape[1], scores.shape[1] :])
+    found = [0.0] * known.shape[1]  # a concentration for which no score is left
+    for score, concentration in zip(*linear_sum_assignment(agreement, maximize=True), strict=True):
+        found[concentration] = float(agreement[score, concentration])
+    return found
 
 
 def sugar(data: Path, **options: Any) -> str:

@@ -19,6 +19,7 @@ import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from brtf.video import Clip, read_clip
 
 Array = NDArray[Any]
 HALL_FRAMES = (25, 60, 90)
+GONE = 86
+"""Frame of Hall from which the floor where she stood is free."""
 PICTURES: Path | None = None
 """Where pictures are drawn; None: nowhere."""
 SMALLEST_SPREAD = 1.0
@@ -110,31 +113,62 @@ def highway_frames(data: Path, *, gray: bool) -> tuple[Clip, Array]:
     return clip, labels
 
 
-def hall(data: Path, **options: Any) -> str:
-    """Where she stood: is the floor in the background, is she in the foreground, is there a ghost after she left?
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """Where the woman of Hall stands, half size: what is known of it without a truth.
 
-    By how much of the time she covered a pixel: no pixel knows what is behind something that it sees nearly always.
+    Attributes
+    ----------
+    clip : Clip
+    place : the part of a frame that holds her
+    floor : levels there when she has gone, (height, width)
+    covered : where a frame shows something else than the floor, (height, width, frames)
+    hers : pixels that she covers for most of the time in which she stands, (height, width)
     """
+
+    clip: Clip
+    place: tuple[slice, slice]
+    floor: Array
+    covered: Array
+    hers: Array
+
+    def by_share(self) -> Iterator[tuple[str, Array]]:
+        """Her pixels by how much of the time they are covered: none knows what is behind what it sees nearly always."""
+        share = self.covered.mean(axis=2)
+        for low, high in ((0.0, 0.5), (0.5, 0.6), (0.6, 1.0)):
+            yield f"{low:.0%}–{high:.0%}", self.hers & (share > low) & (share <= high)
+
+    def floor_found(self, background: Array) -> dict[str, float]:
+        """In which share of her pixels the background (pixels, frames) of a frame in which she stands is the floor."""
+        levels = background.reshape(self.clip.height, self.clip.width, -1)[self.place][:, :, HALL_FRAMES[0]]
+        return {name: float(np.mean(np.abs(levels - self.floor)[few] < 20)) for name, few in self.by_share()}
+
+
+def standing(data: Path) -> Standing:
+    """The clip, and the floor where she stood, known from the last frames."""
     frames = np.moveaxis(loadmat(str(data / "i2r_video" / "Hall.mat"))["x"], 2, 0)
     clip = read_clip(frames, scale=0.5)
     place = np.s_[13:32, 44:52]
     seen = frames_of(clip)[place]
-    floor = np.median(seen[:, :, 86:], axis=2)
+    floor = np.median(seen[:, :, GONE:], axis=2)
     covered = np.abs(seen - floor[:, :, None]) > 25
-    hers = (covered[:, :, :50].mean(axis=2) > 0.5) & (seen[:, :, 86:].std(axis=2) < 8)
-    share = covered.mean(axis=2)
-    model, seconds = fit(clip, **options)
-    background = model.low_rank().reshape(clip.height, clip.width, -1)[place]
-    found = foreground_probability(model, clip)[place] > 0.5
+    hers = (covered[:, :, :50].mean(axis=2) > 0.5) & (seen[:, :, GONE:].std(axis=2) < 8)
+    return Standing(clip, place, floor, covered, hers)
+
+
+def hall(data: Path, **options: Any) -> str:
+    """Where she stood: is the floor in the background, is she in the foreground, is there a ghost after she left?"""
+    scene = standing(data)
+    model, seconds = fit(scene.clip, **options)
+    right = scene.floor_found(model.low_rank())
+    found = foreground_probability(model, scene.clip)[scene.place] > 0.5
     answers = []
-    for low, high in ((0.0, 0.5), (0.5, 0.6), (0.6, 1.0)):
-        few = hers & (share > low) & (share <= high)
-        right = np.mean(np.abs(background[few][:, 25] - floor[few]) < 20)
-        hit = np.mean(found[few][:, :50][covered[few][:, :50]])
-        answers.append(f"covered {low:.0%}–{high:.0%} ({few.sum()} pixels): floor {right:.2f}, found {hit:.2f}")
-    ghost = found[hers][:, 86:].mean()
+    for name, few in scene.by_share():
+        hit = np.mean(found[few][:, :50][scene.covered[few][:, :50]])
+        answers.append(f"covered {name} ({few.sum()} pixels): floor {right[name]:.2f}, found {hit:.2f}")
+    ghost = found[scene.hers][:, GONE:].mean()
     if PICTURES is not None and options["max_rank"] == 1:
-        draw_hall(model, clip, PICTURES / "real-hall.png")
+        draw_hall(model, scene.clip, PICTURES / "real-hall.png")
     return f"{'; '.join(answers)}; ghost {ghost:.2f}; rank {model.rank_}, {seconds:.0f} s"
 
 

@@ -247,6 +247,20 @@ class TestPage:
         table = page.page(cases, rows, quick=True).sections[0].tables[0]
         assert {cell.text for row in table.rows for cell in row} >= {"0.0892", "28.05", "4528", "[9, 29, 4, 9]"}
 
+    def test_claims_nothing_of_a_clip_whose_truth_is_not_known(self, tmp_path):
+        path = tmp_path / "clip.avi"
+        path.write_bytes(b"clip")
+        rows = runs.Rows(tmp_path / "rows")
+        cases = page.plan(["video"], quick=True, seed=0, inputs={"clip": str(path)})
+        for case in cases:
+            measured = made_up(case)
+            kept = {name: value for name, value in measured.numbers.items() if name in ("seconds", "rank")}
+            rows.write(case, measured if case.settings["method"] == "data" else replace(measured, numbers=kept), 1.0)
+        (section,) = page.page(cases, rows, quick=True).sections  # none on who is the best
+        assert all(table.header == ("", "rank", "seconds") for table in section.tables)
+        assert not section.verdicts
+        assert "F is" not in " ".join(section.about)
+
     def test_lists_where_ours_is_not_the_best_and_nothing_else(self, tmp_path):
         cases, rows = fill(tmp_path)
 
@@ -348,6 +362,14 @@ class TestMeasures:
         assert found.numbers["background_error"] < 0.1
         assert found.numbers["f_told"] > 0.5
         assert set(found.pictures) == {f"{part}-{k}" for part in ("background", "foreground") for k in range(2)}
+
+    def test_hosvd_is_not_asked_for_more_than_few_faces_have(self, tmp_path):
+        path = tmp_path / "faces.npy"
+        np.save(path, np.random.default_rng(0).integers(0, 256, (256, 2, 2, 3)))  # 12 images: no rank above 12
+        (case,) = (one for one in faces.plan(True, 0, {"faces": str(path)}) if one.settings["method"] == "hosvd")
+        outcome, _ = runs.attempt(case, {"faces": str(path)})
+        assert isinstance(outcome, runs.Measured), outcome
+        assert max(outcome.numbers["told"]["rank"]) <= 12
 
     def test_faces_of_the_wrong_shape_are_refused(self, tmp_path):
         path = tmp_path / "faces.npy"

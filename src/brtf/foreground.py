@@ -29,10 +29,10 @@ NEUTRAL = 128.0
 CERTAIN = 1e-9
 """Probabilities closer than this to 0 or 1 are taken for it: beyond, only rounding tells them apart."""
 START_ERRORS = 0.05
-"""Where the shares of deceptive pixels start; the result does not depend on it."""
-LARGEST_CHANGE = 1e-5
-"""Share of pixels that may still change when a mask counts as settled."""
+"""Share of deceptive pixels, of both kinds, in the first round: with none, no pixel would be overruled."""
 MAX_ROUNDS = 20
+N_SHARES = 10
+"""Steps to the shares of deceptive pixels of a mask; they are nearly there after the first."""
 CAPACITY = 1000
 """Units per nat of the integers that a flow is made of."""
 
@@ -86,9 +86,15 @@ def smooth_mask(probability: Array) -> Mask:
         u = h + ln ((1−ε₁) r + ε₁) − ln (1−ε₀ + ε₀ r)
 
     The most probable o given the numbers is a minimum cut, found exactly by a maximum flow; h and β maximise the
-    pseudo-likelihood of o; ε₀ and ε₁ are the expected shares of deceptive pixels. The three alternate until the mask
-    settles. Missing pixels take after the nearest observed one, and two observed pixels are neighbours where their
-    regions touch: the four around a pixel, if all are observed.
+    pseudo-likelihood of o; ε₀ and ε₁ are the expected shares of deceptive pixels. The three alternate, from the mask of
+    single pixels, as long as mask and numbers explain the clip better together,
+
+        J = Σ_i ln p(o_i | its neighbours) + Σ_{o_i=1} ln ((1−ε₁) r_i + ε₁) + Σ_{o_i=0} ln (1−ε₀ + ε₀ r_i)
+
+    A mask is smoother than what it is the best guess of, and numbers learnt from it ask for a smoother one still:
+    without J small objects would be called deceptive one after the other until none is left. Missing pixels take after
+    the nearest observed one, and two observed pixels are neighbours where their regions touch: the four around a pixel,
+    if all are observed.
 
     Parameters
     ----------
@@ -106,24 +112,30 @@ def smooth_mask(probability: Array) -> Mask:
     ratio = np.exp(logit(bounded) - logit(float(np.mean(bounded[seen]))))
     mask = probability > 0.5
     false = overlooked = START_ERRORS
+    kept, best = mask, -np.inf
     for _ in range(MAX_ROUNDS):
-        before = mask
         if np.count_nonzero(mask) in (0, np.count_nonzero(seen)):  # nothing to tell apart
             break
-        field, coupling = _neighbour_law(mask, seen)
+        field, coupling, agreement = _neighbour_law(mask, seen)
+        inside, outside = _deceptive(1 / ratio[mask]), _deceptive(ratio[seen & ~mask])
+        explained = agreement + np.log(ratio[mask]).sum() + inside[1] + outside[1]
+        if explained <= best:
+            break
+        if np.isfinite(best):  # in the first round the mask is that of single pixels, which deceives nobody
+            overlooked, false = inside[0], outside[0]
+        kept, best = mask, explained
         odds = field + np.log((1 - overlooked) * ratio + overlooked) - np.log(1 - false + false * ratio)
         mask = np.stack([_most_probable(frame, coupling) for frame in np.moveaxis(odds, 2, 0)], axis=2)
-        inside, outside = ratio[mask], ratio[seen & ~mask]
-        overlooked = _mean(overlooked / (overlooked + (1 - overlooked) * inside))
-        false = _mean(false * outside / (1 - false + false * outside))
-        if np.count_nonzero(mask != before) <= LARGEST_CHANGE * np.count_nonzero(seen):
-            break
-    return np.stack([_spread(mask[:, :, frame], seen[:, :, frame]) for frame in range(mask.shape[2])], axis=2)
+    return np.stack([_spread(kept[:, :, frame], seen[:, :, frame]) for frame in range(kept.shape[2])], axis=2)
 
 
-def _mean(shares: Array) -> float:
-    """The mean share, not quite 0: what was never seen may yet happen."""
-    return float((shares.sum() + CERTAIN) / (shares.size + 1))
+def _deceptive(against: Array) -> tuple[float, float]:
+    """The likeliest share ε of deceptive pixels, given the evidence a against each, and Σ ln (1 − ε + ε a)."""
+    share = START_ERRORS
+    for _ in range(N_SHARES):
+        expected = share * against / (1 - share + share * against)
+        share = float((expected.sum() + CERTAIN) / (expected.size + 1))  # what was never seen may yet happen
+    return share, float(np.log1p(share * (against - 1)).sum())
 
 
 def _regions(seen: Mask) -> NDArray[np.intp]:
@@ -153,8 +165,11 @@ def _spread(mask: Mask, seen: Mask) -> Mask:
     return mask[seen][_regions(seen)] if seen.any() else mask
 
 
-def _neighbour_law(mask: Mask, seen: Mask) -> tuple[float, float]:
-    """(h, β) of the largest pseudo-likelihood: logit P(o_i | neighbours) = h + β (neighbours in − neighbours out)."""
+def _neighbour_law(mask: Mask, seen: Mask) -> tuple[float, float, float]:
+    """h, β and the log of the pseudo-likelihood that they maximise.
+
+    logit P(o_i | neighbours) = h + β (neighbours in − neighbours out).
+    """
     balances = []
     for frame in np.flatnonzero(seen.any(axis=(0, 1))):
         one, other = _pairs(seen[:, :, frame])
@@ -174,7 +189,7 @@ def _neighbour_law(mask: Mask, seen: Mask) -> tuple[float, float]:
         return float(n_all @ np.logaddexp(0.0, log_odds) - n_in @ log_odds), np.array([excess.sum(), excess @ levels])
 
     found = minimize(loss, np.array([0.0, 1.0]), jac=True, method="L-BFGS-B", bounds=[(None, None), (0.0, None)])
-    return float(found.x[0]), float(found.x[1])
+    return float(found.x[0]), float(found.x[1]), -float(found.fun)
 
 
 def _most_probable(odds: Array, coupling: float) -> Mask:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ MAX_RANK_DRAWN = {True: 60, False: 100}
 """The same for generated ones, which are simpler: about thirty components are found."""
 SIZES = {True: (16, 8, 6), False: (32, 8, 8)}
 """Side of an image, persons and lights of the generated faces, quick and full; there are five poses."""
-METHODS = ("brtf", "brtf-replacement", "brtf-paper", "horpca", "cp-als", "tucker-ard", "hosvd")
+METHODS = ("brtf", "brtf-replacement", "brtf-paper", "horpca", "cp-als", "cp-ard", "tucker-ard", "hosvd")
 GRIDS = {
     "horpca": (0.5, 1.0, 2.0, 4.0),
     "cp-als": (10, 25, 50, 100, 200),
@@ -62,13 +63,13 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         return Measured(numbers, {"clean": _mosaic(clean), "noisy": _mosaic(noisy)})
     method = settings["method"]
     params: dict[str, Any] = {"max_sweeps": 100} if method == "cp-als" else {}
-    if method.startswith("brtf"):
+    if method.startswith("brtf") or method == "cp-ard":
         params = {"max_rank": settings["max_rank"]}
     if method == "brtf-replacement":
         method, params = "brtf", params | {"outlier_kind": "replacement"}
     grid: Sequence[Any] = settings["grid"]
     if method == "hosvd":
-        grid = [tuple(max(2, round(share * length)) for length in clean.shape) for share in grid]
+        grid = [_multilinear_rank(share, clean.shape) for share in grid]
     started = time.perf_counter()
     tried = trials(method, noisy / 255.0, CONTENDERS[method].tuned, grid, seed=settings["seed"], **params)
     total = time.perf_counter() - started
@@ -78,6 +79,11 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         {"told": _numbers(told, clean), "honest": _numbers(tried[honest(tried)], clean), "total_seconds": total},
         {"told": _mosaic(255.0 * told.found.low_rank)},
     )
+
+
+def _multilinear_rank(share: float, shape: Sequence[int]) -> tuple[int, ...]:
+    """This share of every mode's length, at least two, and no more than the unfolding along the mode can have."""
+    return tuple(min(max(2, round(share * length)), length, math.prod(shape) // length) for length in shape)
 
 
 def corrupt(clean: Array, seed: int) -> Array:

@@ -48,7 +48,7 @@ def page(cases: Iterable[Case], rows: Rows, *, quick: bool) -> Document:
         "Zhang, Cichocki & Amari), measured by this program and set beside what the paper prints. BRTF appears "
         "twice: with calibrated inference, the default, and with the paper’s own.",
         _notes(quick, absent, failed),
-        [*sections, _not_best(losses)],
+        [*sections, _not_best(losses)] if any(section.verdicts for section in sections) else sections,
     )
 
 

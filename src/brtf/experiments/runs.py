@@ -48,10 +48,13 @@ class Case:
     experiment : str
     settings : mapping
         Texts, numbers, and lists of them; ``method`` and ``seed`` among them.
+    module : str
+        Whose ``measure(settings, inputs)`` is called; empty: the experiment's own in this package.
     """
 
     experiment: str
     settings: Mapping[str, Any]
+    module: str = ""
 
     @property
     def name(self) -> str:
@@ -250,7 +253,8 @@ def attempt(case: Case, inputs: Inputs) -> tuple[Measured | str, float]:
     with warnings.catch_warnings(), workers(None):
         warnings.simplefilter("ignore")  # what did not converge shows in the numbers
         try:
-            outcome = import_module(f"brtf.experiments.{case.experiment}").measure(case.settings, inputs)
+            module = import_module(case.module or f"brtf.experiments.{case.experiment}")
+            outcome = module.measure(case.settings, inputs)
         except Exception as error:  # whatever a method stumbles over is what the row then says
             outcome = f"{type(error).__name__}: {error}"
     return outcome, time.perf_counter() - started

@@ -93,9 +93,10 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
     if settings["method"] == "data":
         return _describe(clip, truth)
     if settings["method"] in OURS:
-        found = _ours(clip, **OURS[settings["method"]])
+        found = part_by_ours(clip, **OURS[settings["method"]])
     else:
-        found = _baseline(clip, settings["method"], settings["seed"])
+        parameter, grid, told = BASELINES[settings["method"]]
+        found = part_by_baseline(clip, settings["method"], parameter, grid, seed=settings["seed"], **told)
     numbers: dict[str, Any] = {"seconds": found.seconds, "rank": found.rank}
     if truth is not None:
         alive = ~truth.dead
@@ -109,9 +110,7 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
         if settings["method"] in OURS:
             probability = np.where(seen, found.score, np.nan).reshape(clip.height, clip.width, -1)
             whole = smooth_mask(probability).reshape(seen.shape)
-            numbers["f_objects"] = f_measure(
-                whole, truth.foreground_mask, ignore=truth.dead[:, None] & np.ones_like(seen)
-            )
+            numbers["f_objects"] = f_measure(whole, truth.foreground_mask, ignore=ignore)
     return Measured(numbers, _pictures(clip, found.background, found.foreground))
 
 
@@ -125,10 +124,11 @@ def shown_frames(n_frames: int) -> list[int]:
     return [int(share * (n_frames - 1)) for share in SHOWN]
 
 
-def _ours(clip: Clip, **options: Any) -> Parted:
+def part_by_ours(clip: Clip, **options: Any) -> Parted:
     """The clip as one of ours parts it, the score being the probability of an outlier."""
     if "inference" not in options:
-        options |= {"max_rank": max(2, clip.n_channels), "outlier_modes": None if clip.tensor.ndim == 2 else (1,)}
+        shared = None if clip.tensor.ndim == 2 else (1,)
+        options = {"max_rank": max(2, clip.n_channels), "outlier_modes": shared} | options
     model = BRTF(random_state=0, **options).fit(clip.tensor)
     probability = np.nan_to_num(foreground_probability(model, clip).reshape(-1, clip.n_frames))
     size = _size(np.nan_to_num(model.outliers()))
@@ -136,9 +136,10 @@ def _ours(clip: Clip, **options: Any) -> Parted:
     return Parted(model.low_rank(), size, probability, probability > 0.5, model.rank_, seconds)
 
 
-def _baseline(clip: Clip, method: str, seed: int) -> Parted:
+def part_by_baseline(
+    clip: Clip, method: str, parameter: str | None = None, grid: Sequence[Any] = (), *, seed: int = 0, **told: Any
+) -> Parted:
     """The clip as another method parts it, the score being the size of an outlier; seconds are those of one fit."""
-    parameter, grid, told = BASELINES[method]
     if method == "decolor":
         told = told | {"frame_shape": (clip.height, clip.width)}
     levels = clip.tensor.astype(np.float64) if method == "horpca" else grey(clip.values.astype(np.float64))
@@ -198,6 +199,10 @@ MEASURES = {
     "f_told": "F, threshold by the truth",
     "f_objects": "F, whole objects",
 }
+SCORES = (
+    "F is that of the foreground over observed pixels: by the method’s own decision where it makes one, by the "
+    "threshold on |S| that is best in hindsight, and for ours of whole objects, as brtf video --clean finds them."
+)
 WORDS = {0.0: "all pixels observed", 0.9: "nine pixels in ten missing"}
 
 
@@ -223,18 +228,17 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         figures.append(
             Figure(f"video-{100 * missing:g}", _side_by_side(some, store), f"Background and foreground, {words}")
         )
-        tables.append(_table(some, words))
+        tables.append(_table(some, words, MEASURES if generated else {}))
     return Section(
         "video",
         TITLE,
         [
             clip,
-            "Matrix methods see grey levels, HORPCA and ours the colours. Ranks and weights of the others are chosen "
-            "by pixels that they were not shown. Ours is called as brtf video does it (a noise level per pixel, "
-            "outliers shared by the colours), and as in the paper from rank 10. F is that of the foreground over "
-            "observed pixels: by the method’s own decision where it makes one, by the threshold on |S| that is best "
-            "in hindsight, and for ours of whole objects over all pixels, as brtf video --clean finds them. "
-            "Missing pixels lose all colours.",
+            "Matrix methods see grey levels, HORPCA and ours the colours, if there are any. Ranks and weights of the "
+            "others are chosen by pixels that they were not shown. Ours is called as brtf video does it (a noise level "
+            "per pixel, outliers shared by the colours), and as in the paper from rank 10. Missing pixels lose all "
+            "colours.",
+            *([SCORES] if generated else []),
         ],
         _verdicts(rows) if generated else [],
         figures,
@@ -242,22 +246,24 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     )
 
 
-def _table(rows: Sequence[Row], words: str) -> Table:
-    """A line per method."""
+def _table(rows: Sequence[Row], words: str, measures: Mapping[str, str]) -> Table:
+    """A line per method, with these measures, rank and seconds."""
     shown = [row for row in rows if row.settings["method"] != "data"]
     body = []
     for row in shown:
         found = row.numbers or {}
-        cells = [Cell(number(found[name], 3)) if name in found else NONE for name in MEASURES]
+        cells = [Cell(number(found[name], 3)) if name in found else NONE for name in measures]
+        cells.append(Cell(rank_text(found["rank"])) if "rank" in found else NONE)
+        cells.append(Cell(number(found["seconds"], 2)) if "seconds" in found else NONE)
         if row.error:
             cells[0] = Cell("failed", row.error, "bad")
-        rank = Cell(rank_text(found["rank"])) if "rank" in found else NONE
-        seconds = Cell(number(found["seconds"], 2)) if "seconds" in found else NONE
-        body.append([Cell(LABELS[row.settings["method"]]), *cells, rank, seconds])
-    for column, name in enumerate(("background_error", "f_own", "f_told"), start=1):
+        body.append([Cell(LABELS[row.settings["method"]]), *cells])
+    for column, name in enumerate(measures, start=1):
+        if name == "f_objects":  # which only ours have
+            continue
         numbers = [(row.numbers or {}).get(name) for row in shown]
         mark_best(body, [True] * len(body), column, numbers, largest=name != "background_error")
-    return Table(("", *MEASURES.values(), "rank", "seconds"), body, words[0].upper() + words[1:])
+    return Table(("", *measures.values(), "rank", "seconds"), body, words[0].upper() + words[1:])
 
 
 def _side_by_side(rows: Sequence[Row], store: Rows) -> bytes:

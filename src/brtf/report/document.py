@@ -76,6 +76,7 @@ class Section:
     about : what was done, a paragraph each
     verdicts : how to read it, the most important first
     figures, tables : sequences, shown in this order
+    remarks : what is to be said of the tables, a paragraph each
     """
 
     name: str
@@ -84,6 +85,7 @@ class Section:
     verdicts: Sequence[Verdict] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
+    remarks: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ def markdown(document: Document, pictures: Path, prefix: str) -> str:
             lines = [table.header, ["---"] * len(table.header), *(map(_markdown_cell, row) for row in table.rows)]
             parts += [f"**{table.caption}**"] * bool(table.caption)
             parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts += section.remarks
     return "\n\n".join(parts) + "\n"
 
 
