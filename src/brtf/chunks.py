@@ -192,7 +192,7 @@ class ChunkedObservations(Observations):
             part = compact(as_observations(read(), self.values.dtype, self.layout, self.shape))
             self._check(chunk, part)
             HELD.put(chunk.key, part)
-        for block in part.blocks():
+        for block in part.block_list:
             rows, coords = block.rows, block.coords
             if coords is None:
                 rows = slice(rows.start + chunk.rows.start, rows.stop + chunk.rows.start)
