@@ -128,13 +128,13 @@ class RowGaussians:
     def outer_packed(self) -> Array:
         """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
-        return self.mean[:, rows] * self.mean[:, cols]
+        return self.mean.take(rows, axis=1) * self.mean.take(cols, axis=1)  # which, unlike [:, rows], keeps rows together
 
     @cached_property
     def cov_packed(self) -> Array:
         """cov_i as packed upper halves, (I or 1, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
-        return self.cov[:, rows, cols]
+        return self.cov.reshape(len(self.cov), -1).take(rows * self.rank + cols, axis=1)
 
     @property
     def gram(self) -> Array:
