@@ -128,7 +128,9 @@ class RowGaussians:
     def outer_packed(self) -> Array:
         """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
-        return self.mean.take(rows, axis=1) * self.mean.take(cols, axis=1)  # which, unlike [:, rows], keeps rows together
+        return self.mean.take(rows, axis=1) * self.mean.take(
+            cols, axis=1
+        )  # which, unlike [:, rows], keeps rows together
 
     @cached_property
     def cov_packed(self) -> Array:

@@ -11,7 +11,9 @@ the entry's weight w in the factors' regression: weighting by w is an ascent of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -188,7 +190,8 @@ class StudentSlab(SlabModel):
         log_weight = np.log(step) + self.shape * log_x - x - gammaln(self.shape)
         return log_x, kappa, log_weight + 0.5 * np.log(kappa)
 
-    def _table(self, largest_log_rho: float) -> PPoly:
+    @lru_cache(maxsize=8)  # noqa: B019 (keeps a few small models)
+    def _table(self, largest_log_rho: int) -> PPoly:
         """Cubics of (ln J, ln E[κ]) over ln ρ, up to the largest asked for."""
         log_rho = np.arange(SMALLEST_LOG_RHO, largest_log_rho + 2 * LOG_RHO_STEP, LOG_RHO_STEP)
         rho = np.exp(log_rho)
@@ -204,7 +207,7 @@ class StudentSlab(SlabModel):
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         log_rho = np.log(np.maximum(rho, np.exp(SMALLEST_LOG_RHO)))
-        interpolated = self._table(float(log_rho.max(initial=SMALLEST_LOG_RHO)))(log_rho)
+        interpolated = self._table(math.ceil(log_rho.max(initial=SMALLEST_LOG_RHO)))(log_rho)
         return -0.5 * rho, 1.0, interpolated[..., 0], np.exp(interpolated[..., 1])
 
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:

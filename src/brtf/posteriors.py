@@ -22,6 +22,8 @@ from brtf.model import OutlierStructure, ReplacementLaw, SliceRates, State
 from brtf.observations import Block, Observations, block_positions, distinct_columns
 from brtf.tables import tabulate, tabulate_branches
 
+PIECE = 2**15
+"""Entries whose outliers are looked at together: a dozen numbers for each are at hand at a time."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped where their correlation is measured."""
 LAW_BINS = 256
@@ -162,8 +164,11 @@ def block_outliers(state: State, block: Block, values: Array, rho: Array) -> tup
     if not isinstance(model, SlabModel):
         return np.zeros(rho.size), np.zeros(rho.size)
     if structure is None:
-        local = model.posterior(rho)
-        return local.outlier_probability, 1.0 - local.slab_shrinkage
+        probability, share = np.empty(rho.size), np.empty(rho.size)
+        for piece in (slice(start, start + PIECE) for start in range(0, rho.size, PIECE)):
+            local = model.posterior(rho[piece])
+            probability[piece], share[piece] = local.outlier_probability, 1.0 - local.slab_shrinkage
+        return probability, share
     _, _, outlier = _structured(state, model, structure, block, values, rho)
     share = 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
     return outlier, share
