@@ -35,6 +35,7 @@ ALLOWED_FAILURES = 3
 ALLOCATING = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), 2**25),
+    "MALLOC_ARENA_MAX": 1,
 }
 """Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
 of the size of a block is fetched from the system anew: sweeps take twice as long."""
