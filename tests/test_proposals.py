@@ -10,7 +10,16 @@ from brtf.inference import sweep_order
 from brtf.kernels.reference import khatri_rao
 from brtf.observations import observe
 from brtf.passes import whole
-from brtf.proposals import add_components, birth, condense, death, empty_state, robust_rows
+from brtf.proposals import (
+    FEW_COMPONENTS,
+    add_components,
+    birth,
+    condense,
+    death,
+    empty_state,
+    expendable_components,
+    robust_rows,
+)
 from brtf.restarts import START_MODEL
 from brtf.starts import densest_along
 from brtf.updates import variance_field
@@ -142,3 +151,15 @@ def test_what_is_steady_where_little_or_nothing_is_seen():
     assert found[1, 2] in (pytest.approx(1.0), pytest.approx(3.0))
     assert np.count_nonzero(found) == 2
     assert densest_along(observations, 0).shape == (3, 9)
+
+
+def test_a_component_of_outliers_on_a_fibre_is_expendable_among_many():
+    """However large the outliers are that it describes: as outliers they cost little."""
+    data = synthetic((14, 13, 12), FEW_COMPONENTS + 1, noise=1e-4, seed=1)
+    observed = data.observed.copy()
+    observed[3, 5, [2, 7, 8]] += [60.0, -80.0, 70.0]
+    fibre = [np.zeros((length, 1)) for length in observed.shape]
+    fibre[0][3], fibre[1][5], fibre[2][[2, 7, 8], 0] = 1.0, 1.0, [60.0, -80.0, 70.0]
+    problem = problem_of(observed)
+    columns = [np.hstack([factor, own]) for factor, own in zip(data.factors, fibre, strict=True)]
+    assert expendable_components(problem, point_with(problem, columns))[0] == FEW_COMPONENTS + 1

@@ -394,10 +394,12 @@ def _likeness(state: State) -> Array:
 def _loss_without(problem: Problem, point: Point, component: int) -> float:
     """Nats that are lost when a component is taken away and nothing else changes.
 
-    Among many components, where looking is expensive, the loss of Gaussian noise ½ τ̄ w̄ M · amp² stands for it.
+    Among many components, where looking is expensive, the loss of Gaussian noise ½ τ̄ w̄ M · amp² stands for it; but not
+    where a component describes a fibre of outliers, which cost much less as such.
     """
     state = point.state
-    if state.rank <= FEW_COMPONENTS:
+    columns = [rows.mean[:, [component]] for rows in state.factors]
+    if state.rank <= FEW_COMPONENTS or _lives_on_a_fibre(columns):
         return point.bound - evaluate(problem, remove_components(state, np.array([component]))).bound
     amplitude = float(component_amplitudes(state)[component])
     return 0.5 * float(state.tau.mean) * point.mean_weight * problem.observations.n_observed * amplitude**2

@@ -51,7 +51,7 @@ class Search(Trials):
         self.replaced = settings.outlier_kind == "replacement"
         self.rng = rng
         self.starts = cache(starts)
-        if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK) and self._is_complete:
+        if self._is_complete and not self._affords(min(self.max_rank, START_COMPONENTS)):
             self.problem = replace(problem, collapsed=False)
         self._next(
             partial(self.start, 0),
