@@ -56,6 +56,9 @@ CONDENSING_ROUNDS = 400
 """Rounds of alternating least squares in condensing: components of cosine .9 in all modes need some 300."""
 CONDENSING_GAIN = 0.1
 """Nats a round below which condensing has ended."""
+FEW_ENTRIES = 20.0
+"""Effective number of entries, the product of the modes' effective rows, below which a component may describe outliers
+that happen to lie in one place."""
 SINGLE_ROW = 1.2
 """Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
 LIKE = 0.25
@@ -229,8 +232,13 @@ def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Gene
 
 def _lives_on_a_fibre(columns: list[Array]) -> bool:
     """Whether a component has but one row in two modes: then it describes a fibre of outliers and nothing shared."""
-    effective = [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns if len(c) > 1]
+    effective = [n_rows for n_rows, column in zip(_effective_rows(columns), columns, strict=True) if len(column) > 1]
     return sum(n_rows < SINGLE_ROW for n_rows in effective) >= 2
+
+
+def _effective_rows(columns: list[Array]) -> list[float]:
+    """(Σa²)²/Σa⁴ of a component in every mode."""
+    return [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns]
 
 
 def best_rank_one(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> tuple[list[Array], float]:
@@ -395,11 +403,11 @@ def _loss_without(problem: Problem, point: Point, component: int) -> float:
     """Nats that are lost when a component is taken away and nothing else changes.
 
     Among many components, where looking is expensive, the loss of Gaussian noise ½ τ̄ w̄ M · amp² stands for it; but not
-    where a component describes a fibre of outliers, which cost much less as such.
+    where a component describes few entries: these may be outliers, which cost much less as such.
     """
     state = point.state
-    columns = [rows.mean[:, [component]] for rows in state.factors]
-    if state.rank <= FEW_COMPONENTS or _lives_on_a_fibre(columns):
+    columns = [rows.mean[:, component] for rows in state.factors]
+    if state.rank <= FEW_COMPONENTS or math.prod(_effective_rows(columns)) < FEW_ENTRIES:
         return point.bound - evaluate(problem, remove_components(state, np.array([component]))).bound
     amplitude = float(component_amplitudes(state)[component])
     return 0.5 * float(state.tau.mean) * point.mean_weight * problem.observations.n_observed * amplitude**2
