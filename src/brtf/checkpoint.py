@@ -85,7 +85,8 @@ class Checkpoint:
         """Refuse to go on with other data or settings than the run began with."""
         if self.origin.data != origin.data:
             told = [_described(data) for data in (self.origin.data, origin.data)]
-            difference = "the same but for its values" if told[0] == told[1] else told[1]
+            alike = "the same but for its values, or for being read in chunks"
+            difference = alike if told[0] == told[1] else told[1]
             raise ValueError(
                 f"{self.path} is a checkpoint of other data, of {told[0]}; Y is {difference}. "
                 "Go on with the data it was made from, or start anew without resume."
