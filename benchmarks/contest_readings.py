@@ -40,20 +40,20 @@ READINGS: dict[str, list[str]] = {
         "rank 2. The lists of values are short: HORPCA 1 and 2, CP-ALS 20 and 60, HOSVD 0.1, 0.2 and 0.4 of each mode.",
     ],
     "Birmingham 0.4": [
-        "With `max_rank=100` BRTF is best by RMSE, by 3 in 10; by MAPE it is second (0.0356) to BTMF as published "
+        "With `max_rank=100` BRTF is best by RMSE, by 3 in 10; by MAPE it is second (0.0358) to BTMF as published "
         "(0.0344), which knows that times follow each other. The bound of 100 is that of [real data](real-data.md), "
-        "and all of it is used.",
+        "and nearly all of it is used.",
         "With the published methods’ bound on the rank, 20, BRTF is not the best and not near it: it settles at rank "
-        "13 and calls 17 % of the entries outliers; the same model without outliers (BCPF) comes to 33. At 60 % hidden "
-        "the same call finds rank 20, 4 % outliers and a smaller error: here the search ends in the worse of two "
-        "solutions. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the "
+        "12 and an error of 51; the same model without outliers (BCPF) comes to 33. At 60 % hidden the same call finds "
+        "rank 20 and a smaller error: here the search ends in the worse of two solutions. What helps these data is "
+        "many components: Huber CP and CPNLS, honestly tuned, also take the "
         "largest rank of their list, 40, and come next; a longer list might bring them nearer.",
     ],
     "Birmingham 0.6": [
-        "With `max_rank=100` BRTF is best by RMSE (22.26), with Huber CP next (23.64, at the largest rank of its "
-        "list); by MAPE BTMF as published (0.0616) and CPNLS (0.0648) are better than BRTF (0.0651). With the "
-        "published methods’ bound on the rank, 20, BRTF comes after all of them and after its own variant without "
-        "outliers. CPNLS has a smaller RMSE at rank 20, but held-out entries, by their median, choose rank 40, where a "
+        "With `max_rank=100` BRTF is best by RMSE (18.63), with Huber CP next (23.64, at the largest rank of its "
+        "list), and by MAPE (0.0516), with BTMF as published next (0.0616). With the published methods’ bound on the "
+        "rank, 20, BRTF comes after all of them and after its own variant without outliers. CPNLS has a smaller RMSE "
+        "at rank 20, but held-out entries, by their median, choose rank 40, where a "
         "few entries are far off.",
     ],
     "Hangzhou 0.4": [
