@@ -21,8 +21,9 @@ LEARN_NOISE_EVERY = 3
 """Sweeps per step of the noise and outlier numbers, after the first few."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points settle sooner."""
-FREE_BEFORE_CONDENSING = 2
-"""Sweeps of a start after its noise is learnt, in which surplus components die or come to resemble one another."""
+FREE_BEFORE_CONDENSING, CONDENSED_SWEEPS = 2, 3
+"""Sweeps of a start after its noise is learnt, in which surplus components die or come to resemble one another; and
+those after which one component less must have raised the bound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +208,8 @@ class Trials:
         if state is None:
             return
         condensed = evaluate(self.problem, state)
-        for k in range(3):
-            if not self._may_sweep(k, 3):
+        for k in range(CONDENSED_SWEEPS):
+            if not self._may_sweep(k, CONDENSED_SWEEPS):
                 return
             condensed = sweep(self.problem, condensed)
             if condensed.bound > self.trial.bound:
