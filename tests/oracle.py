@@ -240,13 +240,12 @@ def contract_one(
 def look_up(table: EvidenceTable, rho: Sequence[float]) -> tuple[list[float], list[float]]:
     """ln f and −2 d ln f/dρ from the segment that holds ρ, found by going through all of them."""
     log_evidence, weight = [], []
-    below, *segments, (end, _, value, slope, *_) = table.rows.tolist()
+    *segments, (end, _, value, slope, *_) = table.rows.tolist()
     for one in rho:
         if one >= end:  # ln f ∝ ln ρ from there on
             log_evidence.append(value + slope * end * np.log(one / end))
             weight.append(-2.0 * slope * end / one)
             continue
-        lower, per_width, c0, c1, c2, c3 = below
         for row in segments:
             if row[0] <= one:
                 lower, per_width, c0, c1, c2, c3 = row
@@ -254,6 +253,15 @@ def look_up(table: EvidenceTable, rho: Sequence[float]) -> tuple[list[float], li
         log_evidence.append(c0 + c1 * t + c2 * t**2 + c3 * t**3)
         weight.append(-2.0 * (c1 + 2 * c2 * t + 3 * c3 * t**2) * per_width)
     return log_evidence, weight
+
+
+def counted_at(table: EvidenceTable, tau: float, deviation: Sequence[float]) -> list[float]:
+    """D at which entries are counted: the middle of their segment, if that is an even one."""
+    found = []
+    for one in deviation:
+        places = [k for k, row in enumerate(table.rows[:-1]) if row[0] <= tau * one]
+        found.append(float(table.middles[places[-1]]) / tau if places[-1] < table.n_even else one)
+    return found
 
 
 def count_deviations(deviation: Sequence[float], share: Sequence[float]) -> tuple[Array, Array]:

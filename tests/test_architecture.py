@@ -1,6 +1,8 @@
 """Imports follow the flow of the data, one way, and the package comes up without its heavy companions."""
 
 import ast
+import importlib
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +176,16 @@ def test_import_is_light():
     loaded = set(done.stdout.split())
     assert "brtf" in loaded
     assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("name", ["compiled", "coordinates", "jit", "masked"])
+def test_compiled_loops_contain_no_numbers_of_other_files(name):
+    """Compiled code is kept for as long as its own file is the same: it would not notice that another one changed."""
+    module = importlib.import_module(f"brtf.kernels.{name}")
+    assigned = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Assign)]
+    own = {part.id for node in assigned for part in ast.walk(node) if isinstance(part, ast.Name)}
+    loops = [one.py_func for one in vars(module).values() if hasattr(one, "py_func")]
+    assert loops
+    for function in loops:
+        numbers = {key for key in function.__code__.co_names if isinstance(vars(module).get(key), int | float | tuple)}
+        assert numbers <= own, f"{function.__name__} contains {numbers - own}"

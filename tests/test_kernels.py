@@ -284,7 +284,7 @@ def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
             deviations.append(residual**2)
             targets[i, j] = fitted + weight / model.largest_weight * residual
     mean = (targets @ right + offset) @ cov
-    wanted = oracle.count_deviations(np.array(deviations), np.ones(35))
+    wanted = oracle.count_deviations(oracle.counted_at(table, 3.0, deviations), np.ones(35))
     np.testing.assert_allclose(found.mean, mean, rtol=digits, atol=digits)
     np.testing.assert_allclose(sums - 1.0, targets.T @ mean, rtol=digits, atol=10 * digits)
     assert found.log_evidence == pytest.approx(evidence, rel=10 * digits)
@@ -292,7 +292,8 @@ def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
     assert found.largest == pytest.approx(max(deviations), rel=10 * digits)
     if dtype is np.float64:  # single precision may put an entry into the next bin
         np.testing.assert_array_equal(counts, wanted[0])
-    assert totals.sum() == pytest.approx(wanted[1].sum(), rel=10 * digits)
+    # An entry that single precision puts into the next segment moves by 1/128 of itself.
+    assert totals.sum() == pytest.approx(wanted[1].sum(), rel=10 * digits if dtype is np.float64 else 1e-2)
 
 
 @pytest.mark.parametrize(("n_rows", "n_columns"), [(2 * LEAST_TILE + 3, TILE // LEAST_TILE + 5), (300, 40), (1, 9)])

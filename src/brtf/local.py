@@ -27,7 +27,7 @@ WIDEST_SLAB = 1e30
 LOG_RHO_STEP = 0.15
 """Step of the table of ln J; cubics through values and slopes are then right to 2e-7."""
 SMALLEST_LOG_RHO = -14.0
-"""Below it ln J is constant to 4e-7."""
+"""Below it ln J is a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +206,11 @@ class StudentSlab(SlabModel):
         return _hermite(log_rho, values, slopes)
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
-        log_rho = np.log(np.maximum(rho, np.exp(SMALLEST_LOG_RHO)))
+        inside = np.maximum(rho, np.exp(SMALLEST_LOG_RHO))
+        log_rho = np.log(inside)
         interpolated = self._table(math.ceil(log_rho.max(initial=SMALLEST_LOG_RHO)))(log_rho)
-        return -0.5 * rho, 1.0, interpolated[..., 0], np.exp(interpolated[..., 1])
+        shrinkage = np.exp(interpolated[..., 1])
+        return -0.5 * rho, 1.0, interpolated[..., 0] + 0.5 * shrinkage * (inside - rho), shrinkage
 
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
         log_x, kappa, log_weight = self._nodes(float(rho.max(initial=0.0)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
     LOG2_BINS,
-    N_BINS,
     as_matrix,
     khatri_rao,
     left_variance,
@@ -27,7 +27,7 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
 )
 from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, LOG2_SEGMENTS_FEATURES, EvidenceTable
+from brtf.tables import FIRST_OCTAVE, EvidenceTable
 
 DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
@@ -41,6 +41,10 @@ TILE, LEAST_TILE = 2**15, 64
 """Entries that are fitted, completed and contracted together, and the fewest rows of them."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
+LARGEST_RHO = 1e38
+"""What is larger is infinite in single precision, and counted as this."""
+BINS = (52 - LOG2_BINS, (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS)
+"""Bits of D below those of its bin, and the bits of the first bin."""
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -113,9 +117,7 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights, each (m,)."""
     log_evidence, weight = np.empty(rho.size), np.empty(rho.size)
-    rho = rho.astype(np.float64, copy=False)
-    shift = 52 - table.log2_segments
-    _look_up(rho.view(np.int64), rho, table.rows, table.n_even, table.first, shift, log_evidence, weight)
+    _look_up(rho.astype(np.float64, copy=False), _uneven(table), log_evidence, weight)
     return log_evidence, weight
 
 
@@ -133,20 +135,9 @@ def local_posteriors(
     variance = nothing if variance is None else variance.astype(residual.dtype, copy=False)
     relative = nothing if relative is None else relative.astype(residual.dtype, copy=False)
     log_evidence, weight_sum, largest = _judge(
-        residual,
-        variance,
-        relative,
-        tau,
-        table.rows,
-        table.n_even,
-        table.first,
-        52 - table.log2_segments,
-        counts,
-        totals,
-        rho,
-        weight,
+        residual, variance, relative, tau, _layout(table, residual.dtype), (counts, totals), rho, weight
     )
-    return reference.LocalPosteriors(log_evidence, weight_sum, largest, rho, weight)
+    return reference.LocalPosteriors(log_evidence, weight_sum, largest / tau, rho, weight)
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
@@ -179,18 +170,14 @@ def solve_completed(
         kind(1.0 / scale),
         kind(1.0 / largest_weight),
         tau,
-        table.rows,
-        table.n_even,
-        table.first,
-        52 - table.log2_segments,
+        _layout(table, values.dtype),
         cov.astype(kind),
         offset.astype(kind),
-        counts,
-        totals,
+        (counts, totals),
         mean,
         sums,
     )
-    return reference.CompletedRows(log_evidence, weight_sum, largest, mean)
+    return reference.CompletedRows(log_evidence, weight_sum, largest / tau, mean)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
@@ -203,7 +190,7 @@ def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a share of each, to a histogram of D."""
     deviation = deviation.astype(np.float64, copy=False)
-    _count(deviation.view(np.int64), deviation, counts, totals, NO_SHARES if share is None else share)
+    _count(deviation.view(np.int64), deviation, BINS, (counts, totals), NO_SHARES if share is None else share)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
@@ -265,6 +252,19 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 
 # ---- entries -----------------------------------------------------------------------------------------------
 
+# What loops know of tables and bins is handed to them: compiled code is kept on disk for as long as this file is the
+# same, whatever numbers of other files say.
+
+
+def _layout(table: EvidenceTable, dtype: np.dtype[np.floating[Any]]) -> tuple[Any, ...]:
+    """Even segments for entries of the given type, all segments, and the bins of histograms."""
+    even = table.evenly(dtype)
+    return (even.cubics, even.bits), _uneven(table), BINS
+
+
+def _uneven(table: EvidenceTable) -> tuple[Any, ...]:
+    return table.rows, table.first, table.log2_segments, FIRST_OCTAVE
+
 
 @sum_loop
 def _cubic(row, rho):
@@ -275,97 +275,170 @@ def _cubic(row, rho):
 
 
 @sum_loop
-def _search(bits, rho, rows, first, shift):
-    """ln f and w where segments are not all alike; beyond their end ln f is a power of ρ."""
-    octave = (bits >> 52) - 1023 - FIRST_OCTAVE
-    if octave >= first.size:
-        end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
-        return rows[-1, 2] + fall * np.log(rho / end), -2.0 * fall / rho
-    place = 0 if octave < 0 else first[octave] + ((bits & ((1 << 52) - 1)) >> shift[octave])
-    return _cubic(rows[place], rho)
-
-
-@sum_loop
-def _look_up(bits, rho, rows, n_even, first, shift, log_evidence, weight):
-    """The leading bits of ρ are its place in the table."""
-    before = (1023 + FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES
+def _look_up(rho, uneven, log_evidence, weight):
+    """ln f and w, whatever the segments; beyond their end ln f is a power of ρ."""
+    rows, first, log2_segments, first_octave = uneven
     for m in range(rho.size):
-        place = (bits[m] >> (52 - LOG2_SEGMENTS_FEATURES)) - before
-        if 0 <= place < n_even:
-            log_evidence[m], weight[m] = _cubic(rows[place + 1], rho[m])
+        mantissa, exponent = math.frexp(rho[m] + 2.0**first_octave)
+        octave = exponent - 1 - first_octave
+        if octave < first.size and np.isfinite(rho[m]):
+            place = first[octave] + int((2.0 * mantissa - 1.0) * (1 << log2_segments[octave]))
+            log_evidence[m], weight[m] = _cubic(rows[place], rho[m])
         else:
-            log_evidence[m], weight[m] = _search(bits[m], rho[m], rows, first, shift)
+            end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
+            log_evidence[m] = rows[-1, 2] + fall * np.log(rho[m] / end)
+            weight[m] = -2.0 * fall / rho[m]
+
+
+@loop
+def _scratch(even):
+    """Room for what is known of a piece of entries, and the number of entries in every even segment, none so far."""
+    cubics, bits = even
+    return (
+        np.empty((3, PIECE), cubics.dtype),
+        np.empty((2, PIECE), bits.dtype),
+        np.empty((3, PIECE)),
+        np.empty(PIECE + 1, np.int64),
+        np.zeros(cubics.shape[0], np.int64),
+    )
 
 
 @sum_loop
-def _weigh(deviation, tau, rows, n_even, first, shift, counts, totals, log_evidence, weight):
-    """Σ ln f, Σ w and the largest ω̄ D of a piece, which is counted; ω̄ D becomes ρ, and the weights are kept."""
-    _count(deviation.view(np.int64), deviation, counts, totals, NO_SHARES)
-    total, weight_sum, largest = 0.0, 0.0, 0.0
-    for m in range(deviation.size):
-        largest = max(largest, deviation[m])
-        deviation[m] *= tau
-    _look_up(deviation.view(np.int64), deviation, rows, n_even, first, shift, log_evidence, weight)
-    for m in range(deviation.size):
-        total += log_evidence[m]
+def _weigh(rho, tau, table, histogram, scratch, weight):
+    """Σ ln f, Σ w and the largest ρ of a piece, whose weights are kept.
+
+    Entries of even segments are counted, and c₀ is left out of their ln f. Bits below those of the segment are the
+    fraction t of it, the exponent its width: both are found for all entries at once, and nothing is decided entry by
+    entry. Those beyond even segments are looked at once more.
+    """
+    (cubics, bits), uneven, bins = table
+    floats, integers, doubles, others, seen = scratch
+    n_below, from_segment, octave, both, n_segments, before = bits
+    n, beyond = rho.size, cubics.shape[0] - 1
+    shifted, fraction, gain = floats[0, :n], floats[1, :n], floats[2, :n]
+    lower_bits, width_bits, pattern = integers[0, :n], integers[1, :n], shifted.view(bits.dtype)
+    lower, per_width = lower_bits.view(rho.dtype), width_bits.view(rho.dtype)
+    shift, n_each = rho.dtype.type(2.0 ** uneven[3]), rho.dtype.type(n_segments)
+    for m in range(n):
+        shifted[m] = rho[m] + shift
+    for m in range(n):
+        lower_bits[m] = pattern[m] & from_segment
+        width_bits[m] = both - (pattern[m] & octave)
+    for m in range(n):
+        per_width[m] *= n_each
+        fraction[m] = (shifted[m] - lower[m]) * per_width[m]
+    plain = rho.view(bits.dtype)
+    largest = plain[0]  # numbers that are not negative are ordered as their bits are
+    for m in range(n):
+        largest = max(largest, plain[m])
+    two, three, n_before = rho.dtype.type(2.0), rho.dtype.type(3.0), seen[beyond]
+    for m in range(n):
+        place = min((pattern[m] >> n_below) - before, beyond)
+        c1, c2, c3, t = cubics[place, 0], cubics[place, 1], cubics[place, 2], fraction[m]
+        gain[m] = t * (c1 + t * (c2 + t * c3))
+        weight[m] = c1 + t * (two * c2 + three * t * c3)
+        seen[place] += 1
+    for m in range(n):
+        weight[m] *= -two * per_width[m]
+    total, n_others = 0.0, 0
+    if seen[beyond] > n_before:
+        for m in range(n):
+            others[n_others] = m
+            n_others += (pattern[m] >> n_below) - before >= beyond
+        total = _weigh_others(rho, tau, uneven, bins, histogram, doubles, others[:n_others], weight)
+    gain_sum, weight_sum = rho.dtype.type(0.0), rho.dtype.type(0.0)
+    for m in range(n):
+        gain_sum += gain[m]
         weight_sum += weight[m]
-    return total, weight_sum, largest
+    lower_bits[0] = largest
+    return total + gain_sum, np.float64(weight_sum), np.float64(lower[0])
 
 
 @sum_loop
-def _judge(residual, variance, relative, tau, rows, n_even, first, shift, counts, totals, rho, weight):
-    """Σ ln f, Σ w and the largest ω̄ D, in pieces that stay in the innermost cache."""
-    deviation, log_evidence, local = np.empty(PIECE), np.empty(PIECE), np.empty(PIECE)
+def _weigh_others(rho, tau, uneven, bins, histogram, doubles, others, weight):
+    """The same for entries that are not in even segments, one by one."""
+    own, log_evidence, found = doubles[0, : others.size], doubles[1, : others.size], doubles[2, : others.size]
+    for k in range(others.size):
+        own[k] = min(np.float64(rho[others[k]]), LARGEST_RHO)
+    _look_up(own, uneven, log_evidence, found)
+    total = 0.0
+    for k in range(others.size):
+        total += log_evidence[k]
+        weight[others[k]] = found[k]
+        own[k] /= tau
+    _count(own.view(np.int64), own, bins, histogram, NO_SHARES)
+    return total
+
+
+@sum_loop
+def _settle(seen, tau, uneven, bins, histogram):
+    """Σ c₀ of the entries in even segments, which are counted at the middle of each."""
+    rows = uneven[0]
+    deviation, share = np.empty(seen.size), np.empty(seen.size)
+    n_used, total = 0, 0.0
+    for place in range(seen.size - 1):
+        row = rows[place]
+        deviation[n_used] = (row[0] + 0.5 / row[1]) / tau
+        share[n_used] = seen[place]
+        total += seen[place] * row[2]
+        n_used += seen[place] > 0
+    own = deviation[:n_used]
+    _count(own.view(np.int64), own, bins, histogram, share[:n_used])
+    return total
+
+
+@sum_loop
+def _judge(residual, variance, relative, tau, table, histogram, rho, weight):
+    """Σ ln f, Σ w and the largest ρ, in pieces that stay in the innermost cache."""
+    even, uneven, bins = table
+    scratch = _scratch(even)
+    precision = rho.dtype.type(tau)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, residual.size, PIECE):
         n = min(PIECE, residual.size - start)
-        part, dev, found = residual[start : start + n], deviation[:n], local[:n]
+        part, own = residual[start : start + n], rho[start : start + n]
         if variance.size:
-            own = variance[start : start + n]
+            spread = variance[start : start + n]
             for m in range(n):
-                dev[m] = np.float64(part[m]) * np.float64(part[m]) + own[m]
+                own[m] = precision * (part[m] * part[m] + spread[m])
         else:
             for m in range(n):
-                dev[m] = np.float64(part[m]) * np.float64(part[m])
+                own[m] = precision * (part[m] * part[m])
         if relative.size:
-            own = relative[start : start + n]
+            factor = relative[start : start + n]
             for m in range(n):
-                dev[m] *= own[m]
-        sums = _weigh(dev, tau, rows, n_even, first, shift, counts, totals, log_evidence[:n], found)
+                own[m] *= factor[m]
+        sums = _weigh(own, tau, table, histogram, scratch, weight[start : start + n])
         total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
-        out, out_weight = rho[start : start + n], weight[start : start + n]
-        for m in range(n):
-            out[m] = dev[m]
-            out_weight[m] = found[m]
-    return total, weight_sum, largest
+    return total + _settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
 
 
 @sum_loop
-def _judge_and_complete(values, per_scale, per_weight, tau, rows, n_even, first, shift, counts, totals, low_rank):
+def _judge_and_complete(values, per_scale, per_weight, tau, table, histogram, scratch, low_rank):
     """The same for the low-rank part at complete data, which the data less their outliers replace."""
-    deviation, log_evidence, local = np.empty(PIECE), np.empty(PIECE), np.empty(PIECE)
-    residual = np.empty(PIECE, low_rank.dtype)
+    residual, rho, weight = np.empty(PIECE, values.dtype), np.empty(PIECE, values.dtype), np.empty(PIECE, values.dtype)
+    precision = values.dtype.type(tau)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, values.size, PIECE):
         n = min(PIECE, values.size - start)
         part, fitted = values[start : start + n], low_rank[start : start + n]
-        own, dev, found = residual[:n], deviation[:n], local[:n]
+        left, own, found = residual[:n], rho[:n], weight[:n]
         for m in range(n):
-            own[m] = part[m] * per_scale - fitted[m]
+            left[m] = part[m] * per_scale - fitted[m]
         for m in range(n):
-            dev[m] = np.float64(own[m]) * np.float64(own[m])
-        sums = _weigh(dev, tau, rows, n_even, first, shift, counts, totals, log_evidence[:n], found)
+            own[m] = precision * (left[m] * left[m])
+        sums = _weigh(own, tau, table, histogram, scratch, found)
         total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
         for m in range(n):
-            fitted[m] += found[m] * per_weight * own[m]
+            fitted[m] += found[m] * per_weight * left[m]
     return total, weight_sum, largest
 
 
 @sum_loop
-def _solve_completed(
-    values, left, right, per_scale, per_weight, tau, rows, n_even, first, shift, cov, offset, counts, totals, mean, sums
-):
+def _solve_completed(values, left, right, per_scale, per_weight, tau, table, cov, offset, histogram, mean, sums):
     """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
+    even, uneven, bins = table
+    scratch = _scratch(even)
     n_rows, n_columns = values.shape
     n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE / n_columns)))
     tile = -(-n_rows // n_tiles)
@@ -377,23 +450,13 @@ def _solve_completed(
         fitted, flat = low_rank[:n], values[start:stop].reshape(n * n_columns)
         np.dot(left[start:stop], right.T, fitted)
         found = _judge_and_complete(
-            flat,
-            per_scale,
-            per_weight,
-            tau,
-            rows,
-            n_even,
-            first,
-            shift,
-            counts,
-            totals,
-            fitted.reshape(n * n_columns),
+            flat, per_scale, per_weight, tau, table, histogram, scratch, fitted.reshape(n * n_columns)
         )
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
         solved = np.dot(np.dot(fitted, right) + offset, cov)
         mean[start:stop] = solved
         sums += np.dot(fitted.T, solved)
-    return total, weight_sum, largest
+    return total + _settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
 
 
 @sum_loop
@@ -413,12 +476,13 @@ def _mix(log_spike, log_slab, log_evidence, share):
 
 
 @loop
-def _count(bits, deviation, counts, totals, share):
+def _count(pattern, deviation, bins, histogram, share):
+    counts, totals = histogram
+    below, first = bins
     each = share.size == deviation.size
-    first = (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS
     for m in range(deviation.size):
-        place = (bits[m] >> (52 - LOG2_BINS)) - first
-        place = min(max(place, 0), N_BINS - 1)
+        place = (pattern[m] >> below) - first
+        place = min(max(place, 0), counts.size - 1)
         amount = share[m] if each else share[0]
         counts[place] += amount
         totals[place] += amount * deviation[m]

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 
 from brtf.distributions import Array, packed_indices
 from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, LAST_OCTAVE, EvidenceTable
+from brtf.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
 
 LOG2_BINS = 3
 """Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
@@ -177,25 +177,29 @@ def symmetric_multiplicity(n_packed: int) -> Array:
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights w = −2 d ln f/dρ, each (m,).
 
-    The exponent of ρ is its octave, the leading bits of its mantissa the segment. Beyond all octaves ln f goes on as a
-    power of ρ, with the last value and slope.
+    The exponent of ρ + 2⁻¹² is its octave, the leading bits of its mantissa the segment. Beyond all octaves ln f goes
+    on as a power of ρ, with the last value and slope.
     """
-    mantissa, exponent = _mantissa_and_exponent(rho)
-    octave = np.where(rho > 0, exponent.astype(np.int64) - 1 - FIRST_OCTAVE, -1)
-    inside = np.clip(octave, 0, LAST_OCTAVE - FIRST_OCTAVE - 1)
-    segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
-    row = table.first[inside] + segment
-    row = np.where(octave < 0, 0, np.where(octave > inside, len(table.rows) - 1, row))
+    row = _row_of(table, rho)
     lower, per_width, *cubic = table.rows[row].T
     step = (rho - lower) * per_width
     log_evidence = cubic[0] + step * (cubic[1] + step * (cubic[2] + step * cubic[3]))
     weight = -2.0 * per_width * (cubic[1] + step * (2.0 * cubic[2] + 3.0 * step * cubic[3]))
-    beyond = octave > inside
+    beyond = row == len(table.rows) - 1
     if beyond.any():
         end, _, value, slope, *_ = table.rows[-1]
         log_evidence[beyond] = value + slope * end * np.log(rho[beyond] / end)
         weight[beyond] = -2.0 * slope * end / rho[beyond]
     return log_evidence, weight
+
+
+def _row_of(table: EvidenceTable, rho: Array) -> NDArray[np.int64]:
+    """The row of the table for every ρ, (m,)."""
+    mantissa, exponent = _mantissa_and_exponent(rho + SHIFT)
+    octave = exponent.astype(np.int64) - 1 - FIRST_OCTAVE
+    inside = np.clip(octave, 0, table.first.size - 1)
+    segment = ((2.0 * mantissa - 1.0) * (1 << table.log2_segments[inside])).astype(np.int64)
+    return np.where(octave > inside, len(table.rows) - 1, table.first[inside] + segment)
 
 
 def local_posteriors(
@@ -210,15 +214,17 @@ def local_posteriors(
     """Everything about entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, and what follows.
 
     ``variance`` Var x and ``relative`` ω̄ are (m,), or None for zero and one. The entries are added to the histogram of
-    ω̄ D.
+    ω̄ D, those in even segments of the table all at the middle of their segment, of which a bin has a dozen.
     """
     deviation = np.square(residual, dtype=np.float64)
     if variance is not None:
         deviation += variance
     if relative is not None:
         deviation *= relative
-    count_deviations(deviation, counts, totals)
     rho = tau * deviation
+    row = _row_of(table, rho)
+    middle = np.where(row < table.n_even, table.middles[row] / tau, deviation)
+    count_deviations(middle, counts, totals)
     log_evidence, weight = evidence(table, rho)
     kind = residual.dtype
     return LocalPosteriors(
