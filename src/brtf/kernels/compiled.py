@@ -29,7 +29,7 @@ from brtf.kernels.reference import (
 from brtf.observations import Block
 from brtf.tables import FIRST_OCTAVE, LOG2_SEGMENTS_FEATURES, EvidenceTable
 
-DENSE_SHARE = 0.4
+DENSE_SHARE = 1.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
 LARGEST_OWN_SOLVE = 48
 """Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
@@ -83,16 +83,16 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
     if _is_dense(block):
         reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
         return
-    *left, last = map(np.ascontiguousarray, rows_of_block(block, matrices))
-    if mode == len(left):
-        others, inner = (left[0], khatri_rao(left[1:])) if len(left) > 1 else (np.ones((1, last.shape[1])), left[0])
-        slabs = _fibres(block).reshape(len(others), len(inner), -1)
-        masked.spread_onto(slabs, entry_values, inner, others, out)
-        return
+    *left, last = _together(rows_of_block(block, matrices))
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
+    if mode == len(left):
+        others, inner = (rest[0], khatri_rao(rest[1:])) if len(rest) > 1 else (np.ones((1, last.shape[1])), rest[0])
+        lists = _listed_by_column(_fibres(block).reshape(len(others), len(inner), -1), entry_values)
+        masked.add_lists(lists, inner, others, len(last), 1, out)
+        return
     others = khatri_rao(rest) if rest else np.ones((1, last.shape[1]))
     n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-    masked.gather_onto(_fibres(block), entry_values, last, others, len(left[mode]), n_after, out)
+    masked.add_lists(_listed_by_row(_fibres(block), entry_values), last, others, len(left[mode]), n_after, out)
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
@@ -100,14 +100,14 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
     if _is_dense(block):
         reference.contract_one_dense(block, _dense(block, entry_values), matrix, mode, out)
         return
-    own = np.ascontiguousarray(matrix[block.rows] if mode == 0 else matrix)
-    fibres = _fibres(block)
+    (own,) = _together([matrix[block.rows] if mode == 0 else matrix])
     if mode == len(block.shape) - 1:
-        masked.gather(fibres, entry_values, own, out.reshape(fibres.shape[0], out.shape[-1]))
-        return
-    n_before = 1 if mode == 0 else block.n_rows * math.prod(block.shape[1:mode])
-    split = fibres.reshape(n_before, own.shape[0], -1)
-    masked.spread(split, entry_values, own, out.reshape(n_before, split.shape[2], out.shape[-1]))
+        lists = _listed_by_row(_fibres(block), entry_values)
+    else:
+        n_before = 1 if mode == 0 else block.n_rows * math.prod(block.shape[1:mode])
+        lists = _listed_by_column(_fibres(block).reshape(n_before, len(own), -1), entry_values)
+    n_rows = lists[0].size
+    masked.add_lists(lists, own, np.ones((1, own.shape[1])), n_rows, 1, out.reshape(n_rows, own.shape[1]))
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
@@ -254,6 +254,22 @@ def _compressed(block: Block, dense: Array) -> Array:
     out = np.empty(n_observed + 1)
     masked.compress(_fibres(block).reshape(-1), dense.reshape(-1), out)
     return out[:n_observed]
+
+
+def _listed_by_row(mask: NDArray[np.bool_], entry_values: Array) -> masked.Lists:
+    """The entries of fibres (f, k) by f."""
+    stops, places = np.empty(len(mask), np.int64), np.empty(entry_values.size + masked.SPARE, np.int32)
+    masked.list_rows(mask, masked.PLACES_OF_BITS, stops, places)
+    return stops, places, np.require(entry_values, np.float64, ["C", "W"])
+
+
+def _listed_by_column(mask: NDArray[np.bool_], entry_values: Array) -> masked.Lists:
+    """The entries of slabs (a, n, b) by (a, b)."""
+    n_slabs, _, n_columns = mask.shape
+    stops, places = np.empty(n_slabs * n_columns, np.int64), np.empty(entry_values.size, np.int32)
+    amounts = np.empty(entry_values.size)
+    masked.list_columns(mask, entry_values, masked.PLACES_OF_BITS, stops, places, amounts)
+    return stops, places, amounts
 
 
 def _products_at(block: Block, left: Array, last: Array) -> Array:
