@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from brtf.kernels.reference import (
 from brtf.observations import Block
 from brtf.tables import FIRST_OCTAVE, LOG2_SEGMENTS_FEATURES, EvidenceTable
 
-DENSE_SHARE = 1.4
+DENSE_SHARE = 0.75
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
 LARGEST_OWN_SOLVE = 48
 """Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
@@ -41,6 +43,42 @@ TILE, LEAST_TILE = 2**15, 64
 """Entries that are fitted, completed and contracted together, and the fewest rows of them."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
+
+
+@dataclass(frozen=True, eq=False)
+class ListedBlock(Block):
+    """A masked block that lists its entries once, for as many contractions as it is used for."""
+
+    _columns: dict[int, tuple[masked.Lists, NDArray[np.int64]]] = field(default_factory=dict)
+
+    @cached_property
+    def _rows(self) -> masked.Lists:
+        mask = _fibres(self)
+        stops, places = np.empty(len(mask), np.int64), np.empty(self.n_entries + masked.SPARE, np.int32)
+        masked.list_rows(mask, masked.PLACES_OF_BITS, stops, places)
+        return stops, places
+
+    def by_row(self, entry_values: Array) -> tuple[masked.Lists, Array]:
+        """The entries of fibres (f, k) by f, and their values."""
+        return self._rows, np.require(entry_values, np.float64, ["C", "W"])
+
+    def by_column(self, entry_values: Array, n_slabs: int, length: int) -> tuple[masked.Lists, Array]:
+        """The entries of slabs (a, n, b) by (a, b), and their values, with a of ``n_slabs`` and n of ``length``."""
+        if n_slabs not in self._columns:
+            mask = _fibres(self).reshape(n_slabs, length, -1)
+            stops = np.empty(n_slabs * mask.shape[2], np.int64)
+            places, numbers = np.empty(self.n_entries, np.int32), np.empty(self.n_entries, np.int64)
+            masked.list_columns(mask, masked.PLACES_OF_BITS, stops, places, numbers)
+            self._columns[n_slabs] = (stops, places), numbers
+        lists, numbers = self._columns[n_slabs]
+        return lists, np.asarray(entry_values, np.float64).take(numbers)
+
+
+def listed(block: Block) -> ListedBlock:
+    """The block, with its entries listed when they are first needed."""
+    if isinstance(block, ListedBlock):
+        return block
+    return ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block)})
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -87,12 +125,13 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
     if mode == len(left):
         others, inner = (rest[0], khatri_rao(rest[1:])) if len(rest) > 1 else (np.ones((1, last.shape[1])), rest[0])
-        lists = _listed_by_column(_fibres(block).reshape(len(others), len(inner), -1), entry_values)
-        masked.add_lists(lists, inner, others, len(last), 1, out)
+        lists, amounts = listed(block).by_column(entry_values, len(others), len(inner))
+        masked.add_lists(lists, amounts, inner, others, len(last), 1, out)
         return
     others = khatri_rao(rest) if rest else np.ones((1, last.shape[1]))
     n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-    masked.add_lists(_listed_by_row(_fibres(block), entry_values), last, others, len(left[mode]), n_after, out)
+    lists, amounts = listed(block).by_row(entry_values)
+    masked.add_lists(lists, amounts, last, others, len(left[mode]), n_after, out)
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
@@ -102,12 +141,12 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
         return
     (own,) = _together([matrix[block.rows] if mode == 0 else matrix])
     if mode == len(block.shape) - 1:
-        lists = _listed_by_row(_fibres(block), entry_values)
+        lists, amounts = listed(block).by_row(entry_values)
     else:
         n_before = 1 if mode == 0 else block.n_rows * math.prod(block.shape[1:mode])
-        lists = _listed_by_column(_fibres(block).reshape(n_before, len(own), -1), entry_values)
+        lists, amounts = listed(block).by_column(entry_values, n_before, len(own))
     n_rows = lists[0].size
-    masked.add_lists(lists, own, np.ones((1, own.shape[1])), n_rows, 1, out.reshape(n_rows, own.shape[1]))
+    masked.add_lists(lists, amounts, own, np.ones((1, own.shape[1])), n_rows, 1, out.reshape(n_rows, own.shape[1]))
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
@@ -254,22 +293,6 @@ def _compressed(block: Block, dense: Array) -> Array:
     out = np.empty(n_observed + 1)
     masked.compress(_fibres(block).reshape(-1), dense.reshape(-1), out)
     return out[:n_observed]
-
-
-def _listed_by_row(mask: NDArray[np.bool_], entry_values: Array) -> masked.Lists:
-    """The entries of fibres (f, k) by f."""
-    stops, places = np.empty(len(mask), np.int64), np.empty(entry_values.size + masked.SPARE, np.int32)
-    masked.list_rows(mask, masked.PLACES_OF_BITS, stops, places)
-    return stops, places, np.require(entry_values, np.float64, ["C", "W"])
-
-
-def _listed_by_column(mask: NDArray[np.bool_], entry_values: Array) -> masked.Lists:
-    """The entries of slabs (a, n, b) by (a, b)."""
-    n_slabs, _, n_columns = mask.shape
-    stops, places = np.empty(n_slabs * n_columns, np.int64), np.empty(entry_values.size, np.int32)
-    amounts = np.empty(entry_values.size)
-    masked.list_columns(mask, entry_values, masked.PLACES_OF_BITS, stops, places, amounts)
-    return stops, places, amounts
 
 
 def _products_at(block: Block, left: Array, last: Array) -> Array:

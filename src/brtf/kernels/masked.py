@@ -21,8 +21,8 @@ WIDEST = 32
 """Columns that are summed at once: what registers hold while rows are added to it."""
 INNERMOST = 3072
 """Numbers of a matrix that stay in the innermost cache while lists and sums pass through it."""
-Lists = tuple[NDArray[np.int64], NDArray[np.int32], Array]
-"""Where each list stops and the next one starts, the places of all entries, and their amounts."""
+Lists = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""Where each list stops and the next one starts, and the places of the entries of all of them."""
 SPARE = 8
 """Room at the end of a list, which is written eight places at a time."""
 PLACES_OF_BITS = np.array(
@@ -88,8 +88,8 @@ def list_rows(mask, table, stops, places):
 
 
 @loop
-def list_columns(mask, entry_values, table, stops, places, amounts):
-    """The entries (a, n, b) by (a, b): the n of each, and their values, which become amounts."""
+def list_columns(mask, table, stops, places, numbers):
+    """The entries (a, n, b) by (a, b): the n of each, and their numbers within the block."""
     n_slabs, n_rows, n_columns = mask.shape
     row_stops, row_places = np.empty(n_rows, np.int64), np.empty(n_rows * n_columns + SPARE, np.int32)
     place = np.empty(n_columns, np.int64)
@@ -104,12 +104,11 @@ def list_columns(mask, entry_values, table, stops, places, amounts):
             place[b], total = total, total + place[b]
         start = 0
         for n in range(n_rows):
-            columns, values = row_places[start : row_stops[n]], entry_values[done + start : done + row_stops[n]]
-            for p in range(columns.size):
-                at = place[columns[p]]
+            for p in range(start, row_stops[n]):
+                at = place[row_places[p]]
                 places[at] = n
-                amounts[at] = values[p]
-                place[columns[p]] = at + 1
+                numbers[at] = done + p
+                place[row_places[p]] = at + 1
             start = row_stops[n]
         stops[a * n_columns : (a + 1) * n_columns] = place
         done = total
@@ -130,11 +129,17 @@ def _plan_lists(stops, n_rows, n_after, plan):
     return n_lists
 
 
-def add_lists(lists: Lists, matrix: Array, others: Array, n_rows: int, n_after: int, out: Array) -> None:
-    """out[i] += Σ_{a,b} others[a, b] Σ_p v[p] matrix[places[p]], p in the list (a, i, b), i of n_rows, b of n_after."""
+def add_lists(
+    lists: Lists, amounts: Array, matrix: Array, others: Array, n_rows: int, n_after: int, out: Array
+) -> None:
+    """out[i] += Σ_{a,b} others[a, b] Σ_p amounts[p] matrix[places[p]], p over the list (a, i, b).
+
+    Lists are numbered in C order, with i of ``n_rows`` and b of ``n_after``.
+    """
     n_columns = matrix.shape[1]
     if n_columns:
-        _adder(min(WIDEST, 1 << (n_columns - 1).bit_length()) // 2 or 1)(*lists, matrix, others, n_rows, n_after, out)
+        half = max(1, min(WIDEST, 1 << (n_columns - 1).bit_length()) // 2)
+        _adder(half)(*lists, amounts, matrix, others, n_rows, n_after, out)
 
 
 @cache
