@@ -49,7 +49,7 @@ NO_SHARES = np.ones(1)
 class ListedBlock(Block):
     """A masked block that lists its entries once, for as many contractions as it is used for."""
 
-    _columns: dict[int, tuple[masked.Lists, NDArray[np.int64]]] = field(default_factory=dict)
+    _columns: dict[int, tuple[masked.Lists, NDArray[np.int32]]] = field(default_factory=dict)
 
     @cached_property
     def _rows(self) -> masked.Lists:
@@ -60,18 +60,20 @@ class ListedBlock(Block):
 
     def by_row(self, entry_values: Array) -> tuple[masked.Lists, Array]:
         """The entries of fibres (f, k) by f, and their values."""
-        return self._rows, np.require(entry_values, np.float64, ["C", "W"])
+        return self._rows, _plain(entry_values)
 
     def by_column(self, entry_values: Array, n_slabs: int, length: int) -> tuple[masked.Lists, Array]:
         """The entries of slabs (a, n, b) by (a, b), and their values, with a of ``n_slabs`` and n of ``length``."""
         if n_slabs not in self._columns:
             mask = _fibres(self).reshape(n_slabs, length, -1)
             stops = np.empty(n_slabs * mask.shape[2], np.int64)
-            places, numbers = np.empty(self.n_entries, np.int32), np.empty(self.n_entries, np.int64)
+            places, numbers = np.empty((2, self.n_entries), np.int32)
             masked.list_columns(mask, masked.PLACES_OF_BITS, stops, places, numbers)
             self._columns[n_slabs] = (stops, places), numbers
         lists, numbers = self._columns[n_slabs]
-        return lists, np.asarray(entry_values, np.float64).take(numbers)
+        amounts = np.empty(self.n_entries)
+        masked.take(entry_values, numbers, amounts)
+        return lists, amounts
 
 
 def listed(block: Block) -> ListedBlock:
@@ -139,7 +141,7 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
     if _is_dense(block):
         reference.contract_one_dense(block, _dense(block, entry_values), matrix, mode, out)
         return
-    (own,) = _together([matrix[block.rows] if mode == 0 else matrix])
+    own = _plain(matrix[block.rows] if mode == 0 else matrix)
     if mode == len(block.shape) - 1:
         lists, amounts = listed(block).by_row(entry_values)
     else:
@@ -265,7 +267,14 @@ def _one_per_row(cov: Array, moment: Array) -> Array:
 
 def _together(matrices: Sequence[Array]) -> tuple[Array, ...]:
     # a tuple of one type, for which loops are compiled once
-    return tuple(np.require(matrix, np.float64, ["C", "W"]) for matrix in matrices)
+    return tuple(map(_plain, matrices))
+
+
+def _plain(array: Array) -> Array:
+    """The array as C has it, of float64, and of the type that a loop is compiled for."""
+    if array.dtype == np.float64 and array.flags.carray:
+        return array
+    return np.require(array, np.float64, ["C", "W"])
 
 
 def _fibres(block: Block) -> NDArray[np.bool_]:

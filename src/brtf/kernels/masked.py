@@ -115,6 +115,13 @@ def list_columns(mask, table, stops, places, numbers):
 
 
 @loop
+def take(entry_values, numbers, out):
+    """out[p] = v[numbers[p]]."""
+    for p in range(numbers.size):
+        out[p] = entry_values[numbers[p]]
+
+
+@loop
 def _plan_lists(stops, n_rows, n_after, plan):
     """Start, stop, i and (a, b) of every list (a, i, b) that has entries; returns their number."""
     start, g, n_lists = 0, 0, 0
@@ -158,21 +165,19 @@ def _adder(half: int) -> Callable[..., None]:
             last = min(first + together, n_columns)
             before = 0
             for done in range(first, last, width):
-                left, right = min(done, end), min(done + half, end)  # the last ones overlap those before
+                left, right = min(done, end), min(done + half, end)  # the last ones overlap those before, as zeros
                 for k in range(length):
                     target, one, other = panels[before + k], matrix[k, left:], matrix[k, right:]
                     for c in range(half):
-                        target[c] = one[c]
-                        target[half + c] = other[c]
+                        target[c] = one[c] if left + c >= done else 0.0
+                        target[half + c] = other[c] if right + c >= done + half else 0.0
                 before += length
             for q in range(n_lists):
                 start, stop, i, other = plan[q, 0], plan[q, 1], plan[q, 2], plan[q, 3]
                 before = 0
                 for done in range(first, last, width):
                     left, right = min(done, end), min(done + half, end)
-                    add_rows(
-                        half, panels, before, places, amounts, start, stop, others, other, out, i, left, right, done
-                    )
+                    add_rows(half, panels, before, places, amounts, start, stop, others, other, out, i, left, right)
                     before += length
 
     return add

@@ -20,21 +20,20 @@ BYTE, INDEX, LONG, REAL = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.Doub
 
 @intrinsic(prefer_literal=True)
 def add_rows(
-    typing_context, half, panel, before, places, amounts, start, stop, others, other, out, target, left, right, done
+    typing_context, half, panel, before, places, amounts, start, stop, others, other, out, target, left, right
 ):
     """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], for twice ``half`` columns.
 
     The sum, over start ≤ p < stop, stays in registers. The halves of a row of ``panel`` are the columns from ``left``
-    and from ``right`` on; those before ``done``, and in the second half those before ``done + half``, have been added
-    already. Arrays are C-contiguous and of float64, but for ``places`` of int32.
+    and from ``right`` on. Arrays are C-contiguous and of float64, but for ``places`` of int32.
     """
     width = half.literal_value
     signature = types.void(
-        half, panel, before, places, amounts, start, stop, others, other, out, target, left, right, done
+        half, panel, before, places, amounts, start, stop, others, other, out, target, left, right
     )
 
     def generate(context, builder, signature, arguments):
-        _, _, before, _, _, start, stop, _, other, _, target, left, right, done = arguments
+        _, _, before, _, _, start, stop, _, other, _, target, left, right = arguments
         element = _Elements(context, builder, signature, arguments)
         whole, part = ir.VectorType(REAL, 2 * width), ir.VectorType(REAL, width)
         total = cgutils.alloca_once_value(builder, ir.Constant(whole, [0.0] * 2 * width))  # LLVM keeps it in registers
@@ -43,13 +42,9 @@ def add_rows(
             amount = _splat(builder, builder.load(element.pointer(REAL, 4, p)), 2 * width)
             row = element.vector(whole, 1, builder.add(place, before), LONG(0))
             builder.store(_add_product(builder, builder.load(total), amount, row), total)
-        nothing, lanes = ir.Constant(part, [0.0] * width), ir.VectorType(LONG, width)
         for column, first in ((left, 0), (right, width)):
             chosen = ir.Constant(ir.VectorType(INDEX, width), list(range(first, first + width)))
-            own = builder.shuffle_vector(builder.load(total), builder.load(total), chosen)
-            columns = builder.add(_splat(builder, column, width), ir.Constant(lanes, list(range(width))))
-            fresh = builder.icmp_signed(">=", columns, _splat(builder, builder.add(done, LONG(first)), width))
-            own = builder.select(fresh, own, nothing)
+            own = builder.shuffle_vector(builder.load(total), ir.Constant(whole, ir.Undefined), chosen)
             there = element.pointer(part, 9, target, column)
             old = builder.load(there, align=8)
             new = _add_product(builder, old, own, element.vector(part, 7, other, column))
