@@ -54,6 +54,26 @@ def add_rows(
     return signature, generate
 
 
+@intrinsic(prefer_literal=True)
+def add_product(typing_context, width, value, first, j, second, k, out, i, column):
+    """out[i] += value first[j] ⊛ second[k], for ``width`` columns from the given one on.
+
+    Arrays are C-contiguous and of float64.
+    """
+    n_columns = width.literal_value
+
+    def generate(context, builder, signature, arguments):
+        _, value, _, j, _, k, _, i, column = arguments
+        element, vector = _Elements(context, builder, signature, arguments), ir.VectorType(REAL, n_columns)
+        there = element.pointer(vector, 6, i, column)
+        scaled = builder.fmul(_splat(builder, value, n_columns), element.vector(vector, 2, j, column), flags=FREE)
+        old = builder.load(there, align=8)
+        builder.store(_add_product(builder, old, scaled, element.vector(vector, 4, k, column)), there, align=8)
+        return context.get_dummy_value()
+
+    return types.void(width, value, first, j, second, k, out, i, column), generate
+
+
 @intrinsic
 def list_eight(typing_context, mask, start, table, first, places, position):
     """Write ``first`` + k of the k = 0…7 with mask[start + k], in order, to places[position:]; returns their number.
