@@ -31,8 +31,12 @@ from brtf.kernels.reference import (
 from brtf.observations import Block
 from brtf.tables import FIRST_OCTAVE, LOG2_SEGMENTS_FEATURES, EvidenceTable
 
-DENSE_SHARE = 0.75
+DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
+DENSE_SHARE_OF_SUMS = 0.75
+"""The same for sums over entries, where their rows stay in the innermost cache."""
+SHORT = 64
+"""Rows from which their sum takes longer than what else is done for it."""
 LARGEST_OWN_SOLVE = 48
 """Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
 
@@ -118,30 +122,30 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """Contraction of an entry vector with the matrices of all other modes, added to ``out``."""
     if block.coords is not None:
-        coordinates.scatter_products(block.coords, entry_values, _together(matrices), mode, out)
-        return
-    if _is_dense(block):
-        reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
+        coordinates.scatter_products(block.coords, _plain(entry_values), _together(matrices), mode, out)
         return
     *left, last = _together(rows_of_block(block, matrices))
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
-    if mode == len(left):
-        others, inner = (rest[0], khatri_rao(rest[1:])) if len(rest) > 1 else (np.ones((1, last.shape[1])), rest[0])
-        lists, amounts = listed(block).by_column(entry_values, len(others), len(inner))
-        masked.add_lists(lists, amounts, inner, others, len(last), 1, out)
-        return
-    others = khatri_rao(rest) if rest else np.ones((1, last.shape[1]))
-    n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-    lists, amounts = listed(block).by_row(entry_values)
-    masked.add_lists(lists, amounts, last, others, len(left[mode]), n_after, out)
+    n_slow = _n_slow([len(matrix) for matrix in rest]) if mode == len(left) else len(rest)
+    others = khatri_rao(rest[:n_slow]) if n_slow else np.ones((1, last.shape[1]))
+    summed = khatri_rao(rest[n_slow:]) if mode == len(left) else last
+    if _is_dense(block, len(summed)):
+        reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
+    elif mode == len(left):
+        lists, amounts = listed(block).by_column(entry_values, len(others), len(summed))
+        masked.add_lists(lists, amounts, summed, others, len(last), 1, out)
+    else:
+        lists, amounts = listed(block).by_row(entry_values)
+        n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
+        masked.add_lists(lists, amounts, summed, others, len(left[mode]), n_after, out)
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
     """Contraction of an entry vector with the matrix of one mode, added to ``out``; dense layouts only."""
-    if _is_dense(block):
+    own = _plain(matrix[block.rows] if mode == 0 else matrix)
+    if _is_dense(block, len(own)):
         reference.contract_one_dense(block, _dense(block, entry_values), matrix, mode, out)
         return
-    own = _plain(matrix[block.rows] if mode == 0 else matrix)
     if mode == len(block.shape) - 1:
         lists, amounts = listed(block).by_row(entry_values)
     else:
@@ -284,8 +288,20 @@ def _fibres(block: Block) -> NDArray[np.bool_]:
     return block.mask.reshape(-1, block.shape[-1])
 
 
-def _is_dense(block: Block) -> bool:
-    return block.mask is None or block.n_entries > DENSE_SHARE * block.mask.size
+def _is_dense(block: Block, n_summed: int | None = None) -> bool:
+    """Whether entries are handled as a dense array; sums are over so many rows of a matrix."""
+    if block.mask is None:
+        return True
+    close = n_summed is not None and n_summed * masked.WIDEST <= masked.INNERMOST
+    return block.n_entries > (DENSE_SHARE_OF_SUMS if close else DENSE_SHARE) * block.mask.size
+
+
+def _n_slow(lengths: list[int]) -> int:
+    """How many of the leading modes are left out of a sum: all but as many as make it long enough."""
+    n_slow = len(lengths) - 1
+    while n_slow and math.prod(lengths[n_slow:]) < SHORT:
+        n_slow -= 1
+    return n_slow
 
 
 def _dense(block: Block, entry_values: Array) -> Array:

@@ -1,7 +1,8 @@
 """Loops over entries given by their coordinates.
 
 The rows that an entry needs are anywhere in matrices that may be larger than the cache: they are asked for some entries
-ahead, but for those of the first mode, which change last. Order three, the usual one, has loops of its own that keep products in registers.
+ahead, but for those of the first mode, which change last. Order three, the usual one, has loops of its own that keep
+products in registers.
 """
 
 from __future__ import annotations

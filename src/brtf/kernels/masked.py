@@ -19,15 +19,13 @@ from brtf.kernels.vectors import add_rows, list_eight
 
 WIDEST = 32
 """Columns that are summed at once: what registers hold while rows are added to it."""
-INNERMOST = 3072
+INNERMOST = 3328
 """Numbers of a matrix that stay in the innermost cache while lists and sums pass through it."""
 Lists = tuple[NDArray[np.int64], NDArray[np.int32]]
 """Where each list stops and the next one starts, and the places of the entries of all of them."""
 SPARE = 8
 """Room at the end of a list, which is written eight places at a time."""
-PLACES_OF_BITS = np.array(
-    [sorted(range(8), key=lambda k, byte=byte: (not byte >> k & 1, k)) for byte in range(256)], np.int32
-)
+PLACES_OF_BITS = np.argsort(np.arange(256)[:, None] >> np.arange(8) & 1 == 0, kind="stable").astype(np.int32)
 """The places of the ones of every byte, in order, and then those of its zeros."""
 
 
@@ -92,23 +90,24 @@ def list_columns(mask, table, stops, places, numbers):
     """The entries (a, n, b) by (a, b): the n of each, and their numbers within the block."""
     n_slabs, n_rows, n_columns = mask.shape
     row_stops, row_places = np.empty(n_rows, np.int64), np.empty(n_rows * n_columns + SPARE, np.int32)
-    place = np.empty(n_columns, np.int64)
-    done = 0
+    columns, place = row_places.view(np.uint32), np.empty(n_columns, np.uint32)  # which count from no end
+    done = np.uint32(0)
     for a in range(n_slabs):
         list_rows(mask[a], table, row_stops, row_places)
         place[:] = 0
         for p in range(row_stops[-1]):
-            place[row_places[p]] += 1
+            place[columns[p]] += np.uint32(1)
         total = done
         for b in range(n_columns):
             place[b], total = total, total + place[b]
         start = 0
         for n in range(n_rows):
-            for p in range(start, row_stops[n]):
-                at = place[row_places[p]]
+            own = columns[start : row_stops[n]]
+            for p in range(own.size):
+                at = place[own[p]]
                 places[at] = n
-                numbers[at] = done + p
-                place[row_places[p]] = at + 1
+                numbers[at] = done + start + p
+                place[own[p]] = at + np.uint32(1)
             start = row_stops[n]
         stops[a * n_columns : (a + 1) * n_columns] = place
         done = total

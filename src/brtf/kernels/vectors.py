@@ -28,9 +28,7 @@ def add_rows(
     and from ``right`` on. Arrays are C-contiguous and of float64, but for ``places`` of int32.
     """
     width = half.literal_value
-    signature = types.void(
-        half, panel, before, places, amounts, start, stop, others, other, out, target, left, right
-    )
+    signature = types.void(half, panel, before, places, amounts, start, stop, others, other, out, target, left, right)
 
     def generate(context, builder, signature, arguments):
         _, _, before, _, _, start, stop, _, other, _, target, left, right = arguments
@@ -89,9 +87,7 @@ def list_eight(typing_context, mask, start, table, first, places, position):
         seen = builder.icmp_unsigned("!=", element.vector(eight, 0, start), ir.Constant(eight, [0] * 8))
         bits = builder.zext(builder.bitcast(seen, BYTE), LONG)
         indices = ir.VectorType(INDEX, 8)
-        listed = builder.add(
-            element.vector(indices, 2, bits, LONG(0)), _splat(builder, builder.trunc(first, INDEX), 8)
-        )
+        listed = builder.add(element.vector(indices, 2, bits, LONG(0)), _splat(builder, builder.trunc(first, INDEX), 8))
         builder.store(listed, element.pointer(indices, 4, position), align=4)
         return builder.ctpop(bits)
 
