@@ -101,6 +101,28 @@ class TestContractions:
                 np.testing.assert_allclose(found, wanted, **ROUNDING)
 
 
+@pytest.mark.parametrize("n_columns", [*range(1, 10), 15, 16, 17, 31, 32, 33, 47, 49, 64, 70])
+@pytest.mark.parametrize(
+    ("shape", "density"),
+    [((4, 3, 150), 0.2), ((4, 70, 9), 0.3), ((60, 2, 7), 0.5), ((2, 130), 0.3), ((3, 2, 2, 40), 0.6)],
+)
+def test_sums_of_any_width(shape, density, n_columns):
+    """Columns are summed some at a time, the last of them overlapping; lists of a block serve all its contractions."""
+    rng = np.random.default_rng(n_columns)
+    (block,) = observe(rng.standard_normal(shape), rng.random(shape) < density).blocks(10**6)
+    matrices = [rng.standard_normal((length, n_columns)) for length in shape]
+    both = compiled.listed(block), reference.listed(block)
+    for mode in (*range(len(shape)), 0):
+        weights = rng.uniform(size=block.n_entries)
+        lengths = [length for k, length in enumerate(shape) if k != mode]
+        outs = [(np.ones((shape[mode], n_columns)), np.ones((*lengths, n_columns))) for _ in both]
+        for twin, own, (out, partial) in zip((compiled, reference), both, outs, strict=True):
+            twin.contract(own, weights, matrices, mode, out)
+            twin.contract_one(own, weights, matrices[mode], mode, partial)
+        for found, wanted in zip(*outs, strict=True):
+            np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
 RHO = np.concatenate([[0.0, 1e-300, 1e-5, 1e25, 1e300], np.geomspace(1e-6, 1e22, 1000)])
 
 

@@ -53,7 +53,7 @@ NO_SHARES = np.ones(1)
 class ListedBlock(Block):
     """A masked block that lists its entries once, for as many contractions as it is used for."""
 
-    _columns: dict[int, tuple[masked.Lists, NDArray[np.int32]]] = field(default_factory=dict)
+    _columns: dict[tuple[int, int], tuple[masked.Lists, NDArray[np.int32]]] = field(default_factory=dict)
 
     @cached_property
     def _rows(self) -> masked.Lists:
@@ -68,13 +68,13 @@ class ListedBlock(Block):
 
     def by_column(self, entry_values: Array, n_slabs: int, length: int) -> tuple[masked.Lists, Array]:
         """The entries of slabs (a, n, b) by (a, b), and their values, with a of ``n_slabs`` and n of ``length``."""
-        if n_slabs not in self._columns:
+        if (n_slabs, length) not in self._columns:
             mask = _fibres(self).reshape(n_slabs, length, -1)
             stops = np.empty(n_slabs * mask.shape[2], np.int64)
             places, numbers = np.empty((2, self.n_entries), np.int32)
             masked.list_columns(mask, masked.PLACES_OF_BITS, stops, places, numbers)
-            self._columns[n_slabs] = (stops, places), numbers
-        lists, numbers = self._columns[n_slabs]
+            self._columns[n_slabs, length] = (stops, places), numbers
+        lists, numbers = self._columns[n_slabs, length]
         amounts = np.empty(self.n_entries)
         masked.take(entry_values, numbers, amounts)
         return lists, amounts
