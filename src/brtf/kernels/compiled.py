@@ -8,7 +8,7 @@ release the interpreter's lock, so that blocks can be handled by several threads
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -35,6 +35,8 @@ DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
 DENSE_SHARE_OF_SUMS = 0.75
 """The same for sums over entries, where their rows stay in the innermost cache."""
+NUMBERS_TOGETHER = 2**17
+"""Numbers of fibres that are worked out together: a megabyte."""
 SHORT = 64
 """Rows from which their sum takes longer than what else is done for it."""
 LARGEST_OWN_SOLVE = 48
@@ -113,10 +115,14 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
     if block.mask is None:
         return reference.variance_at(block, outers, moments, covs)
     covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
-    spread, product = left_variance(block, outers, moments, covs)
-    left = np.hstack([spread * multiplicity, product * multiplicity])
     last = np.hstack([moments[-1], covs[-1]])
-    return _compressed(block, left @ last.T) if _is_dense(block) else _products_at(block, left, last)
+
+    def of_rows(rows: Block) -> Array:
+        spread, product = left_variance(rows, outers, moments, covs)
+        left = np.hstack([spread * multiplicity, product * multiplicity])
+        return _compressed(rows, left @ last.T) if _is_dense(block) else _products_at(rows, left, last)
+
+    return np.concatenate([of_rows(rows) for rows in _cut(block, last.shape[1])])
 
 
 def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
@@ -286,6 +292,19 @@ def _fibres(block: Block) -> NDArray[np.bool_]:
     if block.mask is None:
         raise TypeError("a block of complete data has no mask")
     return block.mask.reshape(-1, block.shape[-1])
+
+
+def _cut(block: Block, n_columns: int) -> Iterator[Block]:
+    """Parts of a masked block, a few rows each, whose fibres have as many numbers together as stay in a cache."""
+    mask = _fibres(block).reshape(block.n_rows, -1)
+    n_rows = max(1, NUMBERS_TOGETHER * block.shape[-1] // max(1, mask.shape[1] * n_columns))
+    stop = block.entries.start
+    for row in range(0, block.n_rows, n_rows):
+        part = mask[row : row + n_rows]
+        start, stop = stop, stop + int(np.count_nonzero(part))
+        rows, entries = slice(block.rows.start + row, block.rows.start + row + len(part)), slice(start, stop)
+        values = block.values[start - block.entries.start : stop - block.entries.start]
+        yield Block(entries, values, rows, part.reshape(-1, *block.shape[1:]), None, block.shape)
 
 
 def _is_dense(block: Block, n_summed: int | None = None) -> bool:
