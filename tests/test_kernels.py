@@ -11,7 +11,8 @@ import oracle
 from brtf import kernels
 from brtf.calibrated import evaluate, sweep
 from brtf.distributions import RowGaussians, unpack_symmetric
-from brtf.kernels.compiled import DENSE_SHARE, LARGEST_OWN_SOLVE, LEAST_TILE, TILE
+from brtf.kernels.compiled import DENSE_SHARE, DENSE_SHARE_OF_SUMS, LARGEST_OWN_SOLVE
+from brtf.kernels.entries import LEAST_TILE, TILE
 from brtf.kernels.reference import N_BINS
 from brtf.observations import Observations
 from brtf.tables import tabulate, tabulate_branches
@@ -25,8 +26,8 @@ RANKS = (0, 1, 4)
 # Entries per block: one, a number that divides nothing, everything.
 BLOCK_SIZES = (1, 5, 1000)
 LONG_SHAPES = {2: (5, 23), 3: (3, 4, 23), 4: (3, 2, 2, 23), 5: (2, 2, 1, 2, 23)}
-"""Last modes long enough for fibres of which a few entries are observed, one by one and four at a time."""
-SHARES = (0.02, 0.5 * DENSE_SHARE, 0.9 * DENSE_SHARE, 1.1 * DENSE_SHARE, 0.97)
+"""Last modes long enough for fibres of which a few entries are observed, one by one and eight places at a time."""
+SHARES = (0.02, 0.5 * DENSE_SHARE, 0.9 * DENSE_SHARE, 1.1 * DENSE_SHARE, 0.9 * DENSE_SHARE_OF_SUMS, 0.97)
 """Observed entries, on both sides of where the compiled twin changes its way."""
 
 

@@ -11,7 +11,7 @@ import scipy.sparse
 from brtf import BRTF
 from brtf.datasets import synthetic
 from brtf.evaluation import draw_hidden
-from brtf.observations import observe
+from brtf.observations import BLOCK_ENTRIES, observe
 from brtf.ranks import RankCurve, bound_curve, core_consistency
 
 CLAUS = Path(__file__).parents[2] / "shared" / "data" / "chemometrics" / "claus.mat"
@@ -69,6 +69,14 @@ class TestCoreConsistency:
         expected = consistency_by_definition(factors, Y)
         assert expected < 99.9
         assert core_consistency(factors, Y) == pytest.approx(expected, rel=1e-9)  # two solvers, well conditioned
+
+    @pytest.mark.parametrize("missing", [0.0, 0.3])
+    def test_does_not_depend_on_blocks(self, missing):
+        """The first mode leads the blocks, of which there are several here: it may be any."""
+        factors, Y = random_problem((45, 40, 41), 2, missing=missing)
+        assert Y.size > BLOCK_ENTRIES
+        turned = core_consistency(factors[::-1], Y.T)
+        assert core_consistency(factors, Y) == pytest.approx(turned, rel=1e-9)
 
     @pytest.mark.parametrize("rank", [1, 2, 4])
     def test_is_100_for_the_components_of_exact_data(self, rank):

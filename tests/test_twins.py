@@ -5,7 +5,7 @@ import pytest
 
 from brtf import kernels
 from brtf.distributions import RowGaussians
-from brtf.kernels import compiled, reference
+from brtf.kernels import compiled, entries, reference
 from brtf.local import FlatSlab, GaussianSlab
 from brtf.observations import Observations, observe
 from brtf.tables import tabulate
@@ -101,6 +101,28 @@ class TestContractions:
                 np.testing.assert_allclose(found, wanted, **ROUNDING)
 
 
+@pytest.mark.parametrize("n_columns", [*range(1, 10), 15, 16, 17, 31, 32, 33, 47, 49, 64, 70])
+@pytest.mark.parametrize(
+    ("shape", "density"),
+    [((4, 3, 150), 0.2), ((4, 70, 9), 0.3), ((60, 2, 7), 0.5), ((2, 130), 0.3), ((3, 2, 2, 40), 0.6)],
+)
+def test_sums_of_any_width(shape, density, n_columns):
+    """Columns are summed some at a time, the last of them overlapping; lists of a block serve all its contractions."""
+    rng = np.random.default_rng(n_columns)
+    (block,) = observe(rng.standard_normal(shape), rng.random(shape) < density).blocks(10**6)
+    matrices = [rng.standard_normal((length, n_columns)) for length in shape]
+    both = compiled.listed(block), reference.listed(block)
+    for mode in (*range(len(shape)), 0):
+        weights = rng.uniform(size=block.n_entries)
+        lengths = [length for k, length in enumerate(shape) if k != mode]
+        outs = [(np.ones((shape[mode], n_columns)), np.ones((*lengths, n_columns))) for _ in both]
+        for twin, own, (out, partial) in zip((compiled, reference), both, outs, strict=True):
+            twin.contract(own, weights, matrices, mode, out)
+            twin.contract_one(own, weights, matrices[mode], mode, partial)
+        for found, wanted in zip(*outs, strict=True):
+            np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+
 RHO = np.concatenate([[0.0, 1e-300, 1e-5, 1e25, 1e300], np.geomspace(1e-6, 1e22, 1000)])
 
 
@@ -154,7 +176,7 @@ def test_the_environment_chooses_among_these():
 def test_local_posteriors_are_their_parts(dtype, spread, slices):
     """In one pass what histogram, look-up and sums say; pieces of 512 entries and what is left over."""
     rng = np.random.default_rng(0)
-    n_entries, tau, table = 3 * compiled.PIECE + 7, 30.0, tabulate(GaussianSlab(0.1, 5.0, 100.0))
+    n_entries, tau, table = 3 * entries.PIECE + 7, 30.0, tabulate(GaussianSlab(0.1, 5.0, 100.0))
     residual = (rng.standard_normal(n_entries) * np.geomspace(1e-3, 1e3, n_entries)).astype(dtype)
     variance = rng.uniform(0.0, 0.1, n_entries) if spread else None
     relative = rng.uniform(0.5, 2.0, n_entries) if slices else None

@@ -177,9 +177,9 @@ class Observations:
 
     @cached_property
     def block_list(self) -> tuple[Block, ...]:
-        """The blocks of usual size, in order; of complete data a few rows at least, if they are not very long."""
+        """The blocks of usual size, in order; of dense data a few rows at least, if they are not very long."""
         several = FEW_ROWS * math.prod(self.shape[1:])
-        if self.layout != "complete" or several <= BLOCK_ENTRIES:
+        if self.coords is not None or several <= BLOCK_ENTRIES:
             return tuple(self.blocks())
         return tuple(self.blocks(min(several, 4 * BLOCK_ENTRIES)))
 

@@ -153,9 +153,10 @@ def core_consistency(factors: Sequence[ArrayLike], Y: Any, mask: Any = None) -> 
     excess = np.zeros((n_components, combinations.shape[1]))
     for block in observations.blocks():
         residual = block.values - kernels.low_rank_at(block, balanced)
-        contracted = np.zeros((observations.shape[0], combinations.shape[1]))
+        rows = slice(observations.shape[0]) if block.coords is not None else block.rows
+        contracted = np.zeros((balanced[0][rows].shape[0], combinations.shape[1]))
         kernels.contract(block, residual, [balanced[0], *columns], 0, contracted)
-        excess += inverses[0] @ contracted
+        excess += inverses[0][:, rows] @ contracted
     return float(100.0 * (1.0 - np.sum(excess**2) / n_components))
 
 

@@ -130,10 +130,10 @@ def row_statistics(
     moments = [rows.second_moment_packed for rows in factors] if grams is None else []
 
     def add(sums: Sums, block: Block) -> None:
-        weights, targets = weighing(block)
-        kernels.contract(block, targets, means, mode, sums[0])
+        (weights, targets), own = weighing(block), kernels.listed(block)
+        kernels.contract(own, targets, means, mode, sums[0])
         if grams is None:
-            kernels.contract(block, _pattern(weights, targets), moments, mode, sums[1])
+            kernels.contract(own, _pattern(weights, targets), moments, mode, sums[1])
 
     shapes = [means[mode].shape, moments[mode].shape] if grams is None else [means[mode].shape]
     products, *packed = add_up_rows(observations, mode, shapes, add)
@@ -296,9 +296,9 @@ class OnePass:
 
     def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians:
         """The block's rows of the first mode, and its share in the sums."""
-        products = np.zeros((block.n_rows, self.state.rank))
+        products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
-        own = replace(block, rows=slice(0, block.n_rows))
+        own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
         if self._shared_cov is not None:
             linear = _linear_term(self.state, 0, products, self.precision)
             rows = RowGaussians(linear @ self._shared_cov[0], self._shared_cov)
@@ -375,10 +375,10 @@ def _over_longest(observations: Observations, state: State, longest: int, weighi
     matrices = [rows.mean, rows.second_moment_packed] if with_grams else [rows.mean]
 
     def add(sums: Sums, block: Block) -> None:
-        weights, targets = weighing(block)
-        kernels.contract_one(block, targets, matrices[0], longest, sums[0])
+        (weights, targets), own = weighing(block), kernels.listed(block)
+        kernels.contract_one(own, targets, matrices[0], longest, sums[0])
         if with_grams:
-            kernels.contract_one(block, _pattern(weights, targets), matrices[1], longest, sums[1])
+            kernels.contract_one(own, _pattern(weights, targets), matrices[1], longest, sums[1])
 
     lengths = [length for k, length in enumerate(observations.shape) if k != longest]
     shapes = [(*lengths, matrix.shape[1]) for matrix in matrices]

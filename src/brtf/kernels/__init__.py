@@ -38,6 +38,11 @@ def _chosen() -> ModuleType:
     return twin(os.environ.get("BRTF_KERNELS", "numba"))
 
 
+def listed(block: Block) -> Block:
+    """The block as it is best used for several contractions; to be kept no longer than they take."""
+    return _chosen().listed(block)
+
+
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c], (m,)."""
     return _chosen().low_rank_at(block, matrices)

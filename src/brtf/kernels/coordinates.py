@@ -1,16 +1,18 @@
 """Loops over entries given by their coordinates.
 
-The rows that an entry needs are anywhere in matrices that may be larger than the cache: where they are long, they are
-asked for some entries ahead. Order three, the usual one, has loops of its own that keep products in registers.
+The rows that an entry needs are anywhere in matrices that may be larger than the cache: they are asked for some entries
+ahead, but for those of the first mode, which change last. Order three, the usual one, has loops of its own that keep
+products in registers.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from brtf.kernels.jit import prefetch_row, sum_loop
+from brtf.kernels.jit import loop, prefetch_row, sum_loop
+from brtf.kernels.vectors import add_product
 
-AHEAD = 6
+AHEAD = 8
 """Entries between asking for rows and using them."""
 
 
@@ -82,16 +84,14 @@ def scatter_products(coords, entry_values, matrices, mode, out):
     product = np.empty(n_columns)
     one, other = (1 if mode == 0 else 0), (1 if mode == 2 else 2)
     for m in range(entry_values.size):
-        value, target = entry_values[m], out[coords[mode, m]]
+        value, i = entry_values[m], coords[mode, m]
         if order == 3:
             ahead = min(m + AHEAD, entry_values.size - 1)
-            prefetch_row(out, coords[mode, ahead])
-            prefetch_row(matrices[one], coords[one, ahead])
-            prefetch_row(matrices[other], coords[other, ahead])
-            first, second = matrices[one][coords[one, m]], matrices[other][coords[other, m]]
-            for c in range(n_columns):
-                target[c] += value * first[c] * second[c]
+            prefetch_row(out if mode == 1 else matrices[1], coords[1, ahead])
+            prefetch_row(out if mode == 2 else matrices[2], coords[2, ahead])
+            _add_outer(value, matrices[one], coords[one, m], matrices[other], coords[other, m], out, i)
         else:
+            target = out[i]
             product[:] = value
             for n in range(order):
                 if n != mode:
@@ -100,3 +100,26 @@ def scatter_products(coords, entry_values, matrices, mode, out):
                         product[c] *= row[c]
             for c in range(n_columns):
                 target[c] += product[c]
+
+
+@loop
+def _add_outer(value, first, j, second, k, out, i):
+    """out[i] += value first[j] ⊛ second[k], by the widest steps that fit: a row is too short for the tail of a loop."""
+    column, n_columns = 0, out.shape[1]
+    while column + 32 <= n_columns:
+        add_product(32, value, first, j, second, k, out, i, column)
+        column += 32
+    if column + 16 <= n_columns:
+        add_product(16, value, first, j, second, k, out, i, column)
+        column += 16
+    if column + 8 <= n_columns:
+        add_product(8, value, first, j, second, k, out, i, column)
+        column += 8
+    if column + 4 <= n_columns:
+        add_product(4, value, first, j, second, k, out, i, column)
+        column += 4
+    if column + 2 <= n_columns:
+        add_product(2, value, first, j, second, k, out, i, column)
+        column += 2
+    if column < n_columns:
+        add_product(1, value, first, j, second, k, out, i, column)

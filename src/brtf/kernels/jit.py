@@ -35,4 +35,4 @@ def _prefetch(typing_context, matrix, row, column):
 def prefetch_row(matrix, row):
     """Ask for a row of a matrix to be brought into the cache, and do not wait."""
     for column in range(0, matrix.shape[1], CACHE_LINE):
-        _prefetch(matrix, row, column)  # type: ignore[call-arg]
+        _prefetch(matrix, row, column)

@@ -1,14 +1,32 @@
 """Loops over the observed entries of masked blocks.
 
-Sums of rows are taken four rows at a time, so that what is added up is loaded and stored once for all four, and
-before they are multiplied by anything that all of them share.
+A contraction sums rows of a matrix, one for every entry of a list, and there is a list for every fibre. The entries are
+listed first; then all lists are summed, a few columns of the matrix at a time: these stay in the innermost cache, and
+the sums in registers.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from functools import cache
 
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.distributions import Array
 from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels.vectors import add_rows, list_eight
+
+WIDEST = 32
+"""Columns that are summed at once: what registers hold while rows are added to it."""
+INNERMOST = 3328
+"""Numbers of a matrix that stay in the innermost cache while lists and sums pass through it."""
+Lists = tuple[NDArray[np.int64], NDArray[np.int32]]
+"""Where each list stops and the next one starts, and the places of the entries of all of them."""
+SPARE = 8
+"""Room at the end of a list, which is written eight places at a time."""
+PLACES_OF_BITS = np.argsort(np.arange(256)[:, None] >> np.arange(8) & 1 == 0, kind="stable").astype(np.int32)
+"""The places of the ones of every byte, in order, and then those of its zeros."""
 
 
 @loop
@@ -48,68 +66,120 @@ def products_at(mask, left, last, out):
             position += 1
 
 
-@sum_loop
-def gather(mask, entry_values, last, out):
-    """out[f] += Σ_k v[f, k] last[k]."""
-    observed, total = np.empty(mask.shape[1] + 1, np.int64), np.empty(last.shape[1])
-    position = 0
-    for f in range(mask.shape[0]):
-        n_observed = _list_observed(mask[f], observed)
-        _add_rows(last, observed, entry_values[position : position + n_observed], total)
-        position += n_observed
-        target = out[f]
-        for c in range(total.size):
-            target[c] += total[c]
+@loop
+def list_rows(mask, table, stops, places):
+    """The entries (f, k) by f: those of f are at k = places[stops[f-1]:stops[f]]."""
+    n_fibres, length = mask.shape
+    flat = mask.reshape(mask.size)
+    position, start = 0, 0
+    for f in range(n_fibres):
+        k = 0
+        while k + 8 <= length:
+            position += list_eight(flat, start + k, table, k, places, position)
+            k += 8
+        while k < length:
+            places[position] = k
+            position += flat[start + k]
+            k += 1
+        stops[f] = position
+        start += length
 
 
-@sum_loop
-def gather_onto(mask, entry_values, last, others, n_rows, n_after, out):
-    """out[i] += Σ_{a,b} others[a, b] Σ_k v[a, i, b, k] last[k], for fibres (a, i, b) with i of n_rows, b of n_after."""
-    observed, total = np.empty(mask.shape[1] + 1, np.int64), np.empty(last.shape[1])
-    position = 0
-    for f in range(mask.shape[0]):
-        n_observed = _list_observed(mask[f], observed)
-        if n_observed == 0:
-            continue
-        _add_rows(last, observed, entry_values[position : position + n_observed], total)
-        position += n_observed
-        target = out[f // n_after % n_rows]
-        other = others[f // (n_rows * n_after) * n_after + f % n_after]
-        for c in range(total.size):
-            target[c] += total[c] * other[c]
+@loop
+def list_columns(mask, table, stops, places, numbers):
+    """The entries (a, n, b) by (a, b): the n of each, and their numbers within the block."""
+    n_slabs, n_rows, n_columns = mask.shape
+    row_stops, row_places = np.empty(n_rows, np.int64), np.empty(n_rows * n_columns + SPARE, np.int32)
+    columns, place = row_places.view(np.uint32), np.empty(n_columns, np.uint32)  # which count from no end
+    done = np.uint32(0)
+    for a in range(n_slabs):
+        list_rows(mask[a], table, row_stops, row_places)
+        place[:] = 0
+        for p in range(row_stops[-1]):
+            place[columns[p]] += np.uint32(1)
+        total = done
+        for b in range(n_columns):
+            place[b], total = total, total + place[b]
+        start = 0
+        for n in range(n_rows):
+            own = columns[start : row_stops[n]]
+            for p in range(own.size):
+                at = place[own[p]]
+                places[at] = n
+                numbers[at] = done + start + p
+                place[own[p]] = at + np.uint32(1)
+            start = row_stops[n]
+        stops[a * n_columns : (a + 1) * n_columns] = place
+        done = total
 
 
-@sum_loop
-def spread(mask, entry_values, matrix, out):
-    """out[a, b] += Σ_n v[a, n, b] matrix[n]."""
-    places, amounts, counts, observed = _empty_lists(mask)
-    total = np.empty(matrix.shape[1])
-    position = 0
-    for a in range(mask.shape[0]):
-        position = _list_columns(mask[a], entry_values, position, places, amounts, counts, observed)
-        for b in range(counts.size):
-            if counts[b]:
-                _add_rows(matrix, places[b], amounts[b, : counts[b]], total)
-                target = out[a, b]
-                for c in range(total.size):
-                    target[c] += total[c]
+@loop
+def take(entry_values, numbers, out):
+    """out[p] = v[numbers[p]]."""
+    for p in range(numbers.size):
+        out[p] = entry_values[numbers[p]]
 
 
-@sum_loop
-def spread_onto(mask, entry_values, matrix, others, out):
-    """out[b] += Σ_a others[a] Σ_n v[a, n, b] matrix[n]."""
-    places, amounts, counts, observed = _empty_lists(mask)
-    total = np.empty(matrix.shape[1])
-    position = 0
-    for a in range(mask.shape[0]):
-        position = _list_columns(mask[a], entry_values, position, places, amounts, counts, observed)
-        other = others[a]
-        for b in range(counts.size):
-            if counts[b]:
-                _add_rows(matrix, places[b], amounts[b, : counts[b]], total)
-                target = out[b]
-                for c in range(total.size):
-                    target[c] += total[c] * other[c]
+@loop
+def _plan_lists(stops, n_rows, n_after, plan):
+    """Start, stop, i and (a, b) of every list (a, i, b) that has entries; returns their number."""
+    start, g, n_lists = 0, 0, 0
+    for a in range(stops.size // (n_rows * n_after)):
+        for i in range(n_rows):
+            for b in range(n_after):
+                step = plan[n_lists]
+                step[0], step[1], step[2], step[3] = start, stops[g], i, a * n_after + b
+                n_lists += stops[g] > start
+                start = stops[g]
+                g += 1
+    return n_lists
+
+
+def add_lists(
+    lists: Lists, amounts: Array, matrix: Array, others: Array, n_rows: int, n_after: int, out: Array
+) -> None:
+    """out[i] += Σ_{a,b} others[a, b] Σ_p amounts[p] matrix[places[p]], p over the list (a, i, b).
+
+    Lists are numbered in C order, with i of ``n_rows`` and b of ``n_after``.
+    """
+    n_columns = matrix.shape[1]
+    if n_columns:
+        half = max(1, min(WIDEST, 1 << (n_columns - 1).bit_length()) // 2)
+        _adder(half)(*lists, amounts, matrix, others, n_rows, n_after, out)
+
+
+@cache
+def _adder(half: int) -> Callable[..., None]:
+    """The loop over lists that sums twice so many columns at once."""
+
+    @sum_loop
+    def add(stops, places, amounts, matrix, others, n_rows, n_after, out):
+        plan = np.empty((stops.size + 1, 4), np.int64)
+        n_lists = _plan_lists(stops, n_rows, n_after, plan)
+        length, n_columns = matrix.shape
+        width, end = 2 * half, n_columns - half
+        together = max(1, INNERMOST // (length * width)) * width
+        panels = np.empty((min(together, n_columns + width) // width * length, width))
+        for first in range(0, n_columns, together):
+            last = min(first + together, n_columns)
+            before = 0
+            for done in range(first, last, width):
+                left, right = min(done, end), min(done + half, end)  # the last ones overlap those before, as zeros
+                for k in range(length):
+                    target, one, other = panels[before + k], matrix[k, left:], matrix[k, right:]
+                    for c in range(half):
+                        target[c] = one[c] if left + c >= done else 0.0
+                        target[half + c] = other[c] if right + c >= done + half else 0.0
+                before += length
+            for q in range(n_lists):
+                start, stop, i, other = plan[q, 0], plan[q, 1], plan[q, 2], plan[q, 3]
+                before = 0
+                for done in range(first, last, width):
+                    left, right = min(done, end), min(done + half, end)
+                    add_rows(half, panels, before, places, amounts, start, stop, others, other, out, i, left, right)
+                    before += length
+
+    return add
 
 
 @loop
@@ -120,48 +190,3 @@ def _list_observed(mask, observed):
         observed[n_observed] = k
         n_observed += mask[k]
     return n_observed
-
-
-@loop
-def _empty_lists(mask):
-    _, n_rows, n_columns = mask.shape
-    return (
-        np.empty((n_columns, n_rows), np.int64),
-        np.empty((n_columns, n_rows)),
-        np.empty(n_columns, np.int64),
-        np.empty(n_columns + 1, np.int64),
-    )
-
-
-@loop
-def _list_columns(mask, entry_values, position, places, amounts, counts, observed):
-    """List the entries of a slab (n, b) by columns: the places n and the values of each; returns the next position."""
-    counts[:] = 0
-    for n in range(mask.shape[0]):
-        for k in range(_list_observed(mask[n], observed)):
-            b = observed[k]
-            places[b, counts[b]] = n
-            amounts[b, counts[b]] = entry_values[position]
-            counts[b] += 1
-            position += 1
-    return position
-
-
-@sum_loop
-def _add_rows(matrix, places, amounts, total):
-    """total = Σ_p amounts[p] matrix[places[p]]."""
-    n_columns = total.size
-    total[:] = 0.0
-    done = 0
-    while done + 4 <= amounts.size:
-        first, second = matrix[places[done]], matrix[places[done + 1]]
-        third, fourth = matrix[places[done + 2]], matrix[places[done + 3]]
-        v0, v1, v2, v3 = amounts[done], amounts[done + 1], amounts[done + 2], amounts[done + 3]
-        for c in range(n_columns):
-            total[c] += (v0 * first[c] + v1 * second[c]) + (v2 * third[c] + v3 * fourth[c])
-        done += 4
-    while done < amounts.size:
-        only, value = matrix[places[done]], amounts[done]
-        for c in range(n_columns):
-            total[c] += value * only[c]
-        done += 1

@@ -63,6 +63,11 @@ class CompletedRows:
     mean: Array
 
 
+def listed(block: Block) -> Block:
+    """The block as it is best used for several contractions."""
+    return block
+
+
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c].
 
