@@ -20,6 +20,7 @@ from brtf.calibration import (
     global_step,
     joint_step,
     shared_rate,
+    step_to,
     worth,
 )
 from brtf.distributions import Array, Centre, Gamma, RowGaussians, packed_indices, unpack_symmetric
@@ -478,6 +479,15 @@ def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] |
     kind = type(state.outliers) if kind is None else kind
     here = [(float(state.tau.mean), state.outliers)] if type(state.outliers) is kind else []
     tau, model, _ = global_step(kind, point.deviations, noise_prior(state), here)
+    return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> State:
+    """The state of a point with another local model, whose numbers are learnt from those of the present one."""
+    state = point.state
+    if not isinstance(state.outliers, SlabModel):
+        raise TypeError("with_local_model needs a local model with outliers")
+    tau, model, _ = step_to(kind, float(state.tau.mean), state.outliers, point.deviations, noise_prior(state))
     return with_noise(state, tau, model, problem.observations.n_observed)
 
 

@@ -230,6 +230,18 @@ def joint_step(
     return tau, model, value
 
 
+def step_to(
+    kind: type[SlabModel], tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior
+) -> tuple[float, SlabModel, float]:
+    """The optimum of another local model that is nearest to the given numbers: as many outliers, and as large."""
+    shape = 1.0 if kind is StudentSlab else 30.0 if isinstance(model, StudentSlab) else model.shape
+    width = model.width / 3.0 if isinstance(model, FlatSlab) else model.width  # the variance of a flat slab
+    if kind is FlatSlab:
+        width = tau * float(histogram.deviation[-1])
+    width = float(np.clip(width, 2 * kind.narrowest, WIDEST_SLAB))
+    return joint_step(tau, kind(model.probability, shape, width), histogram, prior)
+
+
 def branch_step(
     tau: float,
     model: SlabModel,

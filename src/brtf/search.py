@@ -11,7 +11,7 @@ import numpy as np
 
 from brtf import proposals
 from brtf.agenda import Position, check_agenda, move
-from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise_globally, noise_worth, slice_noise
+from brtf.calibrated import Problem, evaluate, evaluate_at, noise_worth, slice_noise, with_local_model
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
 from brtf.observations import Block
@@ -89,8 +89,8 @@ class Search(Trials):
     @move
     def start_again(self, which: int, n_starts: int) -> None:
         """Another start, or none where there are but two, of the same kind, and the first left nothing to explain."""
-        births = (proposals.birth(self.problem, self.point, 1, self.rng, clipped=clipped) for clipped in (False, True))
-        enough = n_starts == len(START_PRECISIONS) and all(birth is None for birth in births)
+        alike = n_starts == len(START_PRECISIONS)
+        enough = alike and proposals.birth(self.problem, self.point, 1, self.rng, clipped=True) is None
         self._next(partial(self.search, 1) if enough else partial(self.start, which))
 
     @move
@@ -279,7 +279,7 @@ class Search(Trials):
         if not isinstance(present, SlabModel) or self.point.state.structure is not None:
             return
         kinds = (PULLING_MODELS, tuple(LOCAL_MODELS.values()))[phase]
-        others = [learn_noise_globally(self.problem, self.point, kind) for kind in kinds if type(present) is not kind]
+        others = [with_local_model(self.problem, self.point, kind) for kind in kinds if type(present) is not kind]
         best = max(others, key=partial(noise_worth, self.point))
         if noise_worth(self.point, best) > noise_worth(self.point, self.point.state) - WORTH:
             self._try(best, f"{type(best.outliers).__name__} chosen", n_held=0, n_free=20)
