@@ -207,13 +207,15 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
 
     sums, looks = visit(problem.observations, zeros, look)
     counts, totals, squares, replaced, others, *rest = sums
+    largest, parts = max(largest for largest, _ in looks), [rows for _, rows in looks if rows]
+    del looks
     variance, extra = 0.0, np.zeros(n_slices)
     if not problem.collapsed:
         variance, extra = _variance_of_completed(problem, state)
     return Point(
         state,
         fit,
-        Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance),
+        Histogram.from_bins(counts, totals, largest, variance),
         None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
         None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
@@ -225,7 +227,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
             None if slices is None else problem.n_entries(slices),
         ),
         local,
-        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks if rows]),
+        None if update is None else update.finish(tuple(rest[n_structured:]), parts),
     )
 
 

@@ -157,8 +157,14 @@ class Observations:
 
     def positions_seen(self, mode: int) -> NDArray[np.intp]:
         """The positions along a mode at which anything is observed, in order."""
+        if self.coords is not None:
+            if self.shape[mode] > self.n_observed:
+                return np.unique(self.coords[mode])
+            seen = np.zeros(self.shape[mode], dtype=bool)
+            seen[self.coords[mode]] = True
+            return np.flatnonzero(seen)
         if self.mask is None:
-            return np.unique(self.entry_coords()[mode])
+            return np.arange(self.shape[mode])
         other_modes = tuple(m for m in range(self.order) if m != mode)
         return np.flatnonzero(self.mask.any(axis=other_modes))
 

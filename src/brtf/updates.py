@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +35,8 @@ PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
+Packed = tuple[Array, Array, Array]
+"""Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
 """Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
@@ -67,10 +70,36 @@ def scaled_values(observations: Observations, block: Block) -> Array:
 
 def variance_field(factors: tuple[RowGaussians, ...]) -> Field:
     """Var x at the entries."""
-    outers = [rows.outer_packed for rows in factors]
-    moments = [rows.second_moment_packed for rows in factors]
-    covs = [rows.cov_packed for rows in factors]
-    return lambda block: kernels.variance_at(block, outers, moments, covs)
+    return _Variance(factors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Variance:
+    """Var x at the entries of a block.
+
+    The packed products of rows are twice as large as the rows themselves. Those of the first mode, which dense blocks
+    part, are made for the rows of a block, and kept as long as it is at hand.
+    """
+
+    factors: tuple[RowGaussians, ...]
+
+    @cached_property
+    def _first(self) -> Packed:
+        return _packed(self.factors[0])
+
+    @cached_property
+    def _others(self) -> list[Packed]:
+        return [_packed(rows) for rows in self.factors[1:]]
+
+    def __call__(self, block: Block) -> Array:
+        if block.coords is not None or block.n_rows == self.factors[0].n_rows:
+            return kernels.variance_at(block, *zip(self._first, *self._others, strict=True))
+        first, own = _packed(self.factors[0].part(block.rows)), replace(block, rows=slice(0, block.n_rows))
+        return kernels.variance_at(own, *zip(first, *self._others, strict=True))
+
+
+def _packed(rows: RowGaussians) -> Packed:
+    return rows.outer_packed, rows.second_moment_packed, rows.cov_packed
 
 
 def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
@@ -237,8 +266,9 @@ def update_factors(
         others = []
     for mode in (*others, longest):
         known = None if known_grams is None else known_grams(state.factors, mode)
-        grams, products = row_statistics(observations, state.factors, mode, weighing, known)
-        state = updated_factor(state, mode, grams, products, precision)
+        statistics = row_statistics(observations, state.factors, mode, weighing, known)
+        state = updated_factor(state, mode, *statistics, precision)
+        del statistics  # as large as the rows: not to be kept while the next are found
     return state
 
 
@@ -278,6 +308,13 @@ class OnePass:
         return khatri_rao(self._means[1:])
 
     @cached_property
+    def _moments(self) -> list[Array]:
+        """Packed second moments of all modes but the first, which is solved for: there zeros stand."""
+        first, *others = self.state.factors
+        n_packed = first.rank * (first.rank + 1) // 2
+        return [np.broadcast_to(0.0, (first.n_rows, n_packed)), *(rows.second_moment_packed for rows in others)]
+
+    @cached_property
     def _first_grams(self) -> Array | None:
         return None if self.known_grams is None else self.known_grams(self.state.factors, 0)
 
@@ -305,7 +342,7 @@ class OnePass:
         elif self._first_grams is not None:
             rows = _updated_rows(self.state, 0, self._first_grams[block.rows], products, self.precision)
         else:
-            pattern, moments = _pattern(weights, targets), [rows.second_moment_packed for rows in self.state.factors]
+            pattern, moments = _pattern(weights, targets), self._moments
             packed = np.zeros((block.n_rows, moments[0].shape[1]))
             kernels.contract(block, pattern, moments, 0, packed)
             grams = unpack_symmetric(packed, self.state.rank)
@@ -350,11 +387,17 @@ class OnePass:
         return found, RowGaussians(found.mean, cov)
 
     def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
-        """The state with the rows of all blocks, and all other modes updated."""
-        cov = self._shared_cov
-        if cov is None:
-            cov = np.concatenate([rows.cov for rows in parts])
-        first = RowGaussians(np.concatenate([rows.mean for rows in parts]), cov)
+        """The state with the rows of all blocks, and all other modes updated; the list of parts is used up."""
+        mean, cov = np.empty_like(self.state.factors[0].mean), self._shared_cov
+        covs = np.empty((len(mean), *mean.shape[1:] * 2)) if cov is None else cov
+        stop = len(mean)
+        while parts:  # each is let go as soon as it is in its place
+            rows = parts.pop()
+            mean[stop - rows.n_rows : stop] = rows.mean
+            if cov is None:
+                covs[stop - rows.n_rows : stop] = rows.cov
+            stop -= rows.n_rows
+        first = RowGaussians(mean, covs)
         centre = self.state.factors[0].centre
         state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
@@ -390,22 +433,24 @@ def _update_from_partial(
 ) -> State:
     """U1 for the given modes from sums over one other mode."""
     for mode in modes:
-        products = _from_partial(partial[0], [rows.mean for rows in state.factors], mode, done)
+        products = _from_partial(partial[0], state, attrgetter("mean"), mode, done)
         if known_grams is None:
-            moments = [rows.second_moment_packed for rows in state.factors]
-            grams = unpack_symmetric(_from_partial(partial[1], moments, mode, done), state.rank)
+            packed = _from_partial(partial[1], state, attrgetter("second_moment_packed"), mode, done)
+            grams = unpack_symmetric(packed, state.rank)
         else:
             grams = known_grams(state.factors, mode)
         state = updated_factor(state, mode, grams, products, precision)
     return state
 
 
-def _from_partial(partial: Array, matrices: list[Array], mode: int, longest: int) -> Array:
-    """The contraction of one mode from the sums over the longest."""
-    kept = [k for k in range(len(matrices)) if k != longest]
+def _from_partial(
+    partial: Array, state: State, matrix: Callable[[RowGaussians], Array], mode: int, longest: int
+) -> Array:
+    """The contraction of one mode from the sums over the longest, with a matrix of each of the others."""
+    kept = [k for k in range(len(state.factors)) if k != longest]
     for k in reversed(kept):
         if k != mode:
-            partial = reduce_mode(partial, matrices[k], kept.index(k))
+            partial = reduce_mode(partial, matrix(state.factors[k]), kept.index(k))
             kept.remove(k)
     return partial
 
