@@ -37,6 +37,8 @@ WeightsAndTargets = tuple[Array | None, Array]
 Weighing = Callable[[Block], WeightsAndTargets]
 Packed = tuple[Array, Array, Array]
 """Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
+LastPacked = dict[int, tuple[RowGaussians, Packed]]
+"""Of every mode the rows whose packed products were asked for last, and these."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
 """Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
@@ -68,38 +70,34 @@ def scaled_values(observations: Observations, block: Block) -> Array:
     return np.divide(block.values, observations.scale, dtype=np.float64)
 
 
-def variance_field(factors: tuple[RowGaussians, ...]) -> Field:
-    """Var x at the entries."""
-    return _Variance(factors)
+def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
+    """Var x at the entries.
 
-
-@dataclass(frozen=True, eq=False)
-class _Variance:
-    """Var x at the entries of a block.
-
-    The packed products of rows are twice as large as the rows themselves. Those of the first mode, which dense blocks
-    part, are made for the rows of a block, and kept as long as it is at hand.
+    Packed products are larger than the rows that they are made of. Those of the first mode, which dense blocks part,
+    are made for the rows of a block at a time; the others are kept in ``last``, until other rows take their place.
     """
+    kept: LastPacked = {} if last is None else last
+    first, *others = factors
 
-    factors: tuple[RowGaussians, ...]
+    def variance(block: Block) -> Array:
+        packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
+        if block.coords is None and block.n_rows < first.n_rows:
+            own = _packed(first.part(block.rows), 0, {})
+            block = replace(block, rows=slice(0, block.n_rows))
+        else:
+            own = _packed(first, 0, kept)
+        return kernels.variance_at(block, *zip(own, *packed, strict=True))
 
-    @cached_property
-    def _first(self) -> Packed:
-        return _packed(self.factors[0])
-
-    @cached_property
-    def _others(self) -> list[Packed]:
-        return [_packed(rows) for rows in self.factors[1:]]
-
-    def __call__(self, block: Block) -> Array:
-        if block.coords is not None or block.n_rows == self.factors[0].n_rows:
-            return kernels.variance_at(block, *zip(self._first, *self._others, strict=True))
-        first, own = _packed(self.factors[0].part(block.rows)), replace(block, rows=slice(0, block.n_rows))
-        return kernels.variance_at(own, *zip(first, *self._others, strict=True))
+    return variance
 
 
-def _packed(rows: RowGaussians) -> Packed:
-    return rows.outer_packed, rows.second_moment_packed, rows.cov_packed
+def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
+    """The packed products of a mode's rows, which are the last from now on."""
+    known, packed = last.get(mode, (None, None))
+    if packed is None or known is not rows:
+        packed = rows.outer_packed, rows.second_moment_packed, rows.cov_packed
+        last[mode] = rows, packed
+    return packed
 
 
 def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
@@ -285,6 +283,7 @@ class OnePass:
     precision : of an entry of weight one
     known_grams : row Grams that do not need the data; None where they do
     dtype : of the numbers per entry
+    room : where blocks in memory put their rows of the first mode; None where these are handed over
     """
 
     state: State
@@ -292,6 +291,7 @@ class OnePass:
     precision: float
     known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
+    room: RowGaussians | None = None
 
     @staticmethod
     def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
@@ -331,8 +331,8 @@ class OnePass:
         products = np.zeros((*lengths, rank))
         return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
 
-    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians:
-        """The block's rows of the first mode, and its share in the sums."""
+    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians | None:
+        """The block's rows of the first mode, if there is no room for them here, and its share in the sums."""
         products = np.zeros((block.n_rows, self.state.rank))
         kernels.contract(block, targets, self._means, 0, products)
         own = replace(block, rows=slice(0, block.n_rows))
@@ -349,7 +349,10 @@ class OnePass:
             rows = _updated_rows(self.state, 0, grams, products, self.precision)
             kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
-        return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+        if self.room is None:
+            return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+        self.room.mean[block.rows], self.room.cov[block.rows] = rows.mean, rows.cov
+        return None
 
     @property
     def solves_directly(self) -> bool:
@@ -386,18 +389,14 @@ class OnePass:
         )
         return found, RowGaussians(found.mean, cov)
 
-    def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
-        """The state with the rows of all blocks, and all other modes updated; the list of parts is used up."""
-        mean, cov = np.empty_like(self.state.factors[0].mean), self._shared_cov
-        covs = np.empty((len(mean), *mean.shape[1:] * 2)) if cov is None else cov
-        stop = len(mean)
-        while parts:  # each is let go as soon as it is in its place
-            rows = parts.pop()
-            mean[stop - rows.n_rows : stop] = rows.mean
+    def finish(self, sums: Sums, parts: list[RowGaussians | None]) -> State:
+        """The state with the rows of all blocks, and all other modes updated."""
+        first = self.room
+        if first is None:
+            found, cov = [rows for rows in parts if rows is not None], self._shared_cov
             if cov is None:
-                covs[stop - rows.n_rows : stop] = rows.cov
-            stop -= rows.n_rows
-        first = RowGaussians(mean, covs)
+                cov = np.concatenate([rows.cov for rows in found])
+            first = RowGaussians(np.concatenate([rows.mean for rows in found]), cov)
         centre = self.state.factors[0].centre
         state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
