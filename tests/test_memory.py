@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_acceleration_needs_few_vectors():
     states, anderson = [state() for _ in range(9)], Anderson()
 
     def extrapolate():
-        for before, after in zip(states[:-1], states[1:], strict=True):
+        for before, after in pairwise(states):
             anderson.extrapolate(before, after)
 
     # Seven points of which six are images too, five differences, what LAPACK makes of them, and the new means
