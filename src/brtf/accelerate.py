@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -52,15 +53,21 @@ class Anderson:
         if point.size != image.size or (self._points and self._points[-1].size != point.size):
             self._forget()
             return None
+        if self._images and np.array_equal(point, self._images[-1]):
+            point = self._images[-1]  # where no extrapolated state was kept since: one array for both
         self._points.append(point)
         self._images.append(image)
         del self._points[: -DEPTH - 1], self._images[: -DEPTH - 1]
         if len(self._points) < 3:
             return None
-        images = np.array(self._images)
-        residuals = images - np.array(self._points)
-        weights, *_ = np.linalg.lstsq(np.diff(residuals, axis=0).T, residuals[-1], rcond=1e-10)
-        return _with_means(after, image - self._damping * (weights @ np.diff(images, axis=0)))
+        changes = np.empty((len(self._points) - 1, point.size))  # of the residuals, and then of the images
+        sweeps = zip(self._images, self._points, strict=True)
+        for change, (one, other) in zip(changes, pairwise(sweeps), strict=True):
+            np.subtract(other[0] - other[1], one[0] - one[1], out=change)
+        weights, *_ = np.linalg.lstsq(changes.T, image - point, rcond=1e-10)
+        for change, (earlier, later) in zip(changes, pairwise(self._images), strict=True):
+            np.subtract(later, earlier, out=change)
+        return _with_means(after, image - self._damping * (weights @ changes))
 
     def kept(self) -> None:
         """The last extrapolated state was better."""

@@ -41,6 +41,7 @@ from brtf.posteriors import (
 from brtf.tables import EvidenceTable, tabulate
 from brtf.updates import (
     KnownGrams,
+    LastPacked,
     OnePass,
     Weighing,
     WeightsAndTargets,
@@ -67,6 +68,7 @@ class Problem:
     collapsed: bool
     limit: float = math.inf
     slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
+    packed: LastPacked = field(default_factory=dict)  # of the factors that were looked at last
 
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]:
@@ -114,7 +116,7 @@ class Fit:
         residual = Remembered(observations, lambda b: problem.values(b) - kernels.low_rank_at(b, means))
         if not problem.collapsed or not means[0].shape[1]:
             return cls(residual, None)
-        return cls(residual, Remembered(observations, variance_field(factors)))
+        return cls(residual, Remembered(observations, variance_field(factors, problem.packed)))
 
     def at(self, block: Block) -> tuple[Array, Array | None]:
         """Residual and variance of a block's entries."""
@@ -178,8 +180,10 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
             solved, solved_rows = update.solve(tuple(rest), block, *direct, (counts, totals))
             others += solved.log_evidence, solved.weight_sum
             return solved.largest, solved_rows
-        values, (residual, variance) = problem.values(block), fit.at(block)
+        residual, variance = fit.at(block)
+        values = problem.values(block)
         found = block_posterior(state, block, values, residual, variance, (counts, totals))
+        del variance  # a number per entry, like others below that are not needed any more
         local.keep(block, found)
         others += found.log_evidence, found.weight_sum
         if slices is not None:
@@ -191,12 +195,13 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
             relative = relative_precision(state, block)
             standardised = np.sqrt(tau if relative is None else tau * relative) * residual
             add_sums(tuple(rest[:n_structured]), structure, block, values, found.rho / tau, found.outlier, standardised)
-        rows = None
-        if update is not None:
-            rows = update.look(
-                tuple(rest[n_structured:]), block, *_weighed(problem, state, block, values, residual, found.weight)
-            )
-        return found.largest, rows
+        largest, weight = found.largest, found.weight
+        if update is None:
+            return largest, None
+        del found
+        weighed = _weighed(problem, state, block, values, residual, weight)
+        del values, residual, weight
+        return largest, update.look(tuple(rest[n_structured:]), block, *weighed)
 
     tau = float(state.tau.mean)
     n_structured = 0 if structure is None else len(zero_sums(structure))
@@ -226,7 +231,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
             None if slices is None else problem.n_entries(slices),
         ),
         local,
-        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks if rows]),
+        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks]),
     )
 
 
@@ -259,7 +264,7 @@ def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array
     """Σ Var x over the observed entries of each slice, (G,); of a complete tensor from sums over the other modes."""
     n_slices = slices.precision.rate.size
     if problem.observations.layout != "complete":
-        variance = variance_field(state.factors)
+        variance = variance_field(state.factors, problem.packed)
 
         def add(sums: Sums, block: Block) -> None:
             sums[0][...] += np.bincount(block_positions(block, slices.modes), variance(block), n_slices)
@@ -336,7 +341,11 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
     known_grams = _known_grams(problem, state)
     if not OnePass.fits(problem.observations, state.rank, known_grams is None):
         return None
-    return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype)
+    room = None
+    if known_grams is None and not problem.observations.in_chunks:
+        lengths = state.factors[0].n_rows, state.rank
+        room = RowGaussians(np.empty(lengths), np.empty((*lengths, state.rank)))
+    return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype, room)
 
 
 def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:

@@ -124,7 +124,7 @@ class RowGaussians:
         """E[a_i a_iᵀ] = mean_i mean_iᵀ + cov_i as packed upper halves, (I, R(R+1)/2)."""
         return self.outer_packed + self.cov_packed
 
-    @cached_property
+    @property
     def outer_packed(self) -> Array:
         """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
@@ -132,7 +132,7 @@ class RowGaussians:
             cols, axis=1
         )  # which, unlike [:, rows], keeps rows together
 
-    @cached_property
+    @property
     def cov_packed(self) -> Array:
         """cov_i as packed upper halves, (I or 1, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
@@ -185,10 +185,14 @@ class RowGaussians:
     def with_centre(self, centre: Centre | None) -> RowGaussians:
         """The same rows with another centre of their prior."""
         rows = RowGaussians(self.mean, self.cov, centre)
-        for name in ("log_det_cov", "outer_packed", "cov_packed", "second_moment_packed"):
+        for name in ("log_det_cov", "second_moment_packed"):
             if name in self.__dict__:  # what is known of the rows does not depend on it
                 rows.__dict__[name] = self.__dict__[name]
         return rows
+
+    def part(self, rows: slice) -> RowGaussians:
+        """A run of the rows alone, without a copy; their centre is left out."""
+        return RowGaussians(self.mean[rows], self.cov if self.shared else self.cov[rows])
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""

@@ -22,9 +22,9 @@ from brtf.streaming import absorb, place_last
 from brtf.trace import Record
 from brtf.transforms import TRANSFORMS
 
-MATRICES_PER_ROW, ENTRY_NUMBERS = 8, 8
-"""R×R matrices that the states of a search hold of a row at a time, and numbers that the paper's inference holds of an
-entry."""
+MATRICES_PER_ROW, VECTORS_PER_ROW, ENTRY_NUMBERS = 8, 20, 8
+"""R×R matrices, and vectors of R numbers, that the states of a search and its acceleration hold of a row at a time, and
+numbers that the paper's inference holds of an entry."""
 FEWEST_HELD_BACK = 20
 """With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
@@ -121,7 +121,8 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
     paper = settings.inference == "paper"
     alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
     n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
-    n_bytes = 8 * (n_matrices * sum(observations.shape) * rank**2 + (ENTRY_NUMBERS * n_observed if paper else 0))
+    per_row = n_matrices * rank**2 + (0 if paper else VECTORS_PER_ROW * rank)
+    n_bytes = 8 * (sum(observations.shape) * per_row + (ENTRY_NUMBERS * n_observed if paper else 0))
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
 
 

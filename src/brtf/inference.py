@@ -162,13 +162,16 @@ def calibrated_inference(
         search.take_up(since.state, since.position)
         if search.best is not None and since.position.bound is not None:
             _check_bound(search.best.bound, since.position.bound, observations.n_observed)
-    for step in search.run():
-        if step.point is None or step.event is None:
-            yield None if step.point is None else step.point.state, None, step.position
-        else:
-            state, bound = step.point.state, step.point.bound
-            record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
-            yield state, record, step.position
+    try:
+        for step in search.run():
+            if step.point is None or step.event is None:
+                yield None if step.point is None else step.point.state, None, step.position
+            else:
+                state, bound = step.point.state, step.point.bound
+                record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
+                yield state, record, step.position
+    finally:
+        search.agenda.clear()  # its moves hold the search, and with it all its states, until they are collected
 
 
 def _check_bound(found: float, wanted: float, n_observed: int) -> None:

@@ -157,8 +157,14 @@ class Observations:
 
     def positions_seen(self, mode: int) -> NDArray[np.intp]:
         """The positions along a mode at which anything is observed, in order."""
+        if self.coords is not None:
+            if self.shape[mode] > self.n_observed:
+                return np.unique(self.coords[mode])
+            seen = np.zeros(self.shape[mode], dtype=bool)
+            seen[self.coords[mode]] = True
+            return np.flatnonzero(seen)
         if self.mask is None:
-            return np.unique(self.entry_coords()[mode])
+            return np.arange(self.shape[mode])
         other_modes = tuple(m for m in range(self.order) if m != mode)
         return np.flatnonzero(self.mask.any(axis=other_modes))
 
@@ -167,7 +173,7 @@ class Observations:
         """Which of the three layouts holds the entries."""
         return _layout(self.mask, self.coords)
 
-    @cached_property
+    @property
     def _row_starts(self) -> NDArray[np.intp]:
         """(I_0 + 1,) where the entries of each row of mode 0 start in the entry vector; dense layouts."""
         if self.mask is None:
@@ -212,10 +218,10 @@ class Observations:
                     entries, values[entries], slice(0, self.shape[0]), None, self.coords[:, entries], self.shape
                 )
             return
-        n_rows = max(1, n_entries // math.prod(self.shape[1:]))
+        n_rows, row_starts = max(1, n_entries // math.prod(self.shape[1:])), self._row_starts
         for start in range(0, self.shape[0], n_rows):
             rows = slice(start, min(start + n_rows, self.shape[0]))
-            entries = slice(int(self._row_starts[rows.start]), int(self._row_starts[rows.stop]))
+            entries = slice(int(row_starts[rows.start]), int(row_starts[rows.stop]))
             mask = None if self.mask is None else self.mask[rows]
             yield Block(entries, values[entries], rows, mask, None, self.shape)
 

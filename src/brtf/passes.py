@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -98,8 +97,12 @@ def visit(
 
     pool = _pool.get()
     used = [lane for lane in lanes if lane]
-    parts = map(of_lane, used) if pool is None or len(used) == 1 else pool.map(of_lane, used)
-    return reduce(_added, parts)
+    parts = iter(map(of_lane, used) if pool is None or len(used) == 1 else pool.map(of_lane, used))
+    total = next(parts)
+    for part in parts:
+        total = _added(total, part)
+        del part  # before the next lane begins
+    return total
 
 
 def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> tuple[Sums, list[Value]]:

@@ -18,6 +18,7 @@ from brtf.calibrated import (
     sweep,
     with_noise,
 )
+from brtf.distributions import RowGaussians
 from brtf.local import GaussianSlab, SlabModel
 from brtf.model import State
 from brtf.updates import negligible_components, update_component_precisions
@@ -61,6 +62,17 @@ def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[
         if steady is not None:
             starts.append(steady)
     return starts
+
+
+def waiting(start: State) -> State:
+    """A start as it waits to be tried: one covariance stands for those of all rows of a mode, which are equal."""
+    return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov[:1].copy()) for rows in start.factors))
+
+
+def apart(start: State) -> State:
+    """The same as it is tried: every row has its covariance."""
+    factors = (RowGaussians(rows.mean, np.repeat(rows.cov, rows.n_rows, axis=0)) for rows in start.factors)
+    return replace(start, factors=tuple(factors))
 
 
 def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:

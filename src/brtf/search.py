@@ -17,7 +17,16 @@ from brtf.model import OutlierStructure, State
 from brtf.observations import Block
 from brtf.passes import Sums, visit
 from brtf.posteriors import initial_law, initial_rates, measured_channels
-from brtf.restarts import START_COMPONENTS, START_PRECISIONS, WORTH, anneal, least_squares, settle_noise
+from brtf.restarts import (
+    START_COMPONENTS,
+    START_PRECISIONS,
+    WORTH,
+    anneal,
+    apart,
+    least_squares,
+    settle_noise,
+    waiting,
+)
 from brtf.settings import Settings
 from brtf.trials import Trials
 from brtf.updates import update_component_precisions
@@ -50,7 +59,7 @@ class Search(Trials):
         self.shared_modes = settings.shared_modes(problem.observations.order)
         self.replaced = settings.outlier_kind == "replacement"
         self.rng = rng
-        self.starts = cache(starts)
+        self.starts = cache(lambda: [waiting(state) for state in starts()])
         if self._is_complete and not self._affords(min(self.max_rank, START_COMPONENTS)):
             self.problem = replace(problem, collapsed=False)
         self._next(
@@ -70,7 +79,7 @@ class Search(Trials):
         starts = self.starts()
         n_starts = len(starts) + (self.many_wanted and len(starts) > 1)
         last = which == len(starts)
-        state = least_squares(self.problem, self.max_rank, starts[0], self.rng) if last else starts[which]
+        state = least_squares(self.problem, self.max_rank, starts[0], self.rng) if last else apart(starts[which])
         self._try_start(state, partial(self.started, which, n_starts))
 
     @move

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, cast
 
 import numpy as np
@@ -34,6 +35,10 @@ PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
+Packed = tuple[Array, Array, Array]
+"""Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
+LastPacked = dict[int, tuple[RowGaussians, Packed]]
+"""Of every mode the rows whose packed products were asked for last, and these."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
 """Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
@@ -65,12 +70,34 @@ def scaled_values(observations: Observations, block: Block) -> Array:
     return np.divide(block.values, observations.scale, dtype=np.float64)
 
 
-def variance_field(factors: tuple[RowGaussians, ...]) -> Field:
-    """Var x at the entries."""
-    outers = [rows.outer_packed for rows in factors]
-    moments = [rows.second_moment_packed for rows in factors]
-    covs = [rows.cov_packed for rows in factors]
-    return lambda block: kernels.variance_at(block, outers, moments, covs)
+def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
+    """Var x at the entries.
+
+    Packed products are larger than the rows that they are made of. Those of the first mode, which dense blocks part,
+    are made for the rows of a block at a time; the others are kept in ``last``, until other rows take their place.
+    """
+    kept: LastPacked = {} if last is None else last
+    first, *others = factors
+
+    def variance(block: Block) -> Array:
+        packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
+        if block.coords is None and block.n_rows < first.n_rows:
+            own = _packed(first.part(block.rows), 0, {})
+            block = replace(block, rows=slice(0, block.n_rows))
+        else:
+            own = _packed(first, 0, kept)
+        return kernels.variance_at(block, *zip(own, *packed, strict=True))
+
+    return variance
+
+
+def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
+    """The packed products of a mode's rows, which are the last from now on."""
+    known, packed = last.get(mode, (None, None))
+    if packed is None or known is not rows:
+        packed = rows.outer_packed, rows.second_moment_packed, rows.cov_packed
+        last[mode] = rows, packed
+    return packed
 
 
 def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
@@ -237,8 +264,9 @@ def update_factors(
         others = []
     for mode in (*others, longest):
         known = None if known_grams is None else known_grams(state.factors, mode)
-        grams, products = row_statistics(observations, state.factors, mode, weighing, known)
-        state = updated_factor(state, mode, grams, products, precision)
+        statistics = row_statistics(observations, state.factors, mode, weighing, known)
+        state = updated_factor(state, mode, *statistics, precision)
+        del statistics  # as large as the rows: not to be kept while the next are found
     return state
 
 
@@ -255,6 +283,7 @@ class OnePass:
     precision : of an entry of weight one
     known_grams : row Grams that do not need the data; None where they do
     dtype : of the numbers per entry
+    room : where blocks in memory put their rows of the first mode; None where these are handed over
     """
 
     state: State
@@ -262,6 +291,7 @@ class OnePass:
     precision: float
     known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
+    room: RowGaussians | None = None
 
     @staticmethod
     def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
@@ -276,6 +306,13 @@ class OnePass:
     def _others(self) -> Array:
         """The Khatri–Rao product of all modes but the first, (Π_{k≠0} I_k, R)."""
         return khatri_rao(self._means[1:])
+
+    @cached_property
+    def _moments(self) -> list[Array]:
+        """Packed second moments of all modes but the first, which is solved for: there zeros stand."""
+        first, *others = self.state.factors
+        n_packed = first.rank * (first.rank + 1) // 2
+        return [np.broadcast_to(0.0, (first.n_rows, n_packed)), *(rows.second_moment_packed for rows in others)]
 
     @cached_property
     def _first_grams(self) -> Array | None:
@@ -294,8 +331,8 @@ class OnePass:
         products = np.zeros((*lengths, rank))
         return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
 
-    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians:
-        """The block's rows of the first mode, and its share in the sums."""
+    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians | None:
+        """The block's rows of the first mode, if there is no room for them here, and its share in the sums."""
         products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
@@ -305,14 +342,17 @@ class OnePass:
         elif self._first_grams is not None:
             rows = _updated_rows(self.state, 0, self._first_grams[block.rows], products, self.precision)
         else:
-            pattern, moments = _pattern(weights, targets), [rows.second_moment_packed for rows in self.state.factors]
+            pattern, moments = _pattern(weights, targets), self._moments
             packed = np.zeros((block.n_rows, moments[0].shape[1]))
             kernels.contract(block, pattern, moments, 0, packed)
             grams = unpack_symmetric(packed, self.state.rank)
             rows = _updated_rows(self.state, 0, grams, products, self.precision)
             kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
-        return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+        if self.room is None:
+            return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
+        self.room.mean[block.rows], self.room.cov[block.rows] = rows.mean, rows.cov
+        return None
 
     @property
     def solves_directly(self) -> bool:
@@ -349,12 +389,14 @@ class OnePass:
         )
         return found, RowGaussians(found.mean, cov)
 
-    def finish(self, sums: Sums, parts: list[RowGaussians]) -> State:
+    def finish(self, sums: Sums, parts: list[RowGaussians | None]) -> State:
         """The state with the rows of all blocks, and all other modes updated."""
-        cov = self._shared_cov
-        if cov is None:
-            cov = np.concatenate([rows.cov for rows in parts])
-        first = RowGaussians(np.concatenate([rows.mean for rows in parts]), cov)
+        first = self.room
+        if first is None:
+            found, cov = [rows for rows in parts if rows is not None], self._shared_cov
+            if cov is None:
+                cov = np.concatenate([rows.cov for rows in found])
+            first = RowGaussians(np.concatenate([rows.mean for rows in found]), cov)
         centre = self.state.factors[0].centre
         state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
@@ -390,22 +432,24 @@ def _update_from_partial(
 ) -> State:
     """U1 for the given modes from sums over one other mode."""
     for mode in modes:
-        products = _from_partial(partial[0], [rows.mean for rows in state.factors], mode, done)
+        products = _from_partial(partial[0], state, attrgetter("mean"), mode, done)
         if known_grams is None:
-            moments = [rows.second_moment_packed for rows in state.factors]
-            grams = unpack_symmetric(_from_partial(partial[1], moments, mode, done), state.rank)
+            packed = _from_partial(partial[1], state, attrgetter("second_moment_packed"), mode, done)
+            grams = unpack_symmetric(packed, state.rank)
         else:
             grams = known_grams(state.factors, mode)
         state = updated_factor(state, mode, grams, products, precision)
     return state
 
 
-def _from_partial(partial: Array, matrices: list[Array], mode: int, longest: int) -> Array:
-    """The contraction of one mode from the sums over the longest."""
-    kept = [k for k in range(len(matrices)) if k != longest]
+def _from_partial(
+    partial: Array, state: State, matrix: Callable[[RowGaussians], Array], mode: int, longest: int
+) -> Array:
+    """The contraction of one mode from the sums over the longest, with a matrix of each of the others."""
+    kept = [k for k in range(len(state.factors)) if k != longest]
     for k in reversed(kept):
         if k != mode:
-            partial = reduce_mode(partial, matrices[k], kept.index(k))
+            partial = reduce_mode(partial, matrix(state.factors[k]), kept.index(k))
             kept.remove(k)
     return partial
 

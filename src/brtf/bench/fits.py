@@ -20,6 +20,7 @@ from brtf.datasets import Synthetic, paper_synthetic
 from brtf.estimator import BRTF
 from brtf.metrics import rrse
 from brtf.observations import Observations
+from brtf.passes import SMALL_DATA
 
 
 def memory(effort: Effort) -> Iterator[Row]:
@@ -58,7 +59,10 @@ def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: 
 
 
 def _small(data: Array | Observations) -> Array | Observations:
-    return data.select(np.arange(data.n_observed) < 1000) if isinstance(data, Observations) else data[:20]
+    """A part that is treated as the whole is: one that is too large for its blocks to be remembered."""
+    if isinstance(data, Observations):
+        return data.select(np.arange(data.n_observed) <= SMALL_DATA)
+    return data[: 1 + 4 * SMALL_DATA // data[:1].size]
 
 
 def sweeps_to_a_nat(effort: Effort) -> Iterator[Row]:

@@ -1,0 +1,89 @@
+"""What a fit holds beside its data: a few states, and a few numbers for every entry of a block."""
+
+import tracemalloc
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from brtf import BRTF
+from brtf.accelerate import Anderson
+from brtf.distributions import Gamma, RowGaussians
+from brtf.model import Prior, State
+from brtf.observations import BLOCK_ENTRIES, Observations, observe
+
+RANK = 3
+BLOCK_BYTES = 8 * 8 * BLOCK_ENTRIES  # eight numbers for every entry of a block
+STATES = {"complete": 5.0, "masked": 5.0, "coordinates": 6.0}
+"""Measured: 4.0, 3.7 and 4.8. There are the start that waits (its means), the point before the sweep, the one that is
+looked at, and the rows that are found meanwhile; of coordinates also packed products and the sums of two lanes. Any of
+these once more is at least another half."""
+
+
+def observed(layout):
+    """Many rows and few entries of each, so that the states are most of what a fit holds."""
+    rng = np.random.default_rng(0)
+    if layout == "coordinates":
+        shape, n_observed = (20_000, 20_000, 1_000), 300_000
+        coords = np.unravel_index(np.unique(rng.integers(0, np.prod(shape), n_observed)), shape)
+        return Observations.from_coords(coords, rng.standard_normal(coords[0].size), shape)
+    shape = (40_000, 3, 10)
+    factors = [rng.standard_normal((length, 2)) for length in shape]
+    values = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.standard_normal(shape)
+    return observe(values.astype(np.float32), rng.random(shape) < 0.5 if layout == "masked" else None)
+
+
+def peak_of(function):
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def fit(observations):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # three sweeps are not enough, and some rows have no entry
+        BRTF(max_rank=RANK, max_sweeps=3, random_state=0).fit(observations)
+
+
+@pytest.mark.parametrize("layout", STATES)
+def test_a_fit_holds_few_states(layout):
+    observations = observed(layout)
+    fit(observations)  # kernels and tables are not the data's
+    state_bytes = 8 * sum(observations.shape) * (RANK + RANK**2)
+    assert peak_of(lambda: fit(observations)) < STATES[layout] * state_bytes + BLOCK_BYTES
+
+
+def test_nothing_is_held_after_a_fit_but_its_result():
+    observations = observed("masked")
+    tracemalloc.start()
+    try:
+        model = BRTF(max_rank=RANK, max_sweeps=3, random_state=0)
+        with pytest.warns(UserWarning, match="max_sweeps"):
+            model.fit(observations)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # the state, the same in the user's units, and ln|cov|; blocks and tables are small
+    assert held < 2.5 * 8 * sum(observations.shape) * (RANK + RANK**2)
+    assert model.result_.state.rank == model.rank_
+
+
+def test_acceleration_needs_few_vectors():
+    rng, shape = np.random.default_rng(0), (20_000, 30, 3)
+
+    def state():
+        rows = tuple(RowGaussians(rng.standard_normal((length, RANK)), np.eye(RANK)[None]) for length in shape)
+        return State(Prior(), rows, Gamma(np.ones(RANK), np.ones(RANK)), Gamma(np.ones(()), np.ones(())), None)
+
+    states, anderson = [state() for _ in range(9)], Anderson()
+
+    def extrapolate():
+        for before, after in pairwise(states):
+            anderson.extrapolate(before, after)
+
+    # Seven points of which six are images too, five differences, what LAPACK makes of them, and the new means
+    assert peak_of(extrapolate) < 22 * 8 * sum(shape) * RANK
