@@ -22,7 +22,7 @@ from brtf.calibration import (
     shared_rate,
     worth,
 )
-from brtf.distributions import Array, Centre, Gamma, RowGaussians, packed_indices, unpack_symmetric
+from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import SliceNoise, State
@@ -109,9 +109,13 @@ class Fit:
     @classmethod
     def of(cls, problem: Problem, factors: tuple[RowGaussians, ...]) -> Fit:
         """The fit of the given factors; for small data each block is computed once."""
-        observations, means = problem.observations, [rows.mean.astype(problem.dtype, copy=False) for rows in factors]
-        residual = Remembered(observations, lambda b: problem.values(b) - kernels.low_rank_at(b, means))
-        if not problem.collapsed or not means[0].shape[1]:
+        observations = problem.observations
+
+        def of_block(block: Block) -> Array:
+            return problem.values(block) - kernels.low_rank_at(block, [rows.mean_as(problem.dtype) for rows in factors])
+
+        residual = Remembered(observations, of_block)
+        if not problem.collapsed or not factors[0].rank:
             return cls(residual, None)
         return cls(residual, Remembered(observations, variance_field(factors)))
 
@@ -310,7 +314,9 @@ def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisi
     else:
         known = point.local if state is point.state else None
         state = update_all_factors(problem, state, point.fit, known)
-    return evaluate(problem, state if hold_precisions else update_component_precisions(balance(state)), ahead=ahead)
+    if not hold_precisions:
+        state = update_component_precisions(balance(state))
+    return evaluate(problem, state, ahead=ahead)
 
 
 def update_all_factors(
@@ -400,7 +406,7 @@ def balance(state: State) -> State:
     factors = []
     for rows, ratio in zip(state.factors, ratios, strict=True):
         centre = None if rows.centre is None else Centre(rows.centre.mean * ratio, rows.centre.var * ratio**2)
-        scaled = RowGaussians(rows.mean * ratio, rows.cov * (ratio[:, None] * ratio[None, :]), centre)
+        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)), centre)
         scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
         factors.append(scaled)
     return replace(state, factors=tuple(factors))
