@@ -108,9 +108,9 @@ class TestSameDigits:
         monkeypatch.setattr(executors, "LEAST_PIECE", 0)
         wanted, sent, of, send = [], [], executors.Pieces.of, executors.Pieces._send
 
-        def asked(self, client, pieces):
+        def asked(self, client, pieces, addresses):
             wanted.extend(pieces)
-            return of(self, client, pieces)
+            return of(self, client, pieces, addresses)
 
         monkeypatch.setattr(executors.Pieces, "of", asked)
         monkeypatch.setattr(

@@ -48,6 +48,8 @@ LARGEST_MESSAGE = 2**30
 """Bytes of a message from which a warning says what it is."""
 LEAST_PIECE = 2**18
 """Bytes of the posterior of a mode's rows from which it is sent by itself, and kept from pass to pass."""
+ANYWHERE = ""
+"""Stands for the address of any worker."""
 SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
@@ -289,27 +291,35 @@ class Pieces:
     """The posterior of many rows, as workers were sent it: that of the last pass stays with them until the next.
 
     So what does not change from pass to pass is sent once, and what follows from it is computed once by every worker.
-    Each is a task of its own, whose arguments the scheduler keeps: a worker that dies loses nothing.
+    A worker's own copy is a task of its own, which Dask does not take for a replica that memory could be saved by. It
+    depends on one whose arguments the scheduler keeps: a worker that dies loses nothing.
     """
 
     def __init__(self) -> None:
         self._client: Any = None
-        self._sent: list[tuple[RowGaussians, Any]] = []
+        self._copies: list[tuple[RowGaussians, dict[str, Any]]] = []
 
     def release(self) -> None:
         """Let the workers forget them."""
-        self._client, self._sent = None, []
+        self._client, self._copies = None, []
 
-    def of(self, client: Any, pieces: list[RowGaussians]) -> list[Any]:
-        """A future of each."""
+    def of(self, client: Any, pieces: list[RowGaussians], addresses: Iterable[str]) -> dict[str, list[Any]]:
+        """A future of each piece for every address."""
         if client is not self._client:
             self.release()
         self._client = client
-        self._sent = [(rows, future) for rows, future in self._sent if any(rows is piece for piece in pieces)]
+        self._copies = [known for known in self._copies if any(known[0] is piece for piece in pieces)]
         for piece in pieces:
-            if not any(rows is piece for rows, _ in self._sent):
-                self._sent.append((piece, self._send(client, piece)))
-        return [next(future for rows, future in self._sent if rows is piece) for piece in pieces]
+            if not any(rows is piece for rows, _ in self._copies):
+                self._copies.append((piece, {}))
+        copies = [next(copies for rows, copies in self._copies if rows is piece) for piece in pieces]
+        for piece, own in zip(pieces, copies, strict=True):
+            missing = [address for address in addresses if address not in own]
+            sent = self._send(client, piece) if missing else None
+            for address in missing:
+                home = [address] if address else None
+                own[address] = client.submit(_as_it_is, sent, workers=home, allow_other_workers=True, pure=False)
+        return {address: [own[address] for own in copies] for address in addresses}
 
     @staticmethod
     def _send(client: Any, rows: RowGaussians) -> Any:
@@ -368,14 +378,17 @@ def _on_cluster(
     parts = range(n_parts)
     try:
         n_threads = _n_threads(client)
-        needs = dask.delayed(Message, pure=False)(packed), PIECES.of(client, pieces)
+        sent = dask.delayed(Message, pure=False)(packed)
         if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
-            values = [_delayed(lane, *needs) for lane in lanes]
+            received = PIECES.of(client, pieces, [ANYWHERE])[ANYWHERE]
+            values = [_delayed(lane, sent, received) for lane in lanes]
         else:
+            homes = HOMES.of(lanes, n_threads)
+            copies = PIECES.of(client, pieces, dict.fromkeys(homes))
             values = []
-            for lane, home in zip(lanes, HOMES.of(lanes, n_threads), strict=True):
+            for lane, home in zip(lanes, homes, strict=True):
                 with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
-                    values.append(_delayed(lane, *needs))
+                    values.append(_delayed(lane, sent, copies[home]))
         try:
             for total in _summed(client, values, parts, add, finish):
                 parts = parts[1:]
@@ -458,7 +471,7 @@ def _one_after_another(client: Any, lanes: tuple[Lane, ...], packed: bytes, piec
     sent = dask.delayed(Message, pure=False)(packed)
     futures = []
     for lane in lanes:
-        futures += _compute(client, [_delayed(lane, sent, PIECES.of(client, pieces))])
+        futures += _compute(client, [_delayed(lane, sent, PIECES.of(client, pieces, [ANYWHERE])[ANYWHERE])])
         error = futures[-1].exception()
         if isinstance(error, distributed.KilledWorker):
             raise ChunkError(
