@@ -419,8 +419,7 @@ class TestRefusals:
         about = f"of shape (9, 8, 7) with {n_observed} observed entries (masked, float64)"
         go_on = "Go on with the data it was made from, or start anew without resume."
         assert refused(kept[0], other) == (
-            f"{kept[0]} is a checkpoint of other data, {about}; Y is the same but for its values, "
-            f"or for being read in chunks. {go_on}"
+            f"{kept[0]} is a checkpoint of other data, {about}; Y is the same but for its values. {go_on}"
         )
         for data in (SMALL[:8], SMALL.astype(np.float32), as_coordinates(SMALL), np.nan_to_num(SMALL)):
             assert f"{kept[0]} is a checkpoint of other data, {about}; Y is shape (" in refused(kept[0], data)

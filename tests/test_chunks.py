@@ -13,9 +13,11 @@ import pytest
 import brtf
 from brtf import BRTF, Observations, calibrated, executors, passes, starts, updates
 from brtf.archive import pack, unpack
+from brtf.checkpoint import Origin
 from brtf.executors import in_tree
 from brtf.observations import observe
 from brtf.passes import SomeRows, add_up
+from brtf.settings import Settings
 from brtf.updates import gaussian_rows
 
 zarr = pytest.importorskip("zarr")
@@ -581,9 +583,32 @@ class TestResults:
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
         assert resumed.bound_ == whole.bound_
         assert all(map(np.array_equal, resumed.factors_, whole.factors_))
+        in_memory = BRTF(**FEW).fit(tensor, resume=kept)  # the same data, to rounding
+        np.testing.assert_allclose(in_memory.bound_, whole.bound_, rtol=ROUNDING)
         other = in_chunks("memmap", tmp_path, tensor + 1.0)
         with pytest.raises(ValueError, match="checkpoint of other data"):
             BRTF(**FEW).fit(other, resume=kept)
+
+
+def digest_of(Y, mask=None):
+    rng = np.random.default_rng(0)
+    return Origin.of(observe(Y, mask), Settings(), rng).data
+
+
+def test_a_checkpoint_knows_the_data_by_their_entries(tensor, tmp_path):
+    """Whatever the chunks and their order; any entry that moves or changes by one bit is noticed."""
+    expected = digest_of(tensor)
+    assert digest_of(in_chunks("zarr", tmp_path, tensor)) == expected
+    assert digest_of(in_chunks("dask", tmp_path, tensor)) == expected
+    other = tensor.copy()
+    other[3, 4, 5] = np.nextafter(np.nan_to_num(other[3, 4, 5]), 9.0)
+    assert digest_of(other) != expected
+    assert digest_of(tensor[::-1].copy())["digest"] != expected["digest"]
+    seen = np.nonzero(~np.isnan(tensor))
+    coordinates = digest_of(Observations.from_coords(seen, tensor[seen], SHAPE))
+    parts = Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE)
+    assert digest_of(parts) == coordinates
+    assert coordinates["digest"] == expected["digest"]
 
 
 class TestStreaming:
