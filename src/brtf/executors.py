@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor as Pool
@@ -92,13 +94,18 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     with _client_of(executor, n_workers) as client:
         token = _client.set(client)
         try:
-            yield str(client.dashboard_link)
+            yield str(client.dashboard_link) if client.run_on_scheduler(_has_dashboard) else None
         finally:
             _client.reset(token)
             PIECES.release()
             with suppress(OSError):  # of a scheduler that was lost
                 if client.status == "running":
                     client.run(_release, on_error="ignore")
+
+
+def _has_dashboard(dask_scheduler: Any) -> bool:
+    """On the scheduler: whether there is more behind its link than a page that says there is nothing."""
+    return bool(getattr(dask_scheduler.http_application, "applications", ()))
 
 
 def _release() -> None:
@@ -150,14 +157,25 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
         "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
         "distributed.nanny.pre-spawn-environ": ALLOCATING,
     }
-    with (
-        dask.config.set(options),
-        distributed.LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    with dask.config.set(options):
+        with _interrupts_ignored():  # by the workers from then on: Ctrl-C is for this process, which then ends them
+            cluster = distributed.LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
+            )
+        with cluster, distributed.Client(cluster, set_as_default=False) as client:
+            yield client
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
