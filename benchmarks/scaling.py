@@ -150,22 +150,28 @@ def in_this_process(what, observations, options):
 
 def on_workers(options, n_workers, read):
     """Sweeps on a local cluster; the messages are counted on their way."""
-    messages, send = [], executors._on_cluster
+    passes, pieces = [], []
+    pack, send = executors.pack_task, executors.Pieces._send
 
-    def counted(client, lanes, message, add):
-        messages.append(len(message))
-        return send(client, lanes, message, add)
+    def packed(task):
+        message = pack(task)
+        passes.append(len(message[0]))
+        return message
+
+    def sent(client, rows):
+        pieces.append(rows.nbytes)
+        return send(client, rows)
 
     with executors.local_cluster(n_workers, options.memory) as client:
         with executors.executing(client):
             began = time.perf_counter()
             observations = read()
             surveyed = time.perf_counter() - began
-            executors._on_cluster = counted
-            count = lambda: (len(messages), *of_workers(client))  # noqa: E731
+            executors.pack_task, executors.Pieces._send = packed, staticmethod(sent)
+            count = lambda: (len(passes), sum(passes) + sum(pieces), *of_workers(client))  # noqa: E731
             seconds, counts, found = time_sweeps(observations, options.rank, 1 + options.sweeps, count)
-            executors._on_cluster = send
-        n_passes, n_bytes, cpu = (np.array(counts[-1]) - counts[0]) / options.sweeps
+            executors.pack_task, executors.Pieces._send = pack, staticmethod(send)
+        n_passes, n_sent, n_moved, cpu = (np.array(counts[-1]) - counts[0]) / options.sweeps
         peak = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
         packed = options.rank * (options.rank + 1) // 2
         report(
@@ -178,8 +184,8 @@ def on_workers(options, n_workers, read):
             chunks=len(observations.chunks),
             worker_rss_gb=max(peak.values()),
             passes_per_sweep=n_passes,
-            message_bytes=messages[-1],
-            moved_bytes_per_sweep=n_bytes,
+            sent_bytes_per_sweep=n_sent,
+            moved_bytes_per_sweep=n_moved,
             theoretical_bytes_per_mode=[8 * length * (packed + options.rank) for length in observations.shape],
             **found,
         )

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf import BRTF, Observations, calibrated, executors, passes, starts
+from brtf import BRTF, Observations, calibrated, executors, passes, starts, updates
 from brtf.archive import pack, unpack
+from brtf.checkpoint import Origin
 from brtf.executors import in_tree
 from brtf.observations import observe
 from brtf.passes import SomeRows, add_up
+from brtf.settings import Settings
+from brtf.updates import gaussian_rows
 
 zarr = pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
@@ -235,6 +238,46 @@ def test_threads_do_not_change_a_digit(tmp_path):
     assert all(map(np.array_equal, one.factors_, two.factors_))
 
 
+class TestRunsOfRows:
+    """A mode that is too long is worked on in runs of its rows, to the same digits."""
+
+    @pytest.mark.parametrize("kind", ["zarr", "parts", "memory"])
+    def test_same_digits(self, kind, tmp_path, monkeypatch):
+        tensor = np.array(brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, missing=0.3, noise=0.1, seed=1).observed)
+        observations = {
+            "zarr": lambda: in_chunks("zarr", tmp_path, tensor),
+            "parts": lambda: Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE),
+            "memory": lambda: Observations.from_coords(np.nonzero(~np.isnan(tensor)), tensor[~np.isnan(tensor)], SHAPE),
+        }[kind]()
+        monkeypatch.setattr(updates, "PARTIAL_BYTES", 0)  # every mode by its own pass
+        monkeypatch.setattr(updates, "PARTIAL_SHARE", 0.0)
+        expected = BRTF(**FEW).fit(observations)
+        numbers, runs_of = [], passes.runs_of
+
+        def counted(shapes):
+            runs = runs_of(shapes)
+            numbers.append(len(runs))
+            return runs
+
+        for module in (passes, updates):
+            monkeypatch.setattr(module, "runs_of", counted)
+        monkeypatch.setattr(passes, "RUN_BYTES", 500)
+        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+        monkeypatch.setattr(executors, "LEAST_PIECE", 0)
+        found = BRTF(**FEW).fit(observations)
+        assert max(numbers) > 10
+        assert found.bound_ == expected.bound_
+        assert all(map(np.array_equal, found.factors_, expected.factors_))
+        assert all(map(np.array_equal, found.factor_covariances_, expected.factor_covariances_))
+
+    @pytest.mark.parametrize(("n_rows", "n_runs"), [(0, 1), (1, 1), (7, 4), (100, 50)])
+    def test_every_row_is_in_one_run(self, n_rows, n_runs, monkeypatch):
+        monkeypatch.setattr(passes, "RUN_BYTES", 2 * 8 * 5)
+        runs = passes.runs_of([(n_rows, 2), (n_rows, 3)])
+        assert len(runs) == n_runs
+        assert [row for run in runs for row in range(run.start, run.stop)] == list(range(n_rows))
+
+
 class TestNothingLargeIsHeld:
     def test_pickled_data_are_an_outline(self, tmp_path):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
@@ -246,11 +289,36 @@ class TestNothingLargeIsHeld:
     def test_messages_carry_no_data(self, tmp_path, monkeypatch):
         """What a pass sends is of the size of the factors, however many entries there are."""
         tensor = np.array(brtf.datasets.synthetic((400, 16, 12), 2, seed=0).observed)
-        sizes, loads = [], pickle.loads
-        monkeypatch.setattr(executors.pickle, "loads", lambda message: (sizes.append(len(message)), loads(message))[1])
+        sizes, pack_task = [], executors.pack_task
+
+        def packed(task):
+            message, pieces = pack_task(task)
+            sizes.append(len(message) + sum(rows.nbytes for rows in pieces))
+            return message, pieces
+
+        monkeypatch.setattr(executors, "pack_task", packed)
         BRTF(max_rank=3, max_sweeps=3, random_state=0).fit(in_chunks("memmap", tmp_path, tensor))
         assert sizes
         assert max(sizes) < 0.25 * tensor.nbytes
+
+    def test_rows_travel_as_means_and_packed_covariances(self):
+        rng = np.random.default_rng(0)
+        root = rng.standard_normal((1000, 5, 5))
+        rows = gaussian_rows(root @ root.transpose(0, 2, 1) + np.eye(5), rng.standard_normal((1000, 5)))
+        known = rows.second_moment_packed, rows.outer_packed, rows.mean_single
+        sent = pickle.dumps(rows)
+        assert len(sent) < 1000 * 20 * 8 + 1000
+        received = pickle.loads(sent)
+        np.testing.assert_array_equal(received.cov, rows.cov)
+        np.testing.assert_array_equal(received.second_moment_packed, known[0])
+
+    def test_many_rows_travel_by_themselves(self, monkeypatch):
+        rows = gaussian_rows(np.tile(np.eye(2), (50, 1, 1)), np.ones((50, 2)))
+        monkeypatch.setattr(executors, "LEAST_PIECE", rows.nbytes)
+        message, pieces = executors.pack_task(lambda lane: (rows, [rows]))
+        assert pieces == [rows]
+        assert len(message) < rows.nbytes
+        assert executors.unpack_task(message, pieces)(()) == (rows, [rows])
 
     def test_what_needs_all_entries_says_what_to_do_instead(self, tmp_path):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
@@ -515,9 +583,32 @@ class TestResults:
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
         assert resumed.bound_ == whole.bound_
         assert all(map(np.array_equal, resumed.factors_, whole.factors_))
+        in_memory = BRTF(**FEW).fit(tensor, resume=kept)  # the same data, to rounding
+        np.testing.assert_allclose(in_memory.bound_, whole.bound_, rtol=ROUNDING)
         other = in_chunks("memmap", tmp_path, tensor + 1.0)
         with pytest.raises(ValueError, match="checkpoint of other data"):
             BRTF(**FEW).fit(other, resume=kept)
+
+
+def digest_of(Y, mask=None):
+    rng = np.random.default_rng(0)
+    return Origin.of(observe(Y, mask), Settings(), rng).data
+
+
+def test_a_checkpoint_knows_the_data_by_their_entries(tensor, tmp_path):
+    """Whatever the chunks and their order; any entry that moves or changes by one bit is noticed."""
+    expected = digest_of(tensor)
+    assert digest_of(in_chunks("zarr", tmp_path, tensor)) == expected
+    assert digest_of(in_chunks("dask", tmp_path, tensor)) == expected
+    other = tensor.copy()
+    other[3, 4, 5] = np.nextafter(np.nan_to_num(other[3, 4, 5]), 9.0)
+    assert digest_of(other) != expected
+    assert digest_of(tensor[::-1].copy())["digest"] != expected["digest"]
+    seen = np.nonzero(~np.isnan(tensor))
+    coordinates = digest_of(Observations.from_coords(seen, tensor[seen], SHAPE))
+    parts = Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE)
+    assert digest_of(parts) == coordinates
+    assert coordinates["digest"] == expected["digest"]
 
 
 class TestStreaming:

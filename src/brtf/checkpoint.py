@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import numbers
 import os
 import time
@@ -14,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf import __version__
 from brtf.accelerate import DEPTH, Memory
@@ -30,8 +32,8 @@ from brtf.archive import (
     unpack_trace,
 )
 from brtf.inference import Moment
-from brtf.observations import Observations
-from brtf.passes import visit
+from brtf.observations import Block, Observations
+from brtf.passes import add_up
 from brtf.search import check_position
 from brtf.settings import Settings
 from brtf.storage import read_archive, write_archive
@@ -39,7 +41,7 @@ from brtf.storage import read_archive, write_archive
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 SECONDS_BETWEEN = 60.0
 """How often a checkpoint is written if nothing else is said."""
-DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "sha256")
+DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest")
 WITHOUT_EFFECT = ("n_jobs",)
 """Settings that do not change a digit: a run may go on with others."""
 
@@ -51,7 +53,7 @@ class Origin:
     Attributes
     ----------
     settings : all that change a digit; factors to start from by their SHA-256
-    data : shape, number of entries, layout, type and SHA-256
+    data : shape, number of entries, layout, type and digest, which do not depend on whether it comes in chunks
     rng : state of the bit generator
     """
 
@@ -85,7 +87,7 @@ class Checkpoint:
         """Refuse to go on with other data or settings than the run began with."""
         if self.origin.data != origin.data:
             told = [_described(data) for data in (self.origin.data, origin.data)]
-            alike = "the same but for its values, or for being read in chunks"
+            alike = "the same but for its values"
             difference = alike if told[0] == told[1] else told[1]
             raise ValueError(
                 f"{self.path} is a checkpoint of other data, of {told[0]}; Y is {difference}. "
@@ -352,11 +354,35 @@ def _plain(value: Any) -> Any:
 
 
 def _digest_of_data(observations: Observations) -> str:
-    """SHA-256 of all entries; where they come in chunks, of the numbers of their blocks."""
-    if not observations.in_chunks:
-        return _digest([observations.values, observations.mask, observations.coords])
-    _, parts = visit(observations, tuple, lambda _, block: _digest([block.values, block.mask, block.coords]))
-    return hashlib.sha256("".join(parts).encode("ascii")).hexdigest()
+    """128 bits of all entries, each by its place and its value: a sum, so the order and the chunks do not matter."""
+
+    def add(sums: Any, block: Block) -> None:
+        bits = block.values.reshape(-1).view(f"u{block.values.dtype.itemsize}").astype(np.uint64)
+        first = _scrambled(_places(block) + _scrambled(bits))
+        sums[0][...] += np.array([first.sum(), _scrambled(first).sum()])
+
+    zeros: Any = lambda: (np.zeros(2, np.uint64),)  # noqa: E731
+    return add_up(observations, zeros, add)[0].tobytes().hex()
+
+
+def _places(block: Block) -> NDArray[np.uint64]:
+    """The number of every entry of a block in the whole tensor, in C order, modulo 2⁶⁴, (m,)."""
+    if block.coords is None:
+        n_inner = math.prod(block.shape[1:])
+        places = np.arange(block.rows.start * n_inner, block.rows.stop * n_inner, dtype=np.uint64)
+        return places if block.mask is None else places[block.mask.reshape(-1)]
+    places = np.zeros(block.coords.shape[1], np.uint64)
+    for positions, length in zip(block.coords, block.shape, strict=True):
+        places = places * np.uint64(length) + positions.astype(np.uint64)
+    return places
+
+
+def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Words (m,) of 64 bits, each bit of which depends on all that was given: the last steps of SplitMix64."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 def _digest(arrays: list[Any]) -> str:

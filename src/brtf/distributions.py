@@ -79,27 +79,43 @@ class Centre:
         return float(0.5 * (power - np.sum(np.log(self.var) + lam.mean_log + 1.0)))
 
 
+def pack_symmetric(full: Array) -> Array:
+    """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
+    rank = full.shape[-1]
+    rows, cols = packed_indices(rank)
+    return full.reshape(*full.shape[:-2], rank * rank).take(rows * rank + cols, axis=-1)
+
+
 @dataclass(frozen=True, eq=False)
 class RowGaussians:
     """Independent Gaussian rows q(A⁽ⁿ⁾) = Π_i N(a_i | mean_i, cov_i) of one mode's factor matrix.
 
-    Their prior is N(μ, diag(λ)⁻¹), with μ = 0 unless a centre is learnt; a centre counts as one more row.
+    Their prior is N(μ, diag(λ)⁻¹), with μ = 0 unless a centre is learnt; a centre counts as one more row. Covariances
+    may be given as matrices (I, R, R) or packed, and are kept packed. Pickled, the rows are these numbers alone:
+    whoever receives them computes the rest when it is needed.
 
     Attributes
     ----------
     mean : (I, R)
-    cov : (I, R, R), or (1, R, R) where all rows share one covariance (complete data).
+    cov_packed : (I, R(R+1)/2) upper halves of cov_i, or (1, R(R+1)/2) where all rows share one (complete data)
     centre : of the prior; None where that is zero
     """
 
     mean: Array
-    cov: Array
+    cov_packed: Array
     centre: Centre | None = None
 
     def __post_init__(self) -> None:
         # one layout in memory for the same numbers: sums over other layouts round otherwise
-        object.__setattr__(self, "mean", np.ascontiguousarray(self.mean))
-        object.__setattr__(self, "cov", np.ascontiguousarray(self.cov))
+        packed = self.cov_packed if self.cov_packed.ndim == 2 else pack_symmetric(self.cov_packed)
+        object.__setattr__(self, "mean", np.require(self.mean, requirements=["C", "A", "W"]))
+        object.__setattr__(self, "cov_packed", np.require(packed, requirements=["C", "A", "W"]))
+
+    def __reduce__(self) -> tuple[type[RowGaussians], tuple[Array, Array, Centre | None]]:
+        return RowGaussians, (self.mean, self.cov_packed, self.centre)
+
+    def __sizeof__(self) -> int:
+        return sum(kept.nbytes for kept in self.__dict__.values() if isinstance(kept, np.ndarray))
 
     @property
     def n_rows(self) -> int:
@@ -110,14 +126,33 @@ class RowGaussians:
         return int(self.mean.shape[1])
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the means and the packed covariances."""
+        return int(self.mean.nbytes + self.cov_packed.nbytes)
+
+    @property
     def shared(self) -> bool:
         """Whether one covariance stands for all rows."""
-        return self.cov.shape[0] != self.n_rows
+        return self.cov_packed.shape[0] != self.n_rows
+
+    @property
+    def cov(self) -> Array:
+        """cov_i, (I, R, R), or (1, R, R) where all rows share one; made anew when it is asked for."""
+        return unpack_symmetric(self.cov_packed, self.rank)
 
     @cached_property
     def log_det_cov(self) -> Array:
         """ln |cov_i|, one per stored covariance."""
         return np.linalg.slogdet(self.cov)[1]
+
+    @cached_property
+    def mean_single(self) -> NDArray[np.float32]:
+        """The means in single precision, (I, R)."""
+        return self.mean.astype(np.float32)
+
+    def mean_as(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """The means as float64 or float32, (I, R)."""
+        return self.mean_single if dtype == np.float32 else self.mean
 
     @cached_property
     def second_moment_packed(self) -> Array:
@@ -133,12 +168,6 @@ class RowGaussians:
         )  # which, unlike [:, rows], keeps rows together
 
     @property
-    def cov_packed(self) -> Array:
-        """cov_i as packed upper halves, (I or 1, R(R+1)/2)."""
-        rows, cols = packed_indices(self.rank)
-        return self.cov.reshape(len(self.cov), -1).take(rows * self.rank + cols, axis=1)
-
-    @property
     def gram(self) -> Array:
         """Σ_i mean_i mean_iᵀ, (R, R)."""
         return self.mean.T @ self.mean
@@ -146,12 +175,19 @@ class RowGaussians:
     @property
     def cov_sum(self) -> Array:
         """Σ_i cov_i over all rows, (R, R)."""
-        return self.cov[0] * self.n_rows if self.shared else self.cov.sum(axis=0)
+        total = self.cov_packed[0] * self.n_rows if self.shared else self.cov_packed.sum(axis=0)
+        return unpack_symmetric(total, self.rank)
+
+    @property
+    def variances(self) -> Array:
+        """The diagonals of cov_i, (I or 1, R)."""
+        rows, cols = packed_indices(self.rank)
+        return self.cov_packed.take(np.flatnonzero(rows == cols), axis=1)
 
     @property
     def component_power(self) -> Array:
         """Σ_i E[(a_ir − μ_r)²] + E[μ_r²], (R,): Σ_i E[a_ir²] where there is no centre."""
-        variances = np.einsum("irr->ir", self.cov)
+        variances = self.variances
         deviation = self.mean if self.centre is None else self.mean - self.centre.mean
         power = np.einsum("ir,ir->r", deviation, deviation) + (
             variances[0] * self.n_rows if self.shared else variances.sum(axis=0)
@@ -184,7 +220,7 @@ class RowGaussians:
 
     def with_centre(self, centre: Centre | None) -> RowGaussians:
         """The same rows with another centre of their prior."""
-        rows = RowGaussians(self.mean, self.cov, centre)
+        rows = RowGaussians(self.mean, self.cov_packed, centre)
         for name in ("log_det_cov", "second_moment_packed"):
             if name in self.__dict__:  # what is known of the rows does not depend on it
                 rows.__dict__[name] = self.__dict__[name]
@@ -192,9 +228,11 @@ class RowGaussians:
 
     def part(self, rows: slice) -> RowGaussians:
         """A run of the rows alone, without a copy; their centre is left out."""
-        return RowGaussians(self.mean[rows], self.cov if self.shared else self.cov[rows])
+        return RowGaussians(self.mean[rows], self.cov_packed if self.shared else self.cov_packed[rows])
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
         centre = None if self.centre is None else Centre(self.centre.mean[keep], self.centre.var[keep])
-        return RowGaussians(self.mean[:, keep], self.cov[np.ix_(np.arange(self.cov.shape[0]), keep, keep)], centre)
+        places = unpack_symmetric(np.arange(float(self.cov_packed.shape[1])), self.rank)
+        chosen = pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp)
+        return RowGaussians(self.mean[:, keep], self.cov_packed.take(chosen, axis=1), centre)

@@ -7,23 +7,28 @@ the graph, which the scheduler keeps: whatever a worker takes down with it is se
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor as Pool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeVar
 
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
+from brtf.distributions import RowGaussians
 from brtf.extras import require
 from brtf.held import HELD
 
 Value = TypeVar("Value")
+Found = TypeVar("Found")
 Lane = tuple[Chunk, ...]
 """Chunks that are worked on one after another; their sums travel as one."""
 Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
@@ -41,8 +46,12 @@ ALLOCATING = {
 of the size of a block is fetched from the system anew: sweeps take twice as long."""
 ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
-LARGEST_MESSAGE = 2**29
-"""Bytes of a message from which a warning says what it is; Dask warns of more than 10 MB, and says to change it."""
+LARGEST_MESSAGE = 2**30
+"""Bytes of a message from which a warning says what it is."""
+LEAST_PIECE = 2**18
+"""Bytes of the posterior of a mode's rows from which it is sent by itself, and kept from pass to pass."""
+ANYWHERE = ""
+"""Stands for the address of any worker."""
 SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
@@ -83,13 +92,22 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
             HELD.release()
         return
     with _client_of(executor, n_workers) as client:
-        token = _client.set(client)
+        token, pieces = _client.set(client), Pieces(client)
+        pieces_token = _pieces.set(pieces)
         try:
-            yield str(client.dashboard_link)
+            yield str(client.dashboard_link) if client.run_on_scheduler(_has_dashboard) else None
         finally:
             _client.reset(token)
-            if client.status == "running":  # and no scheduler was lost
-                client.run(_release, on_error="ignore")
+            _pieces.reset(pieces_token)
+            pieces.release()
+            with suppress(OSError):  # of a scheduler that was lost
+                if client.status == "running":
+                    client.run(_release, on_error="ignore")
+
+
+def _has_dashboard(dask_scheduler: Any) -> bool:
+    """On the scheduler: whether there is more behind its link than a page that says there is nothing."""
+    return bool(getattr(dask_scheduler.http_application, "applications", ()))
 
 
 def _release() -> None:
@@ -141,35 +159,97 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
         "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
         "distributed.nanny.pre-spawn-environ": ALLOCATING,
     }
-    with (
-        dask.config.set(options),
-        distributed.LocalCluster(
-            n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    with dask.config.set(options):
+        with _interrupts_ignored():  # by the workers from then on: Ctrl-C is for this process, which then ends them
+            cluster = distributed.LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
+            )
+        with cluster, distributed.Client(cluster, set_as_default=False) as client:
+            yield client
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
     """The task's values for all lanes, added up in the fixed tree; ``add`` returns a new value."""
+    (total,) = parts_over_lanes(lanes, lambda lane: (task(lane),), 1, add, _as_it_is, pool)
+    return total
+
+
+def _as_it_is(total: Value) -> Value:
+    return total
+
+
+def parts_over_lanes(
+    lanes: tuple[Lane, ...],
+    task: Task[tuple[Value, ...]],
+    n_parts: int,
+    add: Adding[Value],
+    finish: Callable[[Value], Found],
+    pool: Pool | None = None,
+) -> Iterator[Found]:
+    """The same for values in parts: each is added up by itself, and finished by whoever added it; part after part."""
     if not lanes:
         raise ValueError(LEFT_BEHIND)
-    cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
-    message = cloudpickle.dumps(task)  # here too: arrays arrive in one layout, whoever works
-    client = _client.get()
+    packed, pieces = pack_task(task)
+    client, add_parts = _client.get(), partial(_add_parts, add)
     if client is not None:
-        if len(message) > LARGEST_MESSAGE:
+        n_bytes = len(packed) + sum(rows.nbytes for rows in pieces)
+        if n_bytes > LARGEST_MESSAGE:
             warnings.warn(
-                f"Every pass sends the posterior of all rows to every worker, {len(message) / 1e9:.1f} GB, of which "
-                "this process and each worker hold several copies: a mode is very long. Lower max_rank, or put "
-                "fewer rows into one fit.",
+                f"The posterior of all rows, {n_bytes / 1e9:.1f} GB, is sent to every worker at every sweep, and this "
+                "process and each worker hold several copies of it: a mode is very long. Lower max_rank, or put fewer "
+                "rows into one fit.",
                 UserWarning,
                 stacklevel=2,
             )
-        return _on_cluster(client, lanes, message, add)
-    work = partial(_here, pickle.loads(message))
-    return in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add)
+        yield from _on_cluster(client, lanes, (packed, pieces), n_parts, add_parts, finish)
+        return
+    work = partial(_here, unpack_task(packed, pieces))  # packed here too: it is a copy, whoever works
+    yield from map(finish, in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add_parts))
+
+
+def _add_parts(add: Adding[Value], first: tuple[Value, ...], second: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple(map(add, first, second))
+
+
+def pack_task(task: Task[Value]) -> tuple[bytes, list[RowGaussians]]:
+    """A task as bytes, without the posterior of many rows: that is sent by itself, and once."""
+    cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
+    pieces: list[RowGaussians] = []
+
+    class Packing(cloudpickle.Pickler):  # type: ignore[name-defined]
+        def persistent_id(self, thing: Any) -> int | None:
+            if not isinstance(thing, RowGaussians) or thing.nbytes < LEAST_PIECE:
+                return None
+            if not any(thing is rows for rows in pieces):
+                pieces.append(thing)
+            return next(number for number, rows in enumerate(pieces) if rows is thing)
+
+    file = io.BytesIO()
+    Packing(file).dump(task)
+    return file.getvalue(), pieces
+
+
+def unpack_task(packed: bytes, pieces: Sequence[RowGaussians]) -> Task[Any]:
+    """The task, with the posterior of many rows in its places."""
+
+    class Unpacking(pickle.Unpickler):
+        def persistent_load(self, number: int) -> RowGaussians:
+            return pieces[number]
+
+    task: Task[Any] = Unpacking(io.BytesIO(packed)).load()
+    return task
 
 
 def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
@@ -206,24 +286,64 @@ class Message:
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
+        self._task: Task[Any] | None = None
 
-    def __getstate__(self) -> dict[str, bytes]:
-        return {"packed": self.packed}
+    def __getstate__(self) -> dict[str, Any]:
+        return {"packed": self.packed, "_task": None}
 
     def __sizeof__(self) -> int:
         return len(self.packed)
 
-    @cached_property
-    def task(self) -> Task[Any]:
+    def task(self, pieces: Sequence[RowGaussians]) -> Task[Any]:
         """The function of a lane."""
-        task: Task[Any] = pickle.loads(self.packed)
-        return task
+        if self._task is None:
+            self._task = unpack_task(self.packed, pieces)
+        return self._task
 
 
-def _there(lane: Lane, message: Message, *given: Any) -> Any:
+def _there(lane: Lane, message: Message, pieces: Sequence[RowGaussians], *given: Any) -> Any:
     """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
     with blas_on_one_thread():
-        return message.task((chunk, partial(chunk.read, *given)) for chunk in lane)
+        return message.task(pieces)((chunk, partial(chunk.read, *given)) for chunk in lane)
+
+
+class Pieces:
+    """The posterior of many rows, as workers were sent it: that of the last pass stays with them until the next.
+
+    So what does not change from pass to pass is sent once, and what follows from it is computed once by every worker.
+    A worker's own copy is a task of its own, which Dask does not take for a replica that memory could be saved by. It
+    depends on one whose arguments the scheduler keeps: a worker that dies loses nothing.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._copies: list[tuple[RowGaussians, dict[str, Any]]] = []
+
+    def release(self) -> None:
+        """Let the workers forget them."""
+        self._copies = []
+
+    def of(self, pieces: list[RowGaussians], addresses: Iterable[str]) -> dict[str, list[Any]]:
+        """A future of each piece for every address."""
+        self._copies = [known for known in self._copies if any(known[0] is piece for piece in pieces)]
+        for piece in pieces:
+            if not any(rows is piece for rows, _ in self._copies):
+                self._copies.append((piece, {}))
+        copies = [next(copies for rows, copies in self._copies if rows is piece) for piece in pieces]
+        for piece, own in zip(pieces, copies, strict=True):
+            missing = [address for address in addresses if address not in own]
+            sent = self._send(piece) if missing else None
+            for address in missing:
+                home = [address] if address else None
+                own[address] = self._client.submit(_as_it_is, sent, workers=home, allow_other_workers=True, pure=False)
+        return {address: [own[address] for own in copies] for address in addresses}
+
+    def _send(self, rows: RowGaussians) -> Any:
+        with _large_graphs():
+            return self._client.submit(RowGaussians, rows.mean, rows.cov_packed, rows.centre, pure=False)
+
+
+_pieces: ContextVar[Pieces] = ContextVar("brtf_pieces")
 
 
 class Homes:
@@ -260,23 +380,39 @@ class Homes:
 HOMES = Homes()
 
 
-def _on_cluster(client: Any, lanes: tuple[Lane, ...], message: bytes, add: Adding[Value]) -> Value:
-    """One graph: the message, the lanes that depend on it, and the tree of their sums."""
+def _on_cluster(
+    client: Any,
+    lanes: tuple[Lane, ...],
+    message: tuple[bytes, list[RowGaussians]],
+    n_parts: int,
+    add: Adding[tuple[Value, ...]],
+    finish: Callable[[Value], Found],
+) -> Iterator[Found]:
+    """One graph: the message, the lanes that depend on it, and for every part the tree of its sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
-    sent = dask.delayed(Message, pure=False)(message)
-    n_threads = _n_threads(client)
-    if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
-        values = [_delayed(lane, sent) for lane in lanes]
-    else:
-        values = []
-        for lane, home in zip(lanes, HOMES.of(lanes, n_threads), strict=True):
-            with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
-                values.append(_delayed(lane, sent))
+    packed, pieces = message
+    parts = range(n_parts)
     try:
+        n_threads = _n_threads(client)
+        sent = dask.delayed(Message, pure=False)(packed)
+        if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
+            received = _pieces.get().of(pieces, [ANYWHERE])[ANYWHERE]
+            values = [_delayed(lane, sent, received) for lane in lanes]
+        else:
+            homes = HOMES.of(lanes, n_threads)
+            copies = _pieces.get().of(pieces, dict.fromkeys(homes))
+            values = []
+            for lane, home in zip(lanes, homes, strict=True):
+                with dask.annotate(workers=[home], allow_other_workers=True):  # if it dies
+                    values.append(_delayed(lane, sent, copies[home]))
         try:
-            return _summed(client, values, add)
+            for total in _summed(client, values, parts, add, finish):
+                parts = parts[1:]
+                yield total
         except distributed.KilledWorker:
-            return _summed(client, _one_after_another(client, lanes, sent), add)
+            _pieces.get().release()
+            values = _one_after_another(client, lanes, packed, pieces)
+            yield from _summed(client, values, parts, add, finish)
     except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
         raise ConnectionError(SCHEDULER_LOST) from error
 
@@ -292,40 +428,66 @@ def _n_threads(client: Any) -> dict[str, int]:
     return n_threads
 
 
-def _delayed(lane: Lane, sent: Any) -> Any:
+def _delayed(lane: Lane, sent: Any, pieces: list[Any]) -> Any:
     dask = require("dask", extra="big", purpose="executor=")
-    return dask.delayed(partial(_there, lane), pure=False)(sent, *lane[0].source.inputs)
+    return dask.delayed(partial(_there, lane), pure=False)(sent, pieces, *lane[0].source.inputs)
 
 
-def _summed(client: Any, values: list[Any], add: Adding[Value]) -> Value:
-    """The values of delayed tasks, or of futures, added up where they are."""
+def _summed(
+    client: Any, values: list[Any], parts: range, add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found]
+) -> Iterator[Found]:
+    """Parts of the values of delayed tasks, or of futures, added up and finished where they are."""
     dask = require("dask", extra="big", purpose="executor=")
-    adding = dask.delayed(partial(in_tree, add=add), pure=False)
-    while len(values) > 1:
-        values = [adding(values[start : start + FAN_IN]) for start in range(0, len(values), FAN_IN)]
-    future = _compute(client, values[0])
+    cut, adding = dask.delayed(_part, pure=False), dask.delayed(partial(in_tree, add=add), pure=False)
+    totals = []
+    for number in parts:
+        level = values if len(parts) == 1 and not number else [cut(value, number) for value in values]
+        while len(level) > FAN_IN:
+            level = [adding(level[start : start + FAN_IN]) for start in range(0, len(level), FAN_IN)]
+        totals.append(dask.delayed(partial(_finished, add, finish), pure=False)(level))
+    futures = _compute(client, totals)
     try:
-        total: Value = future.result()
+        while futures:
+            total: Found = futures[0].result()
+            futures.pop(0).release()
+            yield total
     finally:
-        future.release()  # so that tasks which are tried again are new ones
-    return total
+        for future in futures:
+            future.release()  # so that tasks which are tried again are new ones
 
 
-def _compute(client: Any, value: Any) -> Any:
+def _part(value: tuple[Value, ...], number: int) -> tuple[Value, ...]:
+    return value[number : number + 1]
+
+
+def _finished(
+    add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found], values: list[tuple[Value, ...]]
+) -> Found:
+    with blas_on_one_thread():
+        return finish(in_tree(values, add)[0])
+
+
+def _compute(client: Any, values: list[Any]) -> list[Any]:
+    with _large_graphs():
+        return list(client.compute(values, optimize_graph=False))
+
+
+def _large_graphs() -> Any:
+    """Dask warns of more than 10 MB, and says to change it."""
     dask = require("dask", extra="big", purpose="executor=")
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": 2**60}):
-        return client.compute(value, optimize_graph=False)
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": 2**60})
 
 
-def _one_after_another(client: Any, lanes: tuple[Lane, ...], sent: Any) -> list[Any]:
+def _one_after_another(client: Any, lanes: tuple[Lane, ...], packed: bytes, pieces: list[RowGaussians]) -> list[Any]:
     """The values of the lanes as futures, and the name of the first over which workers die.
 
     Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet.
     """
-    distributed = require("distributed", extra="big", purpose="executor=")
+    dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
+    sent = dask.delayed(Message, pure=False)(packed)
     futures = []
     for lane in lanes:
-        futures.append(_compute(client, _delayed(lane, sent)))
+        futures += _compute(client, [_delayed(lane, sent, _pieces.get().of(pieces, [ANYWHERE])[ANYWHERE])])
         error = futures[-1].exception()
         if isinstance(error, distributed.KilledWorker):
             raise ChunkError(

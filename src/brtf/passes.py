@@ -6,12 +6,14 @@ another, and the lanes are added in order. Threads only decide who works on whic
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import Chunk, ChunkedObservations, Reading
 from brtf.distributions import Array
-from brtf.executors import over_lanes
+from brtf.executors import over_lanes, parts_over_lanes
 from brtf.observations import Block, Observations
 
 Field = Callable[[Block], Array]
@@ -34,6 +36,8 @@ LANES = 8
 SMALL_DATA = 2**18
 """Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
 
+RUN_BYTES = 2**26
+"""Bytes of sums of a mode's rows that are added up and finished together; a longer mode has several such runs."""
 FEWEST_APART = 2**16
 """Numbers from which a sum is looked through for rows that are zero."""
 
@@ -87,7 +91,7 @@ def visit(
             return tuple(SomeRows.of(array) for array in sums), looks
 
         sums, looks = over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
-        return tuple(array.dense() if isinstance(array, SomeRows) else array for array in sums), looks
+        return _dense(sums), looks
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
 
@@ -105,6 +109,56 @@ def visit(
     return total
 
 
+def in_runs(
+    observations: Observations,
+    shapes: list[tuple[int, ...]],
+    add: Callable[[Sums, Block], None],
+    finish: Callable[[Sums], Value],
+) -> Iterator[tuple[slice, Value]]:
+    """Sums over all blocks of arrays (I_n, …) of a mode's rows, in runs of these: each run, and what its sums become.
+
+    So statistics are partitioned along a long mode: of data in chunks the sums of each run are added up by themselves,
+    ``finish`` is called where they are, and only what it returns comes here, run after run.
+    """
+    runs = runs_of(shapes)
+
+    def zeros() -> Sums:
+        return tuple(np.zeros(shape) for shape in shapes)
+
+    if not isinstance(observations, ChunkedObservations):
+        sums = add_up(observations, zeros, add)
+        yield from ((run, finish(tuple(array[run] for array in sums))) for run in runs)
+        return
+
+    def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], ...]:
+        sums = zeros()
+        for chunk, read in lane:
+            for block in observations.cut(chunk, read):
+                add(sums, block)
+        return tuple(tuple(SomeRows.of(array[run]) for array in sums) for run in runs)
+
+    found = parts_over_lanes(
+        observations.lanes, of_chunks, len(runs), _sum_arrays, partial(_finish, finish), _pool.get()
+    )
+    yield from zip(runs, found, strict=True)
+
+
+def runs_of(shapes: list[tuple[int, ...]]) -> list[slice]:
+    """The rows of arrays (I_n, …) in runs of at most ``RUN_BYTES``."""
+    n_rows = shapes[0][0]
+    per_row = 8 * sum(math.prod(shape[1:]) for shape in shapes)
+    n_runs = max(1, min(n_rows, -(-n_rows * per_row // RUN_BYTES)))
+    return [slice(k * n_rows // n_runs, (k + 1) * n_rows // n_runs) for k in range(n_runs)]
+
+
+def _finish(finish: Callable[[Sums], Value], sums: tuple[Array | SomeRows, ...]) -> Value:
+    return finish(_dense(sums))
+
+
+def _dense(sums: tuple[Array | SomeRows, ...]) -> Sums:
+    return tuple(array.dense() if isinstance(array, SomeRows) else array for array in sums)
+
+
 def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> tuple[Sums, list[Value]]:
     for array, other in zip(total[0], part[0], strict=True):
         array += other
@@ -115,7 +169,11 @@ def _sum(
     first: tuple[tuple[Any, ...], list[Value]], second: tuple[tuple[Any, ...], list[Value]]
 ) -> tuple[tuple[Any, ...], list[Value]]:
     """The same, with nothing changed: a worker may have to add again."""
-    return tuple(array + other for array, other in zip(first[0], second[0], strict=True)), first[1] + second[1]
+    return _sum_arrays(first[0], second[0]), first[1] + second[1]
+
+
+def _sum_arrays(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(array + other for array, other in zip(first, second, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -442,7 +442,9 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     better = after > before + 2.0
     if not better.any():
         return None
-    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov, old.centre))
+    return state.with_factor(
+        mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov_packed, old.centre)
+    )
 
 
 def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:

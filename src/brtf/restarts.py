@@ -66,12 +66,12 @@ def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[
 
 def waiting(start: State) -> State:
     """A start as it waits to be tried: one covariance stands for those of all rows of a mode, which are equal."""
-    return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov[:1].copy()) for rows in start.factors))
+    return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov_packed[:1].copy()) for rows in start.factors))
 
 
 def apart(start: State) -> State:
     """The same as it is tried: every row has its covariance."""
-    factors = (RowGaussians(rows.mean, np.repeat(rows.cov, rows.n_rows, axis=0)) for rows in start.factors)
+    factors = (RowGaussians(rows.mean, np.repeat(rows.cov_packed, rows.n_rows, axis=0)) for rows in start.factors)
     return replace(start, factors=tuple(factors))
 
 

@@ -6,11 +6,11 @@ of ``docs/equations.md``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,15 @@ from scipy.optimize import brentq
 from scipy.special import digamma
 
 from brtf import kernels
-from brtf.distributions import Array, Gamma, RowGaussians, unpack_symmetric
+from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, unpack_symmetric
 from brtf.kernels.reference import CompletedRows, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
-from brtf.passes import Field, Sums, add_up, of_entries, visit, whole
+from brtf.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.tables import EvidenceTable
+
+Value = TypeVar("Value")
 
 PRUNE_NATS = 1e-2
 """A component is negligible when all its entries together move the expected log likelihood by less than this."""
@@ -37,8 +39,6 @@ WeightsAndTargets = tuple[Array | None, Array]
 Weighing = Callable[[Block], WeightsAndTargets]
 Packed = tuple[Array, Array, Array]
 """Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
-LastPacked = dict[int, tuple[RowGaussians, Packed]]
-"""Of every mode the rows whose packed products were asked for last, and these."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
 """Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
@@ -70,19 +70,26 @@ def scaled_values(observations: Observations, block: Block) -> Array:
     return np.divide(block.values, observations.scale, dtype=np.float64)
 
 
+class LastPacked(dict[int, tuple[RowGaussians, Packed]]):
+    """Of every mode the rows whose packed products were asked for last, and these; pickled, it is empty."""
+
+    def __reduce__(self) -> tuple[type[LastPacked], tuple[()]]:
+        return LastPacked, ()
+
+
 def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
     """Var x at the entries.
 
     Packed products are larger than the rows that they are made of. Those of the first mode, which dense blocks part,
     are made for the rows of a block at a time; the others are kept in ``last``, until other rows take their place.
     """
-    kept: LastPacked = {} if last is None else last
+    kept = LastPacked() if last is None else last
     first, *others = factors
 
     def variance(block: Block) -> Array:
         packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
         if block.coords is None and block.n_rows < first.n_rows:
-            own = _packed(first.part(block.rows), 0, {})
+            own = _packed(first.part(block.rows), 0, LastPacked())
             block = replace(block, rows=slice(0, block.n_rows))
         else:
             own = _packed(first, 0, kept)
@@ -153,18 +160,25 @@ def row_statistics(
 
     Shapes (I_n, R, R) and (I_n, R). Grams that are known already are passed through.
     """
-    means = [rows.mean for rows in factors]
-    moments = [rows.second_moment_packed for rows in factors] if grams is None else []
+    products, *packed = add_up_rows(observations, mode, *_row_sums(factors, mode, weighing, grams is None))
+    return unpack_symmetric(packed[0], factors[mode].rank) if grams is None else grams, products
+
+
+def _row_sums(
+    factors: tuple[RowGaussians, ...], mode: int, weighing: Weighing, with_grams: bool
+) -> tuple[list[tuple[int, ...]], Callable[[Sums, Block], None]]:
+    """Shapes of a mode's row products and packed row Grams, and what adds a block's share to them."""
 
     def add(sums: Sums, block: Block) -> None:
         (weights, targets), own = weighing(block), kernels.listed(block)
-        kernels.contract(own, targets, means, mode, sums[0])
-        if grams is None:
+        kernels.contract(own, targets, [rows.mean for rows in factors], mode, sums[0])
+        if with_grams:
+            moments = [rows.second_moment_packed for rows in factors]
             kernels.contract(own, _pattern(weights, targets), moments, mode, sums[1])
 
-    shapes = [means[mode].shape, moments[mode].shape] if grams is None else [means[mode].shape]
-    products, *packed = add_up_rows(observations, mode, shapes, add)
-    return unpack_symmetric(packed[0], factors[mode].rank) if grams is None else grams, products
+    n_rows, rank = factors[mode].n_rows, factors[mode].rank
+    shapes: list[tuple[int, ...]] = [(n_rows, rank), (n_rows, rank * (rank + 1) // 2)]
+    return shapes[: 1 + with_grams], add
 
 
 def row_grams(
@@ -207,12 +221,31 @@ def add_up_rows(
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
+def add_up_runs(
+    observations: Observations,
+    mode: int,
+    shapes: list[tuple[int, ...]],
+    add: Callable[[Sums, Block], None],
+    finish: Callable[[Sums], Value],
+) -> Iterator[tuple[slice, Value]]:
+    """The same in runs of rows of a long mode: each run, and what ``finish`` makes of its sums."""
+    if mode != 0 or observations.coords is not None:
+        yield from in_runs(observations, shapes, add, finish)
+        return
+    sums = add_up_rows(observations, mode, shapes, add)
+    for run in runs_of(shapes):
+        yield run, finish(tuple(array[run] for array in sums))
+
+
 def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
     """Rows with the given precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i.
 
     ``precision`` is (I, R, R), or (1, R, R) where all rows share it; ``linear`` is (I, R).
     """
-    mean, cov, log_det = kernels.solve_rows(precision, linear)
+    return _with_log_det(*kernels.solve_rows(precision, linear))
+
+
+def _with_log_det(mean: Array, cov: Array, log_det: Array) -> RowGaussians:
     rows = RowGaussians(mean, cov)
     rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property
     return rows
@@ -263,11 +296,35 @@ def update_factors(
         state = _update_from_partial(state, others, longest, partial, precision, known_grams)
         others = []
     for mode in (*others, longest):
-        known = None if known_grams is None else known_grams(state.factors, mode)
-        statistics = row_statistics(observations, state.factors, mode, weighing, known)
-        state = updated_factor(state, mode, *statistics, precision)
-        del statistics  # as large as the rows: not to be kept while the next are found
+        if known_grams is None:
+            state = _updated_in_runs(observations, state, mode, weighing, precision)
+        else:
+            known = known_grams(state.factors, mode)
+            state = updated_factor(
+                state, mode, *row_statistics(observations, state.factors, mode, weighing, known), precision
+            )
     return state
+
+
+def _updated_in_runs(
+    observations: Observations, state: State, mode: int, weighing: Weighing, precision: float
+) -> State:
+    """U1 for one mode, whose rows are solved for in runs: no more matrices (R, R) exist at once than a run has."""
+    shapes, add = _row_sums(state.factors, mode, weighing, True)
+    solve = partial(_solved, precision, state.lam.mean, state.factors[mode].centre)
+    mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
+    for run, found in add_up_runs(observations, mode, shapes, add, solve):
+        mean[run], cov[run], log_det[run] = found
+    rows = _with_log_det(mean, cov, log_det)
+    return state.with_factor(mode, rows if state.factors[mode].centre is None else rows.centred(state.lam))
+
+
+def _solved(precision: float, lam: Array, centre: Centre | None, sums: Sums) -> Sums:
+    """U1 for some rows, from their products and packed Grams: means, packed covariances, ln|cov|."""
+    products, packed = sums
+    linear = precision * products if centre is None else precision * products + lam * centre.mean
+    mean, cov, log_det = kernels.solve_rows(unpack_symmetric(precision * packed, lam.size) + np.diag(lam), linear)
+    return mean, pack_symmetric(cov), log_det
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +357,7 @@ class OnePass:
 
     @cached_property
     def _means(self) -> list[Array]:
-        return [rows.mean.astype(self.dtype, copy=False) for rows in self.state.factors]
+        return [rows.mean_as(self.dtype) for rows in self.state.factors]
 
     @cached_property
     def _others(self) -> Array:
@@ -350,8 +407,8 @@ class OnePass:
             kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
         if self.room is None:
-            return RowGaussians(rows.mean, rows.cov)  # without what was found on the way
-        self.room.mean[block.rows], self.room.cov[block.rows] = rows.mean, rows.cov
+            return RowGaussians(rows.mean, rows.cov_packed)  # without what was found on the way
+        self.room.mean[block.rows], self.room.cov_packed[block.rows] = rows.mean, rows.cov_packed
         return None
 
     @property
@@ -395,7 +452,7 @@ class OnePass:
         if first is None:
             found, cov = [rows for rows in parts if rows is not None], self._shared_cov
             if cov is None:
-                cov = np.concatenate([rows.cov for rows in found])
+                cov = np.concatenate([rows.cov_packed for rows in found])
             first = RowGaussians(np.concatenate([rows.mean for rows in found]), cov)
         centre = self.state.factors[0].centre
         state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
@@ -414,16 +471,15 @@ def _partial_fits(observations: Observations, rank: int, longest: int, with_gram
 def _over_longest(observations: Observations, state: State, longest: int, weighing: Weighing, with_grams: bool) -> Sums:
     """Targets contracted with the longest mode's means, and weights with its second moments."""
     rows = state.factors[longest]
-    matrices = [rows.mean, rows.second_moment_packed] if with_grams else [rows.mean]
 
     def add(sums: Sums, block: Block) -> None:
         (weights, targets), own = weighing(block), kernels.listed(block)
-        kernels.contract_one(own, targets, matrices[0], longest, sums[0])
+        kernels.contract_one(own, targets, rows.mean, longest, sums[0])
         if with_grams:
-            kernels.contract_one(own, _pattern(weights, targets), matrices[1], longest, sums[1])
+            kernels.contract_one(own, _pattern(weights, targets), rows.second_moment_packed, longest, sums[1])
 
     lengths = [length for k, length in enumerate(observations.shape) if k != longest]
-    shapes = [(*lengths, matrix.shape[1]) for matrix in matrices]
+    shapes = [(*lengths, rows.rank), (*lengths, rows.cov_packed.shape[1])][: 1 + with_grams]
     return add_up_rows(observations, 0 if longest else 1, shapes, add)
 
 

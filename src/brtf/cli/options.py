@@ -178,6 +178,12 @@ def observe_chunks(
         return Observations.from_parts(source, index=columns, value=value)
     if index is not None or value is not None:
         raise ValueError(f"--index and --value apply to tables, and {source} is none.")
+    for path in (source, mask):
+        if path is not None and path.suffix.lower() not in (".zarr", ".npy"):
+            raise ValueError(
+                f"{path} cannot be read in chunks: a .zarr store, an .npy file or a directory of .parquet, .csv or "
+                ".tsv tables can. Leave out --scheduler, or convert it first."
+            )
     return Observations.from_chunks(open_file(source, key=key).tensor, None if mask is None else open_file(mask).tensor)
 
 
