@@ -18,12 +18,12 @@ from brtf.calibration import (
     NoisePrior,
     branch_step,
     global_step,
+    in_terms_of,
     joint_step,
     shared_rate,
-    step_to,
     worth,
 )
-from brtf.distributions import Array, Centre, Gamma, RowGaussians, packed_indices, unpack_symmetric
+from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
 from brtf.model import SliceNoise, State
@@ -68,7 +68,7 @@ class Problem:
     collapsed: bool
     limit: float = math.inf
     slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
-    packed: LastPacked = field(default_factory=dict)  # of the factors that were looked at last
+    packed: LastPacked = field(default_factory=LastPacked)  # of the factors that were looked at last
 
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]:
@@ -112,9 +112,13 @@ class Fit:
     @classmethod
     def of(cls, problem: Problem, factors: tuple[RowGaussians, ...]) -> Fit:
         """The fit of the given factors; for small data each block is computed once."""
-        observations, means = problem.observations, [rows.mean.astype(problem.dtype, copy=False) for rows in factors]
-        residual = Remembered(observations, lambda b: problem.values(b) - kernels.low_rank_at(b, means))
-        if not problem.collapsed or not means[0].shape[1]:
+        observations = problem.observations
+
+        def of_block(block: Block) -> Array:
+            return problem.values(block) - kernels.low_rank_at(block, [rows.mean_as(problem.dtype) for rows in factors])
+
+        residual = Remembered(observations, of_block)
+        if not problem.collapsed or not factors[0].rank:
             return cls(residual, None)
         return cls(residual, Remembered(observations, variance_field(factors, problem.packed)))
 
@@ -316,7 +320,9 @@ def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisi
     else:
         known = point.local if state is point.state else None
         state = update_all_factors(problem, state, point.fit, known)
-    return evaluate(problem, state if hold_precisions else update_component_precisions(balance(state)), ahead=ahead)
+    if not hold_precisions:
+        state = update_component_precisions(balance(state))
+    return evaluate(problem, state, ahead=ahead)
 
 
 def update_all_factors(
@@ -343,8 +349,8 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
         return None
     room = None
     if known_grams is None and not problem.observations.in_chunks:
-        lengths = state.factors[0].n_rows, state.rank
-        room = RowGaussians(np.empty(lengths), np.empty((*lengths, state.rank)))
+        n_rows, rank = state.factors[0].n_rows, state.rank
+        room = RowGaussians(np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)))
     return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype, room)
 
 
@@ -410,7 +416,7 @@ def balance(state: State) -> State:
     factors = []
     for rows, ratio in zip(state.factors, ratios, strict=True):
         centre = None if rows.centre is None else Centre(rows.centre.mean * ratio, rows.centre.var * ratio**2)
-        scaled = RowGaussians(rows.mean * ratio, rows.cov * (ratio[:, None] * ratio[None, :]), centre)
+        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)), centre)
         scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
         factors.append(scaled)
     return replace(state, factors=tuple(factors))
@@ -492,11 +498,13 @@ def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] |
 
 
 def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> State:
-    """The state of a point with another local model, whose numbers are learnt from those of the present one."""
+    """The state of a point with another local model, whose numbers are looked for at the present noise."""
     state = point.state
     if not isinstance(state.outliers, SlabModel):
         raise TypeError("with_local_model needs a local model with outliers")
-    tau, model, _ = step_to(kind, float(state.tau.mean), state.outliers, point.deviations, noise_prior(state))
+    tau = float(state.tau.mean)
+    start = tau, in_terms_of(kind, state.outliers)
+    tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau])
     return with_noise(state, tau, model, problem.observations.n_observed)
 
 

@@ -30,6 +30,8 @@ SHARPEST_EDGE, EDGE_MARGIN = 2.0**22, 2.0**-11
 from the largest outlier: a table that steps over the edge would call that one, and its neighbours, impossible."""
 LONGEST_STEP = 3.0
 """Of any parameter; all of them are logarithms, or run over less."""
+NOISE_QUANTILES, OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9), (0.02, 0.2, 0.5, 0.75)
+"""Shares of entries that may be no larger than the noise, and of outliers, from which optima are looked for."""
 PROBABILITY_RANGE = (1e-8, 0.98)
 """Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
@@ -230,18 +232,6 @@ def joint_step(
     return tau, model, value
 
 
-def step_to(
-    kind: type[SlabModel], tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior
-) -> tuple[float, SlabModel, float]:
-    """The optimum of another local model that is nearest to the given numbers: as many outliers, and as large."""
-    shape = 1.0 if kind is StudentSlab else 30.0 if isinstance(model, StudentSlab) else model.shape
-    width = model.width / 3.0 if isinstance(model, FlatSlab) else model.width  # the variance of a flat slab
-    if kind is FlatSlab:
-        width = tau * float(histogram.deviation[-1])
-    width = float(np.clip(width, 2 * kind.narrowest, WIDEST_SLAB))
-    return joint_step(tau, kind(model.probability, shape, width), histogram, prior)
-
-
 def branch_step(
     tau: float,
     model: SlabModel,
@@ -290,20 +280,40 @@ def shared_rate(n_outlying: float, n_groups: float) -> float:
 
 
 def global_step(
-    kind: type[SlabModel], histogram: Histogram, prior: NoisePrior, starts: Iterable[tuple[float, SlabModel]] = ()
+    kind: type[SlabModel],
+    histogram: Histogram,
+    prior: NoisePrior,
+    starts: Iterable[tuple[float, SlabModel]] = (),
+    precisions: Iterable[float] | None = None,
 ) -> tuple[float, SlabModel, float]:
-    """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram."""
-    order = np.cumsum(histogram.count) / histogram.count.sum()
-    coarse = histogram.coarsened(6)
-    widest = float(histogram.deviation[-1])
-    shape = 1.0 if kind is StudentSlab else 30.0
-    candidates = list(starts)
-    for quantile in (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9):
-        tau = min(1.0 / histogram.deviation[np.searchsorted(order, quantile)], LARGEST_PRECISION)
-        width = float(np.clip((1.0 if kind is FlatSlab else 0.3) * widest * tau, 2 * kind.narrowest, WIDEST_SLAB))
-        candidates += [(tau, kind(probability, shape, width)) for probability in (0.02, 0.2, 0.5, 0.75)]
+    """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram.
 
+    Noise levels are those of the given precisions, or else quantiles of D. Outliers are as large as the entries that
+    would be some, or as the largest: a few of another world tell nothing of the others.
+    """
+    order = np.cumsum(histogram.count) / histogram.count.sum()
+
+    def quantile(share: float) -> float:
+        return float(histogram.deviation[np.searchsorted(order, share)])
+
+    if precisions is None:
+        precisions = [min(1.0 / quantile(share), LARGEST_PRECISION) for share in NOISE_QUANTILES]
+    coarse, candidates = histogram.coarsened(6), list(starts)
+    shape = 1.0 if kind is StudentSlab else 30.0
+    sizes = [(share, quantile(1.0 if kind is FlatSlab else 1.0 - 0.5 * share)) for share in OUTLIER_SHARES]
+    if kind is not FlatSlab:
+        sizes.append((OUTLIER_SHARES[0], 0.3 * quantile(1.0)))
+    for tau in precisions:
+        widths = [float(np.clip(tau * size, 2 * kind.narrowest, WIDEST_SLAB)) for _, size in sizes]
+        candidates += [(tau, kind(share, shape, width)) for (share, _), width in zip(sizes, widths, strict=True)]
     best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:3]
     polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
     return joint_step(tau, model, histogram, prior)
+
+
+def in_terms_of(kind: type[SlabModel], model: SlabModel) -> SlabModel:
+    """Another local model with as many outliers of the same size, and the same noise if it can have it."""
+    shape = 1.0 if kind is StudentSlab else 30.0 if isinstance(model, StudentSlab) else model.shape
+    width = model.width * (3.0 if kind is FlatSlab else 1.0) / (3.0 if isinstance(model, FlatSlab) else 1.0)
+    return kind(model.probability, shape, float(np.clip(width, 2 * kind.narrowest, WIDEST_SLAB)))
