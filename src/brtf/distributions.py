@@ -137,7 +137,11 @@ class RowGaussians:
 
     @property
     def cov(self) -> Array:
-        """cov_i, (I, R, R), or (1, R, R) where all rows share one; made anew when it is asked for."""
+        """cov_i, (I, R, R), made anew when it is asked for, or (1, R, R) where all rows share one."""
+        return self._shared_cov if self.shared else unpack_symmetric(self.cov_packed, self.rank)
+
+    @cached_property
+    def _shared_cov(self) -> Array:
         return unpack_symmetric(self.cov_packed, self.rank)
 
     @cached_property
@@ -175,8 +179,9 @@ class RowGaussians:
     @property
     def cov_sum(self) -> Array:
         """Σ_i cov_i over all rows, (R, R)."""
-        total = self.cov_packed[0] * self.n_rows if self.shared else self.cov_packed.sum(axis=0)
-        return unpack_symmetric(total, self.rank)
+        if self.shared:
+            return self._shared_cov[0] * self.n_rows
+        return unpack_symmetric(self.cov_packed.sum(axis=0), self.rank)
 
     @property
     def variances(self) -> Array:
