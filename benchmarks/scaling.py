@@ -158,19 +158,19 @@ def on_workers(options, n_workers, read):
         passes.append(len(message[0]))
         return message
 
-    def sent(client, rows):
+    def sent(self, rows):
         pieces.append(rows.nbytes)
-        return send(client, rows)
+        return send(self, rows)
 
     with executors.local_cluster(n_workers, options.memory) as client:
         with executors.executing(client):
             began = time.perf_counter()
             observations = read()
             surveyed = time.perf_counter() - began
-            executors.pack_task, executors.Pieces._send = packed, staticmethod(sent)
+            executors.pack_task, executors.Pieces._send = packed, sent
             count = lambda: (len(passes), sum(passes) + sum(pieces), *of_workers(client))  # noqa: E731
             seconds, counts, found = time_sweeps(observations, options.rank, 1 + options.sweeps, count)
-            executors.pack_task, executors.Pieces._send = pack, staticmethod(send)
+            executors.pack_task, executors.Pieces._send = pack, send
         n_passes, n_sent, n_moved, cpu = (np.array(counts[-1]) - counts[0]) / options.sweeps
         peak = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
         packed = options.rank * (options.rank + 1) // 2

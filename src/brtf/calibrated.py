@@ -14,6 +14,7 @@ from brtf import kernels
 from brtf.bound import BoundTerms, calibrated_terms
 from brtf.calibration import (
     LARGEST_PRECISION,
+    ROUGHLY,
     Histogram,
     NoisePrior,
     branch_step,
@@ -504,7 +505,7 @@ def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> S
         raise TypeError("with_local_model needs a local model with outliers")
     tau = float(state.tau.mean)
     start = tau, in_terms_of(kind, state.outliers)
-    tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau])
+    tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau], little=ROUGHLY)
     return with_noise(state, tau, model, problem.observations.n_observed)
 
 

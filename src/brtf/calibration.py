@@ -285,11 +285,14 @@ def global_step(
     prior: NoisePrior,
     starts: Iterable[tuple[float, SlabModel]] = (),
     precisions: Iterable[float] | None = None,
+    *,
+    little: float = LITTLE,
 ) -> tuple[float, SlabModel, float]:
     """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram.
 
     Noise levels are those of the given precisions, or else quantiles of D. Outliers are as large as the entries that
-    would be some, or as the largest: a few of another world tell nothing of the others.
+    would be some, or as the largest: a few of another world tell nothing of the others. The last steps end as those of
+    :func:`joint_step` do.
     """
     order = np.cumsum(histogram.count) / histogram.count.sum()
 
@@ -309,7 +312,7 @@ def global_step(
     best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:3]
     polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
-    return joint_step(tau, model, histogram, prior)
+    return joint_step(tau, model, histogram, prior, little=little)
 
 
 def in_terms_of(kind: type[SlabModel], model: SlabModel) -> SlabModel:

@@ -193,8 +193,9 @@ def birth(
         left = _what_is_left(problem, point, weigh, limit, found)
         fitted, gain = best_rank_one(problem, left, rng)
         if k == 0:
-            _, chance = best_rank_one(problem, _with_random_signs(problem, left, rng), rng)
-            if gain < BEYOND_CHANCE * chance:
+            enough = gain / BEYOND_CHANCE
+            _, chance = best_rank_one(problem, _with_random_signs(problem, left, rng), rng, enough)
+            if chance > enough:
                 return None
         if _lives_on_a_fibre(fitted):
             return None
@@ -241,11 +242,13 @@ def _effective_rows(columns: list[Array]) -> list[float]:
     return [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns]
 
 
-def best_rank_one(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> tuple[list[Array], float]:
+def best_rank_one(
+    problem: Problem, weighing: Weighing, rng: np.random.Generator, enough: float = math.inf
+) -> tuple[list[Array], float]:
     """The best of several alternating least-squares fits of one component, and Σ t x, twice its gain at unit noise.
 
     Starts are the leading directions of the unfoldings and random ones; all are fitted side by side, as columns.
-    Minimises Σ (t²/w − 2 t x + w x²) over x = a⁽¹⁾∘…∘a⁽ᴺ⁾.
+    Minimises Σ (t²/w − 2 t x + w x²) over x = a⁽¹⁾∘…∘a⁽ᴺ⁾, until Σ t x is ``enough`` or no longer grows.
     """
     observations = problem.observations
     columns: list[Array] = [np.empty(0)] * observations.order
@@ -263,7 +266,7 @@ def best_rank_one(problem: Problem, weighing: Weighing, rng: np.random.Generator
             products, norms = weighted_contractions(observations, weighing, columns, mode)
             columns[mode] = products / np.maximum(norms, 1e-6 * np.max(norms, axis=0) + 1e-150)
             explained = np.sum(products * columns[mode], axis=0)
-        if explained.max() < (1.0 + RANK_ONE_GAIN) * before:
+        if explained.max() > enough or explained.max() < (1.0 + RANK_ONE_GAIN) * before:
             break
     best = int(np.argmax(explained))
     return [column[:, [best]] for column in columns], float(explained[best])
