@@ -480,6 +480,22 @@ class TestParts:
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, shuffled=False))
         assert chunked.n_observed == tensor.size
 
+    @pytest.mark.parametrize("indexed", [True, False])
+    def test_the_index_of_a_pandas_table(self, tmp_path, indexed):
+        """Levels with names are positions, though they come last in the file; one without only numbers the rows."""
+        pandas = pytest.importorskip("pandas")
+        frame = pandas.DataFrame({"i": [0, 1, 2], "j": [1, 0, 1], "value": [1.0, 2.0, 4.0]}, index=[7, 3, 5])
+        (frame.set_index(["i", "j"]) if indexed else frame).to_parquet(tmp_path / "0.parquet")
+        chunked = Observations.from_parts(tmp_path)
+        (chunk,) = chunked.chunks
+        (block,) = chunked.cut(chunk, chunk.read)
+        assert chunked.shape == (3, 2)
+        assert sorted(zip(*block.coords.tolist(), block.values.tolist(), strict=True)) == [
+            (0, 1, 1.0),
+            (1, 0, 2.0),
+            (2, 1, 4.0),
+        ]
+
     @pytest.mark.parametrize(
         ("columns", "message"),
         [

@@ -37,13 +37,14 @@ Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
 """Workers that may die over one chunk before it is given up, in clusters that are started here."""
-ALLOCATING = {
+ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), 2**25),
     "MALLOC_ARENA_MAX": 1,
+    "DASK_LOGGING__DISTRIBUTED": "critical",
 }
 """Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
-of the size of a block is fetched from the system anew: sweeps take twice as long."""
+of the size of a block is fetched from the system anew: sweeps take twice as long. What goes wrong is told here."""
 ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
 LARGEST_MESSAGE = 2**30
@@ -157,7 +158,7 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     options = {
         "distributed.scheduler.allowed-failures": ALLOWED_FAILURES,
-        "distributed.nanny.pre-spawn-environ": ALLOCATING,
+        "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
     }
     with dask.config.set(options):
         with _interrupts_ignored():  # by the workers from then on: Ctrl-C is for this process, which then ends them

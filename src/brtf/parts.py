@@ -19,6 +19,7 @@ from brtf.executors import in_tree, over_lanes
 from brtf.extras import require
 from brtf.observations import Block
 from brtf.passes import Sums, add_up, visit
+from brtf.readers.tables import parquet_header
 from brtf.survey import robust_scale
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
@@ -67,7 +68,7 @@ def _columns(path: str, names: list[str]) -> list[NDArray[Any]]:
 def _header(path: str) -> list[str]:
     if path.endswith(".parquet"):
         parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
-        return [str(name) for name in parquet.read_schema(path).names]
+        return parquet_header(parquet.read_schema(path))
     pandas = require("pandas", extra="label", purpose="tables")
     return [str(name) for name in pandas.read_csv(path, sep="\t" if path.endswith(".tsv") else ",", nrows=0).columns]
 

@@ -53,13 +53,7 @@ def read_parquet(
     require("pandas", extra="label", purpose="tables")
     parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
     with parquet.ParquetFile(path) as file:
-        # What was the index of a pandas table comes last in the file; a level without a name only numbers the rows.
-        levels = [
-            name for name in (file.schema_arrow.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)
-        ]
-        columns = [name for name in file.schema_arrow.names if name not in levels]
-        header = [*(name for name in levels if not name.startswith("__index_level_")), *columns]
-        index, value = _columns(header, index, value)
+        index, value = _columns(parquet_header(file.schema_arrow), index, value)
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         n_bytes = max(
             sum(group.total_byte_size for group in groups),
@@ -68,6 +62,16 @@ def read_parquet(
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
         frame = file.read(columns=[*index, value], use_threads=False).to_pandas(ignore_metadata=True)
     return _from_table(frame, index, value), None
+
+
+def parquet_header(schema: Any) -> list[str]:
+    """The columns of a Parquet table, the index of a pandas table first.
+
+    It comes last in the file; a level without a name only numbers the rows, and is left out.
+    """
+    levels = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
+    columns = [name for name in schema.names if name not in levels]
+    return [*(name for name in levels if not name.startswith("__index_level_")), *columns]
 
 
 def _columns(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> tuple[list[str], str]:
