@@ -54,7 +54,7 @@ class Search(Trials):
         super().__init__(problem, settings.max_sweeps)
         self.max_rank = settings.rank_limit(problem.observations.shape)
         self.noise_modes = settings.noise_candidates(problem.observations.order)
-        self.many_wanted = settings.max_rank is not None and settings.max_rank > 2 * START_COMPONENTS
+        self.many_wanted = settings.max_rank is not None and settings.max_rank > START_COMPONENTS
         self.must_differ = settings.noise == "per-slice"
         self.shared_modes = settings.shared_modes(problem.observations.order)
         self.replaced = settings.outlier_kind == "replacement"
