@@ -10,8 +10,8 @@ READINGS: dict[str, list[str]] = {
         "background is a noise level for every pixel, which of these only BRTF has. Beside a median scaled by each "
         "pixel’s own spread (0.874, [video](video.md)) the lead is 0.024, and 0.038 with whole objects. HORPCA, which "
         "sees rows, columns and frames, keeps the vehicles in its low-rank part at its default weight.",
-        "BRTF takes four minutes for these 2.9 million entries, most of it for the noise of every pixel, the median frame "
-        "a quarter of a second and DECOLOR a minute; some of the others were measured beside other work. The paper’s "
+        "BRTF takes four minutes for these 2.9 million entries, most of it for the noise of every pixel, the median "
+        "frame a quarter of a second and DECOLOR a minute; some of the others were measured beside other work. The paper’s "
         "inference finds one component and a common noise level, and its own decision (0.552) is far from the best "
         "that its residual allows (0.828).",
     ],
@@ -45,8 +45,8 @@ READINGS: dict[str, list[str]] = {
         "With `max_rank=100` BRTF is best by RMSE, by 3 in 10; by MAPE it is second (0.0358) to BTMF as published "
         "(0.0344), which knows that times follow each other. The bound of 100 is that of [real data](real-data.md), "
         "and nearly all of it is used.",
-        "With the published methods’ bound on the rank, 20, BRTF (29.11) is not the best: BTMF, BATF, BGCP and MGPCP have "
-        "smaller errors. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the "
+        "With the published methods’ bound on the rank, 20, BRTF (29.11) is not the best: BTMF, BATF, BGCP and MGPCP "
+        "have smaller errors. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the "
         "largest rank of their list, 40, and come next; a longer list might bring them nearer.",
     ],
     "Birmingham 0.6": [
@@ -61,14 +61,14 @@ READINGS: dict[str, list[str]] = {
         "With the root and a bound of 40 on the rank, the settings of [real data](real-data.md), BRTF is best by both "
         "measures, published figures included: counts vary with their size. None of the other methods was given the "
         "root. Without it, and with the published methods’ bound on the rank (30), its RMSE of 31.34 comes after MGPCP "
-        "(29.27), BTMF as published (30.03) and Huber CP at the rank that the truth picked (30.47): a few large counts "
-        "are taken for outliers. By MAPE it is still the second. "
+        "(29.27), BTMF as published (30.03) and Huber CP at the rank that the truth picked (30.47). "
+        "By MAPE it is still the second. "
         "HORPCA with a weight so large that nothing is an outlier is HaLRTC, and comes to its published error.",
     ],
     "Hangzhou 0.6": [
         "BRTF is best by both measures, with the root; without it, and with the published methods’ bound on the rank "
-        "(30), it comes after MGPCP (32.40) and CPWOPT at the rank that the truth picked by RMSE (33.11), and second by "
-        "MAPE. Held-out entries, by their median, choose a larger rank for CPWOPT, CPNLS and Huber CP, where some "
+        "(30), it comes after MGPCP (32.40) and CPWOPT at the rank that the truth picked by RMSE (33.11), and second "
+        "by MAPE. Held-out entries, by their median, choose a larger rank for CPWOPT, CPNLS and Huber CP, where some "
         "entries are far off.",
     ],
 }
