@@ -11,9 +11,9 @@ READINGS: dict[str, list[str]] = {
         "pixel’s own spread (0.874, [video](video.md)) the lead is 0.024, and 0.038 with whole objects. HORPCA, which "
         "sees rows, columns and frames, keeps the vehicles in its low-rank part at its default weight.",
         "BRTF takes four minutes for these 2.9 million entries, most of it for the noise of every pixel, the median "
-        "frame a quarter of a second and DECOLOR a minute; some of the others were measured beside other work. The paper’s "
-        "inference finds one component and a common noise level, and its own decision (0.552) is far from the best "
-        "that its residual allows (0.828).",
+        "frame a quarter of a second and DECOLOR a minute; some of the others were measured beside other work. The "
+        "paper’s inference finds one component and a common noise level, and its own decision (0.552) is far from the "
+        "best that its residual allows (0.828).",
     ],
     "hall": [
         "BRTF is not the best here: of the twelve pixels that show the floor for most of the time, BRMF finds it in "
@@ -46,8 +46,8 @@ READINGS: dict[str, list[str]] = {
         "(0.0344), which knows that times follow each other. The bound of 100 is that of [real data](real-data.md), "
         "and nearly all of it is used.",
         "With the published methods’ bound on the rank, 20, BRTF (29.11) is not the best: BTMF, BATF, BGCP and MGPCP "
-        "have smaller errors. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also take the "
-        "largest rank of their list, 40, and come next; a longer list might bring them nearer.",
+        "have smaller errors. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also "
+        "take the largest rank of their list, 40, and come next; a longer list might bring them nearer.",
     ],
     "Birmingham 0.6": [
         "With `max_rank=100` BRTF is best by RMSE (18.63), with Huber CP next (23.64, at the largest rank of its "
