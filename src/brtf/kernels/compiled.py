@@ -107,7 +107,8 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
         coordinates.variances(block.coords, _together(outers), _together(moments), _together(covs), multiplicity, out)
         return out
     if block.mask is None:
-        return reference.variance_at(block, outers, moments, covs)
+        parts = _cut(block, 2 * multiplicity.size)
+        return np.concatenate([reference.variance_at(rows, outers, moments, covs) for rows in parts])
     covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
     last = np.hstack([moments[-1], covs[-1]])
 
@@ -274,16 +275,17 @@ def _fibres(block: Block) -> NDArray[np.bool_]:
 
 
 def _cut(block: Block, n_columns: int) -> Iterator[Block]:
-    """Parts of a masked block, a few rows each, whose fibres have as many numbers together as stay in a cache."""
-    mask = _fibres(block).reshape(block.n_rows, -1)
-    n_rows = max(1, NUMBERS_TOGETHER * block.shape[-1] // max(1, mask.shape[1] * n_columns))
-    stop = block.entries.start
+    """Parts of a dense block, a few rows each, whose fibres have as many numbers together as stay in a cache."""
+    n_fibres = math.prod(block.shape[1:-1])
+    n_rows = max(1, NUMBERS_TOGETHER // max(1, n_fibres * n_columns))
+    stop = 0
     for row in range(0, block.n_rows, n_rows):
-        part = mask[row : row + n_rows]
-        start, stop = stop, stop + int(np.count_nonzero(part))
-        rows, entries = slice(block.rows.start + row, block.rows.start + row + len(part)), slice(start, stop)
-        values = block.values[start - block.entries.start : stop - block.entries.start]
-        yield Block(entries, values, rows, part.reshape(-1, *block.shape[1:]), None, block.shape)
+        rows = slice(block.rows.start + row, block.rows.start + min(row + n_rows, block.n_rows))
+        mask = None if block.mask is None else block.mask[row : row + n_rows]
+        n_entries = (rows.stop - rows.start) * n_fibres * block.shape[-1] if mask is None else np.count_nonzero(mask)
+        start, stop = stop, stop + int(n_entries)
+        entries = slice(block.entries.start + start, block.entries.start + stop)
+        yield Block(entries, block.values[start:stop], rows, mask, None, block.shape)
 
 
 def _is_dense(block: Block, n_summed: int | None = None) -> bool:
