@@ -159,7 +159,8 @@ def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, ou
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights, each (m,)."""
     log_evidence, weight = np.empty(rho.size), np.empty(rho.size)
-    entries.look_up(rho.astype(np.float64, copy=False), _uneven(table), log_evidence, weight)
+    rho = rho.astype(np.float64, copy=False)
+    entries.look_up(rho, _layout(table, rho.dtype), log_evidence, weight)
     return log_evidence, weight
 
 

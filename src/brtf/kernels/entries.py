@@ -24,27 +24,44 @@ LARGEST_RHO = 1e38
 
 
 @sum_loop
-def _cubic(row, rho):
+def _cubic(rows, place, rho):
     """ln f and w by the cubic of a segment."""
-    step = (rho - row[0]) * row[1]
-    log_evidence = row[2] + step * (row[3] + step * (row[4] + step * row[5]))
-    return log_evidence, -2.0 * row[1] * (row[3] + step * (2.0 * row[4] + 3.0 * step * row[5]))
+    per_width, c1, c2, c3 = rows[place, 1], rows[place, 3], rows[place, 4], rows[place, 5]
+    step = (rho - rows[place, 0]) * per_width
+    log_evidence = rows[place, 2] + step * (c1 + step * (c2 + step * c3))
+    return log_evidence, -2.0 * per_width * (c1 + step * (2.0 * c2 + 3.0 * step * c3))
 
 
 @sum_loop
-def look_up(rho, uneven, log_evidence, weight):
+def _search(rho, uneven):
     """ln f and w, whatever the segments; beyond their end ln f is a power of ρ."""
     rows, first, log2_segments, first_octave = uneven
-    for m in range(rho.size):
-        mantissa, exponent = math.frexp(rho[m] + 2.0**first_octave)
-        octave = exponent - 1 - first_octave
-        if octave < first.size and np.isfinite(rho[m]):
-            place = first[octave] + int((2.0 * mantissa - 1.0) * (1 << log2_segments[octave]))
-            log_evidence[m], weight[m] = _cubic(rows[place], rho[m])
-        else:
-            end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
-            log_evidence[m] = rows[-1, 2] + fall * np.log(rho[m] / end)
-            weight[m] = -2.0 * fall / rho[m]
+    mantissa, exponent = math.frexp(rho + 2.0**first_octave)
+    octave = exponent - 1 - first_octave
+    if octave < first.size and np.isfinite(rho):
+        return _cubic(rows, first[octave] + int((2.0 * mantissa - 1.0) * (1 << log2_segments[octave])), rho)
+    end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
+    return rows[-1, 2] + fall * np.log(rho / end), -2.0 * fall / rho
+
+
+@sum_loop
+def look_up(rho, table, log_evidence, weight):
+    """ln f and w of entries in double precision."""
+    (cubics, bits), uneven, _ = table
+    rows, n_even, n_below, before = uneven[0], cubics.shape[0] - 1, bits[0], bits[5]
+    shifted, shift = np.empty(PIECE), 2.0 ** uneven[3]
+    pattern = shifted.view(np.int64)
+    for start in range(0, rho.size, PIECE):
+        n = min(PIECE, rho.size - start)
+        part, found, slopes = rho[start : start + n], log_evidence[start : start + n], weight[start : start + n]
+        for m in range(n):
+            shifted[m] = part[m] + shift
+        for m in range(n):
+            place = (pattern[m] >> n_below) - before
+            if 0 <= place < n_even:
+                found[m], slopes[m] = _cubic(rows, place, part[m])
+            else:
+                found[m], slopes[m] = _search(part[m], uneven)
 
 
 @loop
@@ -54,7 +71,7 @@ def _scratch(even):
     return (
         np.empty((3, PIECE), cubics.dtype),
         np.empty((2, PIECE), bits.dtype),
-        np.empty((3, PIECE)),
+        np.empty(PIECE),
         np.empty(PIECE + 1, np.int64),
         np.zeros(cubics.shape[0], np.int64),
     )
@@ -69,7 +86,7 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
     entry. Those beyond even segments are looked at once more.
     """
     (cubics, bits), uneven, bins = table
-    floats, integers, doubles, others, seen = scratch
+    floats, integers, deviations, others, seen = scratch
     n_below, from_segment, octave, both, n_segments, before = bits
     n, beyond = rho.size, cubics.shape[0] - 1
     shifted, fraction, gain = floats[0, :n], floats[1, :n], floats[2, :n]
@@ -102,7 +119,7 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
         for m in range(n):
             others[n_others] = m
             n_others += (pattern[m] >> n_below) - before >= beyond
-        total = _weigh_others(rho, tau, uneven, bins, histogram, doubles, others[:n_others], weight)
+        total = _weigh_others(rho, tau, uneven, bins, histogram, deviations, others[:n_others], weight)
     gain_sum, weight_sum = rho.dtype.type(0.0), rho.dtype.type(0.0)
     for m in range(n):
         gain_sum += gain[m]
@@ -112,17 +129,15 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
 
 
 @sum_loop
-def _weigh_others(rho, tau, uneven, bins, histogram, doubles, others, weight):
+def _weigh_others(rho, tau, uneven, bins, histogram, deviations, others, weight):
     """The same for entries that are not in even segments, one by one."""
-    own, log_evidence, found = doubles[0, : others.size], doubles[1, : others.size], doubles[2, : others.size]
+    own, total = deviations[: others.size], 0.0
     for k in range(others.size):
-        own[k] = min(np.float64(rho[others[k]]), LARGEST_RHO)
-    look_up(own, uneven, log_evidence, found)
-    total = 0.0
-    for k in range(others.size):
-        total += log_evidence[k]
-        weight[others[k]] = found[k]
-        own[k] /= tau
+        value = min(np.float64(rho[others[k]]), LARGEST_RHO)
+        log_evidence, found = _search(value, uneven)
+        weight[others[k]] = found
+        total += log_evidence
+        own[k] = value / tau
     count(own.view(np.int64), own, bins, histogram, NO_SHARES)
     return total
 
