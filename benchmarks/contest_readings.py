@@ -40,6 +40,7 @@ READINGS: dict[str, list[str]] = {
         "stand beside, but are of thirty persons and ten lights: here it is ten persons and the first seven lights. "
         "Least squares (CP-ALS, HOSVD, both ARD methods) follows the salt and pepper; the paper’s inference stops at "
         "rank 2. The lists of values are short: HORPCA 1 and 2, CP-ALS 20 and 60, HOSVD 0.1, 0.2 and 0.4 of each mode.",
+        "BRTF’s lines were measured at an earlier stage of its search.",
     ],
     "Birmingham 0.4": [
         "With `max_rank=100` BRTF is best by RMSE, by 3 in 10; by MAPE it is second (0.0358) to BTMF as published "
