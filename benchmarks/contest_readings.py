@@ -45,8 +45,8 @@ READINGS: dict[str, list[str]] = {
     "Birmingham 0.4": [
         "With `max_rank=100` BRTF is best by RMSE, by 3 in 10; by MAPE it is second (0.0358) to BTMF as published "
         "(0.0344), which knows that times follow each other. The bound of 100 is that of [real data](real-data.md), "
-        "and nearly all of it is used. BRTF’s lines with that bound, here and at 60 %, were measured at an earlier stage "
-        "of its search.",
+        "and nearly all of it is used. BRTF’s lines with that bound, here and at 60 %, were measured at an earlier "
+        "stage of its search.",
         "With the published methods’ bound on the rank, 20, BRTF (29.11) is not the best: BTMF, BATF, BGCP and MGPCP "
         "have smaller errors. What helps these data is many components: Huber CP and CPNLS, honestly tuned, also "
         "take the largest rank of their list, 40, and come next; a longer list might bring them nearer.",
