@@ -260,7 +260,7 @@ def counted_at(table: EvidenceTable, tau: float, deviation: Sequence[float]) -> 
     found = []
     for one in deviation:
         places = [k for k, row in enumerate(table.rows[:-1]) if row[0] <= tau * one]
-        found.append(float(table.middles[places[-1]]) / tau if places[-1] < table.n_even else one)
+        found.append(float(table.middles[places[-1]]) / tau if places[-1] < table.n_usual else one)
     return found
 
 

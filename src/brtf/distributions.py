@@ -52,13 +52,18 @@ def packed_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return np.triu_indices(rank)
 
 
+@lru_cache(maxsize=256)
+def _flat_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+    """Where packed elements are in a flat (rank, rank) matrix, where its elements are among these, and its diagonal."""
+    rows, cols = packed_indices(rank)
+    packed = np.empty((rank, rank), np.intp)
+    packed[rows, cols] = packed[cols, rows] = np.arange(rows.size)
+    return rows * rank + cols, packed.reshape(-1), packed.diagonal().copy()
+
+
 def unpack_symmetric(packed: Array, rank: int) -> Array:
     """Symmetric matrices (..., R, R) from their packed upper halves (..., R(R+1)/2)."""
-    rows, cols = packed_indices(rank)
-    full = np.empty((*packed.shape[:-1], rank, rank))
-    full[..., rows, cols] = packed
-    full[..., cols, rows] = packed
-    return full
+    return packed.take(_flat_indices(rank)[1], axis=-1).reshape(*packed.shape[:-1], rank, rank)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +87,12 @@ class Centre:
 def pack_symmetric(full: Array) -> Array:
     """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
     rank = full.shape[-1]
-    rows, cols = packed_indices(rank)
-    return full.reshape(*full.shape[:-2], rank * rank).take(rows * rank + cols, axis=-1)
+    return full.reshape(*full.shape[:-2], rank * rank).take(_flat_indices(rank)[0], axis=-1)
+
+
+def _in_order(array: Array) -> Array:
+    """The array as C has it: one layout in memory for the same numbers, as sums over other layouts round otherwise."""
+    return array if array.flags.carray else np.require(array, requirements=["C", "A", "W"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +115,9 @@ class RowGaussians:
     centre: Centre | None = None
 
     def __post_init__(self) -> None:
-        # one layout in memory for the same numbers: sums over other layouts round otherwise
         packed = self.cov_packed if self.cov_packed.ndim == 2 else pack_symmetric(self.cov_packed)
-        object.__setattr__(self, "mean", np.require(self.mean, requirements=["C", "A", "W"]))
-        object.__setattr__(self, "cov_packed", np.require(packed, requirements=["C", "A", "W"]))
+        object.__setattr__(self, "mean", _in_order(self.mean))
+        object.__setattr__(self, "cov_packed", _in_order(packed))
 
     def __reduce__(self) -> tuple[type[RowGaussians], tuple[Array, Array, Centre | None]]:
         return RowGaussians, (self.mean, self.cov_packed, self.centre)
@@ -171,12 +179,12 @@ class RowGaussians:
             cols, axis=1
         )  # which, unlike [:, rows], keeps rows together
 
-    @property
+    @cached_property
     def gram(self) -> Array:
         """Σ_i mean_i mean_iᵀ, (R, R)."""
         return self.mean.T @ self.mean
 
-    @property
+    @cached_property
     def cov_sum(self) -> Array:
         """Σ_i cov_i over all rows, (R, R)."""
         if self.shared:
@@ -186,10 +194,9 @@ class RowGaussians:
     @property
     def variances(self) -> Array:
         """The diagonals of cov_i, (I or 1, R)."""
-        rows, cols = packed_indices(self.rank)
-        return self.cov_packed.take(np.flatnonzero(rows == cols), axis=1)
+        return self.cov_packed.take(_flat_indices(self.rank)[2], axis=1)
 
-    @property
+    @cached_property
     def component_power(self) -> Array:
         """Σ_i E[(a_ir − μ_r)²] + E[μ_r²], (R,): Σ_i E[a_ir²] where there is no centre."""
         variances = self.variances

@@ -184,10 +184,11 @@ class Observations:
     @cached_property
     def block_list(self) -> tuple[Block, ...]:
         """The blocks of usual size, in order; of dense data a few rows at least, if they are not very long."""
-        several = FEW_ROWS * math.prod(self.shape[1:])
+        larger = 2 if self.mask is None else 1  # complete ones are handled in tiles
+        several = larger * FEW_ROWS * math.prod(self.shape[1:])
         if self.coords is not None or several <= BLOCK_ENTRIES:
             return tuple(self.blocks())
-        return tuple(self.blocks(min(several, 4 * BLOCK_ENTRIES)))
+        return tuple(self.blocks(min(several, larger * 4 * BLOCK_ENTRIES)))
 
     def in_one_block(self) -> Observations:
         """The same observations, handled all together."""

@@ -3,14 +3,15 @@
 An entry's share in the bound is a function of one number, so it is tabulated once per change of the model and looked up
 for every entry. Knots are equally spaced within an octave of ρ + 2⁻¹², so that its leading bits are the place in the
 table; between knots stands the cubic with the right values and slopes. The weight is the slope of that cubic itself:
-sweeps climb the very function that is evaluated.
+sweeps climb the very function that is evaluated. Its coefficients have single precision, also where entries have more:
+so a segment's take four numbers that come into the cache together.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,13 @@ data are, ln f goes on as a power of ρ, as the tails of Student-t laws do."""
 SHIFT = 2.0**FIRST_OCTAVE
 """Added to ρ, so that its octaves begin somewhere."""
 LAST_FEATURE = 10
-"""Octaves up to here, where noise turns into outliers, have the finer table, addressed by a plain shift of the bits;
-beyond, ln f is smooth in ln ρ."""
-LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 3, 7, 12
+"""Octaves up to here, where noise turns into outliers, have the finer table; beyond, ln f is smooth in ln ρ."""
+LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 4, 7, 12
 """Segments per octave, as powers of two; the last is the most that the edge of a flat slab may take."""
+USUAL = tuple(
+    LOG2_SEGMENTS_FEATURES if octave < LAST_FEATURE else LOG2_SEGMENTS for octave in range(FIRST_OCTAVE, LAST_OCTAVE)
+)
+"""The same for every octave of a table without such an edge."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,7 @@ class EvidenceTable:
         fraction t of the segment. The last row is the slope at their end
     first : (octaves,) the row of each octave's first segment
     log2_segments : (octaves,) ln₂ of the number of segments of each octave
-    n_even : segments, from the first on, that have ``LOG2_SEGMENTS_FEATURES`` to the octave without exception
+    n_usual : segments, from the first on, in octaves with as many of them as those of most tables have
     middles : (K,) the middle of each segment, at which its entries are counted
     """
 
@@ -50,51 +54,45 @@ class EvidenceTable:
     log2_segments: NDArray[np.int64]
 
     @cached_property
-    def n_even(self) -> int:
-        uneven = np.flatnonzero(self.log2_segments != LOG2_SEGMENTS_FEATURES)
-        return int(uneven[0]) << LOG2_SEGMENTS_FEATURES
+    def n_usual(self) -> int:
+        unusual = np.flatnonzero(self.log2_segments != USUAL)
+        return int(self.first[unusual[0]]) if unusual.size else len(self.rows) - 1
 
     @cached_property
     def middles(self) -> Array:
         return np.asarray(self.rows[:, 0] + 0.5 / self.rows[:, 1])
 
-    def evenly(self, dtype: np.dtype[np.floating[Any]]) -> EvenSegments:
-        """The even segments for numbers of the given type."""
-        if dtype not in self._even:
-            self._even[dtype] = EvenSegments.of(self.rows[: self.n_even, 3:], dtype)
-        return self._even[dtype]
-
     @cached_property
-    def _even(self) -> dict[np.dtype[np.floating[Any]], EvenSegments]:
-        return {}
+    def quadratics(self) -> NDArray[np.float32]:
+        """(n_usual + 1, 4) for usual segments w as a quadratic of t, and −½ width: times ∫w dt it is what ln f gains.
+
+        The last row, all zeros, is for ρ beyond.
+        """
+        padded = np.zeros((self.n_usual + 1, 4), np.float32)
+        half_width = -0.5 / self.rows[:-1, 1]
+        for power in range(3):
+            padded[:-1, power] = ((power + 1) * self.rows[:-1, 3 + power] / half_width)[: self.n_usual]
+        padded[:-1, 3] = half_width[: self.n_usual]
+        return padded
 
 
-@dataclass(frozen=True, eq=False)
-class EvenSegments:
-    """Segments whose place, and the fraction t within them, are nothing but bits of ρ + 2⁻¹².
+@cache
+def usual_places(dtype: np.dtype[np.floating[Any]]) -> NDArray[np.signedinteger[Any]]:
+    """What bits of ρ + 2⁻¹² say of its place among usual segments, as integers of the size of ρ.
 
-    Attributes
-    ----------
-    cubics : (n_even + 1, 4) c₁, c₂, c₃ and a zero, of the type of ρ; the last row, all zeros, is for ρ beyond
-    bits : (6,) what the bits mean, integers of the size of ρ: how many stand below those of the segment, a mask of all
-        but those, a mask of the exponent, the sum of the exponents of a number and of its inverse, the number of
-        segments to the octave, and what stands before the place of the first
+    From the third number on, which is the bits of the first octave without features, it is (bits >> second) − fifth,
+    before that (bits >> first) − fourth; the fraction t is in the bits that are shifted out.
     """
-
-    cubics: NDArray[np.floating[Any]]
-    bits: NDArray[np.signedinteger[Any]]
-
-    @classmethod
-    def of(cls, cubics: Array, dtype: np.dtype[np.floating[Any]]) -> EvenSegments:
-        """The segments with the given c₁, c₂, c₃, (n_even, 3)."""
-        padded = np.zeros((len(cubics) + 1, 4), dtype)
-        padded[:-1, :3] = cubics
-        layout = np.finfo(dtype)
-        bias, below = layout.maxexp - 1, layout.nmant - LOG2_SEGMENTS_FEATURES
-        exponent = ((1 << (8 * dtype.itemsize - 1 - layout.nmant)) - 1) << layout.nmant
-        before = (bias + FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES
-        numbers = (below, -1 << below, exponent, 2 * bias << layout.nmant, 1 << LOG2_SEGMENTS_FEATURES, before)
-        return cls(padded, np.array(numbers, f"i{dtype.itemsize}"))
+    layout = np.finfo(dtype)
+    bias, n_fine = layout.maxexp - 1, (LAST_FEATURE - FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES
+    numbers = (
+        layout.nmant - LOG2_SEGMENTS_FEATURES,
+        layout.nmant - LOG2_SEGMENTS,
+        (bias + LAST_FEATURE) << layout.nmant,
+        (bias + FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES,
+        ((bias + LAST_FEATURE) << LOG2_SEGMENTS) - n_fine,
+    )
+    return np.array(numbers, f"i{dtype.itemsize}")
 
 
 @lru_cache(maxsize=16)
@@ -123,17 +121,18 @@ def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> Ev
     slopes = -0.5 * weights
     rise = np.diff(values)
     left, right = slopes[:-1] * width, slopes[1:] * width
+    cubics = np.stack([left, 3 * rise - 2 * left - right, left + right - 2 * rise], axis=1)
+    per_weight = -0.5 * width[:, None] / np.array([1.0, 2.0, 3.0])
     rows = np.empty((width.size + 1, 6))
-    inner = (lower[:-1], 1.0 / width, values[:-1], left, 3 * rise - 2 * left - right, left + right - 2 * rise)
-    rows[:-1] = np.stack(inner, axis=1)
+    rows[:-1, :3] = np.stack([lower[:-1], 1.0 / width, values[:-1]], axis=1)
+    rows[:-1, 3:] = per_weight * (cubics / per_weight).astype(np.float32)
     rows[-1] = (lower[-1], 1.0, values[-1], slopes[-1], 0.0, 0.0)
     return EvidenceTable(rows, first, np.array(log2_segments))
 
 
 def _resolution(model: SlabModel) -> tuple[int, ...]:
     """ln₂ of the number of segments of each octave."""
-    octaves = range(FIRST_OCTAVE, LAST_OCTAVE)
-    log2_segments = [LOG2_SEGMENTS_FEATURES if octave < LAST_FEATURE else LOG2_SEGMENTS for octave in octaves]
+    octaves, log2_segments = range(FIRST_OCTAVE, LAST_OCTAVE), list(USUAL)
     if isinstance(model, FlatSlab):  # the noise blurs its edge over a share ζ^{−1/2} of ρ
         edge = min(math.ceil(0.5 * math.log2(model.width)) + 4, LOG2_SEGMENTS_EDGE)
         for octave in range(math.floor(math.log2(model.width)) - 1, math.floor(math.log2(model.width)) + 2):

@@ -29,7 +29,7 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
 )
 from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, EvidenceTable
+from brtf.tables import FIRST_OCTAVE, EvidenceTable, usual_places
 
 DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
@@ -240,13 +240,13 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """Gaussian rows from precision matrices and linear terms: means, covariances, ln|cov|."""
-    n_rows, rank = linear.shape
-    if precision.shape[0] != n_rows or not 0 < rank <= LARGEST_OWN_SOLVE:
+    n_rows, rank = len(precision), linear.shape[1]
+    if not 0 < rank <= LARGEST_OWN_SOLVE:
         return reference.solve_rows(precision, linear)
     mean, cov, log_det = np.empty((n_rows, rank)), np.empty((n_rows, rank, rank)), np.empty(n_rows)
-    if _solve(np.ascontiguousarray(precision), np.ascontiguousarray(linear), mean, cov, log_det):
-        return mean, cov, log_det
-    return reference.solve_rows(precision, linear)  # singular to rounding, or not finite
+    if not _solve(_plain(precision), _plain(linear[:n_rows]), mean, cov, log_det):
+        return reference.solve_rows(precision, linear)  # singular to rounding, or not finite
+    return mean if n_rows == len(linear) else linear @ cov[0], cov, log_det
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------
@@ -332,13 +332,8 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 
 
 def _layout(table: EvidenceTable, dtype: np.dtype[np.floating[Any]]) -> tuple[Any, ...]:
-    """Even segments for entries of the given type, all segments, and the bins of histograms."""
-    even = table.evenly(dtype)
-    return (even.cubics, even.bits), _uneven(table), BINS
-
-
-def _uneven(table: EvidenceTable) -> tuple[Any, ...]:
-    return table.rows, table.first, table.log2_segments, FIRST_OCTAVE
+    """Usual segments for entries of the given type, all segments, and the bins of histograms."""
+    return (table.quadratics, usual_places(dtype)), (table.rows, table.first, table.log2_segments, FIRST_OCTAVE), BINS
 
 
 # ---- rows --------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Loops over entries: what is left of each after the low-rank part, how much it counts, and which bin it is counted in.
 
 What they know of tables and bins is handed to them: compiled code is kept on disk for as long as its own file is the
-same, whatever numbers of other files say. ``table`` is (even segments, all segments, bins), each a tuple of arrays and
+same, whatever numbers of other files say. ``table`` is (usual segments, all segments, bins), each a tuple of arrays and
 numbers; ``histogram`` its counts and totals.
 """
 
@@ -12,10 +12,12 @@ import math
 import numpy as np
 
 from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels.segments import locate, locate_left, weigh, weigh_left
+from brtf.kernels.vectors import n_at_once
 
-PIECE = 512
+PIECE = 2048
 """Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""
-TILE, LEAST_TILE = 2**15, 64
+TILE, LEAST_TILE = 2**15, 256
 """Entries that are fitted, completed and contracted together, and the fewest rows of them."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
@@ -47,104 +49,92 @@ def _search(rho, uneven):
 @sum_loop
 def look_up(rho, table, log_evidence, weight):
     """ln f and w of entries in double precision."""
-    (cubics, bits), uneven, _ = table
-    rows, n_even, n_below, before = uneven[0], cubics.shape[0] - 1, bits[0], bits[5]
-    shifted, shift = np.empty(PIECE), 2.0 ** uneven[3]
-    pattern = shifted.view(np.int64)
-    for start in range(0, rho.size, PIECE):
-        n = min(PIECE, rho.size - start)
-        part, found, slopes = rho[start : start + n], log_evidence[start : start + n], weight[start : start + n]
-        for m in range(n):
-            shifted[m] = part[m] + shift
-        for m in range(n):
-            place = (pattern[m] >> n_below) - before
-            if 0 <= place < n_even:
-                found[m], slopes[m] = _cubic(rows, place, part[m])
-            else:
-                found[m], slopes[m] = _search(part[m], uneven)
+    _, uneven, _ = table
+    for m in range(rho.size):
+        log_evidence[m], weight[m] = _search(rho[m], uneven)
 
 
 @loop
-def _scratch(even):
-    """Room for what is known of a piece of entries, and the number of entries in every even segment, none so far."""
-    cubics, bits = even
-    return (
-        np.empty((3, PIECE), cubics.dtype),
-        np.empty((2, PIECE), bits.dtype),
-        np.empty(PIECE),
-        np.empty(PIECE + 1, np.int64),
-        np.zeros(cubics.shape[0], np.int64),
-    )
+def _scratch(rho, usual):
+    """Room for what is known of a piece of entries, and the number of entries, none so far, in every usual segment."""
+    quadratics, bits = usual
+    places, fractions, step = np.empty(PIECE, bits.dtype), np.empty(PIECE, rho.dtype), np.empty((2, 8), rho.dtype)
+    others, seen = np.empty(PIECE + 1, np.int64), np.zeros(len(quadratics), np.int64)
+    return places, fractions, step, np.empty((2, PIECE)), others, seen
 
 
 @sum_loop
 def _weigh(rho, tau, table, histogram, scratch, weight):
     """Σ ln f, Σ w and the largest ρ of a piece, whose weights are kept.
 
-    Entries of even segments are counted, and c₀ is left out of their ln f. Bits below those of the segment are the
-    fraction t of it, the exponent its width: both are found for all entries at once, and nothing is decided entry by
-    entry. Those beyond even segments are looked at once more.
+    Entries of usual segments are counted, and c₀ is left out of their ln f. Nothing is decided entry by entry; those
+    beyond usual segments are looked at once more.
     """
-    (cubics, bits), uneven, bins = table
-    floats, integers, deviations, others, seen = scratch
-    n_below, from_segment, octave, both, n_segments, before = bits
-    n, beyond = rho.size, cubics.shape[0] - 1
-    shifted, fraction, gain = floats[0, :n], floats[1, :n], floats[2, :n]
-    lower_bits, width_bits, pattern = integers[0, :n], integers[1, :n], shifted.view(bits.dtype)
-    lower, per_width = lower_bits.view(rho.dtype), width_bits.view(rho.dtype)
-    shift, n_each = rho.dtype.type(2.0 ** uneven[3]), rho.dtype.type(n_segments)
-    for m in range(n):
-        shifted[m] = rho[m] + shift
-    for m in range(n):
-        lower_bits[m] = pattern[m] & from_segment
-        width_bits[m] = both - (pattern[m] & octave)
-    for m in range(n):
-        per_width[m] *= n_each
-        fraction[m] = (shifted[m] - lower[m]) * per_width[m]
-    plain = rho.view(bits.dtype)
-    largest = plain[0]  # numbers that are not negative are ordered as their bits are
-    for m in range(n):
-        largest = max(largest, plain[m])
-    two, three, n_before = rho.dtype.type(2.0), rho.dtype.type(3.0), seen[beyond]
-    for m in range(n):
-        place = min((pattern[m] >> n_below) - before, beyond)
-        c1, c2, c3, t = cubics[place, 0], cubics[place, 1], cubics[place, 2], fraction[m]
-        gain[m] = t * (c1 + t * (c2 + t * c3))
-        weight[m] = c1 + t * (two * c2 + three * t * c3)
-        seen[place] += 1
-    for m in range(n):
-        weight[m] *= -two * per_width[m]
-    total, n_others = 0.0, 0
-    if seen[beyond] > n_before:
-        for m in range(n):
-            others[n_others] = m
-            n_others += (pattern[m] >> n_below) - before >= beyond
-        total = _weigh_others(rho, tau, uneven, bins, histogram, deviations, others[:n_others], weight)
-    gain_sum, weight_sum = rho.dtype.type(0.0), rho.dtype.type(0.0)
-    for m in range(n):
-        gain_sum += gain[m]
-        weight_sum += weight[m]
-    lower_bits[0] = largest
-    return total + gain_sum, np.float64(weight_sum), np.float64(lower[0])
+    n_rest = rho.size % n_at_once(rho)
+    n_whole = rho.size - n_rest
+    total, weight_sum, largest = _weigh_steps(rho[:n_whole], n_whole, tau, table, histogram, scratch, weight)
+    if n_rest:
+        rest, found = _filled(rho[n_whole:], scratch[2][0]), scratch[2][1]
+        sums = _weigh_steps(rest, n_rest, tau, table, histogram, scratch, found)
+        weight[n_whole:] = found[:n_rest]
+        total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
+    return total, weight_sum, largest
 
 
 @sum_loop
-def _weigh_others(rho, tau, uneven, bins, histogram, deviations, others, weight):
-    """The same for entries that are not in even segments, one by one."""
-    own, total = deviations[: others.size], 0.0
-    for k in range(others.size):
-        value = min(np.float64(rho[others[k]]), LARGEST_RHO)
-        log_evidence, found = _search(value, uneven)
-        weight[others[k]] = found
+def _weigh_steps(rho, n, tau, table, histogram, scratch, weight):
+    """The same for whole steps, of which the first ``n`` entries are somewhere."""
+    (quadratics, bits), uneven, _ = table
+    places, fractions, _, (own, found), others, seen = scratch
+    beyond = len(quadratics) - 1
+    n_before = seen[beyond]
+    largest = locate(rho, rho.size, rho.dtype.type(2.0 ** uneven[3]), bits, beyond, places, fractions)
+    total, weight_sum = weigh(places, rho.size, fractions, quadratics, seen, weight)
+    if seen[beyond] > n_before:
+        n_others = _list(places[:n], beyond, others)
+        for k in range(n_others):
+            own[k] = rho[others[k]]
+        total += _weigh_others(own[:n_others], tau, table, histogram, found)
+        for k in range(n_others):
+            weight[others[k]] = found[k]
+            weight_sum += found[k]
+    return total, weight_sum, np.float64(largest)
+
+
+@loop
+def _filled(entries, step):
+    """Entries, fewer than a step, with so many that are nowhere that they make one."""
+    step[:] = np.nan
+    step[: entries.size] = entries
+    return step[: n_at_once(entries)]
+
+
+@loop
+def _list(places, wanted, found):
+    """Where the wanted place is; ``found`` has room for one more than there are. Returns their number."""
+    n_found = 0
+    for m in range(places.size):
+        found[n_found] = m
+        n_found += places[m] == wanted
+    return n_found
+
+
+@sum_loop
+def _weigh_others(rho, tau, table, histogram, weight):
+    """Σ ln f of entries that are not in usual segments, whose weights are kept, and who are counted one by one."""
+    _, uneven, bins = table
+    total = 0.0
+    for k in range(rho.size):
+        log_evidence, weight[k] = _search(min(rho[k], LARGEST_RHO), uneven)
         total += log_evidence
-        own[k] = value / tau
-    count(own.view(np.int64), own, bins, histogram, NO_SHARES)
+        rho[k] = min(rho[k], LARGEST_RHO) / tau
+    count(rho.view(np.int64), rho, bins, histogram, NO_SHARES)
     return total
 
 
 @sum_loop
 def _settle(seen, tau, uneven, bins, histogram):
-    """Σ c₀ of the entries in even segments, which are counted at the middle of each."""
+    """Σ c₀ of the entries in usual segments, which are counted at the middle of each."""
     rows = uneven[0]
     deviation, share = np.empty(seen.size), np.empty(seen.size)
     n_used, total = 0, 0.0
@@ -162,8 +152,8 @@ def _settle(seen, tau, uneven, bins, histogram):
 @sum_loop
 def judge(residual, variance, relative, tau, table, histogram, rho, weight):
     """Σ ln f, Σ w and the largest ρ, in pieces that stay in the innermost cache."""
-    even, uneven, bins = table
-    scratch = _scratch(even)
+    usual, uneven, bins = table
+    scratch = _scratch(rho, usual)
     precision = rho.dtype.type(tau)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, residual.size, PIECE):
@@ -186,31 +176,52 @@ def judge(residual, variance, relative, tau, table, histogram, rho, weight):
 
 
 @sum_loop
-def _judge_and_complete(values, per_scale, per_weight, tau, table, histogram, scratch, low_rank):
-    """The same for the low-rank part at complete data, which the data less their outliers replace."""
-    residual, rho, weight = np.empty(PIECE, values.dtype), np.empty(PIECE, values.dtype), np.empty(PIECE, values.dtype)
-    precision = values.dtype.type(tau)
+def _complete_steps(values, fitted, n, per_scale, per_weight, tau, table, histogram, scratch):
+    """Σ ln f, Σ w and the largest ρ of whole steps of complete data, with the low-rank part replaced by the completed
+    data; the first ``n`` entries are somewhere."""
+    (quadratics, bits), uneven, _ = table
+    places, fractions, _, (own, found), others, seen = scratch
+    kind, beyond = values.dtype.type, len(quadratics) - 1
+    n_before, size = seen[beyond], values.size
+    shift = kind(2.0 ** uneven[3])
+    largest = locate_left(values, size, fitted, per_scale, kind(tau), shift, bits, beyond, places, fractions)
+    total, weight_sum = weigh_left(places, size, fractions, quadratics, seen, values, fitted, per_scale, per_weight)
+    if seen[beyond] > n_before:  # so far their weights are zero
+        n_others = _list(places[:n], beyond, others)
+        for k in range(n_others):
+            own[k] = tau * np.float64(values[others[k]] * per_scale - fitted[others[k]]) ** 2
+        total += _weigh_others(own[:n_others], tau, table, histogram, found)
+        for k in range(n_others):
+            left = values[others[k]] * per_scale - fitted[others[k]]
+            fitted[others[k]] += kind(found[k]) * per_weight * left
+            weight_sum += found[k]
+    return total, weight_sum, np.float64(largest)
+
+
+@sum_loop
+def _complete(values, per_scale, per_weight, tau, table, histogram, scratch, fitted):
+    """The same for any number of entries, in pieces that stay in the innermost cache."""
     total, weight_sum, largest = 0.0, 0.0, 0.0
-    for start in range(0, values.size, PIECE):
-        n = min(PIECE, values.size - start)
-        part, fitted = values[start : start + n], low_rank[start : start + n]
-        left, own, found = residual[:n], rho[:n], weight[:n]
-        for m in range(n):
-            left[m] = part[m] * per_scale - fitted[m]
-        for m in range(n):
-            own[m] = precision * (left[m] * left[m])
-        sums = _weigh(own, tau, table, histogram, scratch, found)
+    n_rest = values.size % n_at_once(values)
+    n_whole = values.size - n_rest
+    for start in range(0, n_whole, PIECE):
+        stop = min(start + PIECE, n_whole)
+        own = values[start:stop], fitted[start:stop]
+        sums = _complete_steps(*own, stop - start, per_scale, per_weight, tau, table, histogram, scratch)
         total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
-        for m in range(n):
-            fitted[m] += found[m] * per_weight * left[m]
+    if n_rest:
+        rest = _filled(values[n_whole:], scratch[2][0]), _filled(fitted[n_whole:], scratch[2][1])
+        sums = _complete_steps(*rest, n_rest, per_scale, per_weight, tau, table, histogram, scratch)
+        fitted[n_whole:] = rest[1][:n_rest]
+        total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
     return total, weight_sum, largest
 
 
 @sum_loop
 def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov, offset, histogram, mean, sums):
     """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
-    even, uneven, bins = table
-    scratch = _scratch(even)
+    usual, uneven, bins = table
+    scratch = _scratch(values, usual)
     n_rows, n_columns = values.shape
     n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE / n_columns)))
     tile = -(-n_rows // n_tiles)
@@ -221,9 +232,7 @@ def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov,
         n = stop - start
         fitted, flat = low_rank[:n], values[start:stop].reshape(n * n_columns)
         np.dot(left[start:stop], right.T, fitted)
-        found = _judge_and_complete(
-            flat, per_scale, per_weight, tau, table, histogram, scratch, fitted.reshape(n * n_columns)
-        )
+        found = _complete(flat, per_scale, per_weight, tau, table, histogram, scratch, fitted.reshape(n * n_columns))
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
         solved = np.dot(np.dot(fitted, right) + offset, cov)
         mean[start:stop] = solved

@@ -228,7 +228,7 @@ def local_posteriors(
         deviation *= relative
     rho = tau * deviation
     row = _row_of(table, rho)
-    middle = np.where(row < table.n_even, table.middles[row] / tau, deviation)
+    middle = np.where(row < table.n_usual, table.middles[row] / tau, deviation)
     count_deviations(middle, counts, totals)
     log_evidence, weight = evidence(table, rho)
     kind = residual.dtype

@@ -6,16 +6,62 @@ not checked.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 FREE = ("reassoc", "contract", "nsz")
 """What rounding leaves open: a product and a sum may become one step."""
-BYTE, INDEX, LONG, REAL = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.DoubleType()
+BYTE, INDEX, LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+SINGLE, REAL = ir.FloatType(), ir.DoubleType()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Entries of one type: how many make a step, their numbers and integers, and how these are made up."""
+
+    lanes: int
+    real: Any
+    integer: Any
+    n_mantissa: int
+    bias: int
+
+    @property
+    def reals(self) -> Any:
+        return ir.VectorType(self.real, self.lanes)
+
+    @property
+    def integers(self) -> Any:
+        return ir.VectorType(self.integer, self.lanes)
+
+    def all(self, value: float) -> Any:
+        """A vector of a number."""
+        return ir.Constant(self.reals, [value] * self.lanes)
+
+    def each(self, value: int) -> Any:
+        """A vector of an integer."""
+        return ir.Constant(self.integers, [value] * self.lanes)
+
+
+KINDS = {
+    types.float32: Kind(8, SINGLE, INDEX, 23, 127),
+    types.float64: Kind(4, REAL, LONG, 52, 1023),
+}
+
+
+def n_at_once(rho):
+    """Entries that are taken in one step."""
+    raise NotImplementedError("for compiled loops only")
+
+
+@overload(n_at_once)
+def _n_at_once(rho):
+    lanes = KINDS[rho.dtype].lanes
+    return lambda rho: lanes
 
 
 @intrinsic(prefer_literal=True)
@@ -32,20 +78,20 @@ def add_rows(
 
     def generate(context, builder, signature, arguments):
         _, _, before, _, _, start, stop, _, other, _, target, left, right = arguments
-        element = _Elements(context, builder, signature, arguments)
+        element = Elements(context, builder, signature, arguments)
         whole, part = ir.VectorType(REAL, 2 * width), ir.VectorType(REAL, width)
         total = cgutils.alloca_once_value(builder, ir.Constant(whole, [0.0] * 2 * width))  # LLVM keeps it in registers
         with cgutils.for_range_slice(builder, start, stop, LONG(1)) as (p, _):
             place = builder.sext(builder.load(element.pointer(INDEX, 3, p)), LONG)
-            amount = _splat(builder, builder.load(element.pointer(REAL, 4, p)), 2 * width)
+            amount = splat(builder, builder.load(element.pointer(REAL, 4, p)), 2 * width)
             row = element.vector(whole, 1, builder.add(place, before), LONG(0))
-            builder.store(_add_product(builder, builder.load(total), amount, row), total)
+            builder.store(multiply_add(builder, builder.load(total), amount, row), total)
         for column, first in ((left, 0), (right, width)):
             chosen = ir.Constant(ir.VectorType(INDEX, width), list(range(first, first + width)))
             own = builder.shuffle_vector(builder.load(total), ir.Constant(whole, ir.Undefined), chosen)
             there = element.pointer(part, 9, target, column)
             old = builder.load(there, align=8)
-            new = _add_product(builder, old, own, element.vector(part, 7, other, column))
+            new = multiply_add(builder, old, own, element.vector(part, 7, other, column))
             builder.store(new, there, align=8)
         return context.get_dummy_value()
 
@@ -62,11 +108,11 @@ def add_product(typing_context, width, value, first, j, second, k, out, i, colum
 
     def generate(context, builder, signature, arguments):
         _, value, _, j, _, k, _, i, column = arguments
-        element, vector = _Elements(context, builder, signature, arguments), ir.VectorType(REAL, n_columns)
+        element, vector = Elements(context, builder, signature, arguments), ir.VectorType(REAL, n_columns)
         there = element.pointer(vector, 6, i, column)
-        scaled = builder.fmul(_splat(builder, value, n_columns), element.vector(vector, 2, j, column), flags=FREE)
+        scaled = builder.fmul(splat(builder, value, n_columns), element.vector(vector, 2, j, column), flags=FREE)
         old = builder.load(there, align=8)
-        builder.store(_add_product(builder, old, scaled, element.vector(vector, 4, k, column)), there, align=8)
+        builder.store(multiply_add(builder, old, scaled, element.vector(vector, 4, k, column)), there, align=8)
         return context.get_dummy_value()
 
     return types.void(width, value, first, j, second, k, out, i, column), generate
@@ -82,19 +128,19 @@ def list_eight(typing_context, mask, start, table, first, places, position):
 
     def generate(context, builder, signature, arguments):
         _, start, _, first, _, position = arguments
-        element = _Elements(context, builder, signature, arguments)
+        element = Elements(context, builder, signature, arguments)
         eight = ir.VectorType(BYTE, 8)
         seen = builder.icmp_unsigned("!=", element.vector(eight, 0, start), ir.Constant(eight, [0] * 8))
         bits = builder.zext(builder.bitcast(seen, BYTE), LONG)
         indices = ir.VectorType(INDEX, 8)
-        listed = builder.add(element.vector(indices, 2, bits, LONG(0)), _splat(builder, builder.trunc(first, INDEX), 8))
+        listed = builder.add(element.vector(indices, 2, bits, LONG(0)), splat(builder, builder.trunc(first, INDEX), 8))
         builder.store(listed, element.pointer(indices, 4, position), align=4)
         return builder.ctpop(bits)
 
     return types.int64(mask, start, table, first, places, position), generate
 
 
-class _Elements:
+class Elements:
     """Addresses within the arrays that a step is given."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
@@ -107,17 +153,31 @@ class _Elements:
         at = cgutils.get_item_pointer(self._context, self._builder, of_type, array, list(index))
         return self._builder.bitcast(at, kind.as_pointer())
 
+    def length(self, which: int) -> Any:
+        """Rows of an argument."""
+        array = self._context.make_array(self._types[which])(self._context, self._builder, self._arguments[which])
+        return self._builder.extract_value(array.shape, 0)
+
     def vector(self, kind: Any, which: int, *index: Any) -> Any:
         """The vector that begins at the element of an argument."""
         return self._builder.load(self.pointer(kind, which, *index), align=1)
 
 
-def _add_product(builder: Any, old: Any, one: Any, another: Any) -> Any:
+def multiply_add(builder: Any, old: Any, one: Any, another: Any) -> Any:
     return builder.fadd(old, builder.fmul(one, another, flags=FREE), flags=FREE)
 
 
-def _splat(builder: Any, value: Any, width: int) -> Any:
+def splat(builder: Any, value: Any, width: int) -> Any:
     """A vector of equal numbers."""
     nothing = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
     one = builder.insert_element(nothing, value, INDEX(0))
     return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, width), [0] * width))
+
+
+def sum_of(builder: Any, kind: Kind, there: Any) -> Any:
+    """The sum of the vector of that kind that is kept there."""
+    vector = builder.load(there)
+    total = builder.extract_element(vector, INDEX(0))
+    for k in range(1, kind.lanes):
+        total = builder.fadd(total, builder.extract_element(vector, INDEX(k)), flags=FREE)
+    return total
