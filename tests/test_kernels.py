@@ -12,7 +12,7 @@ from brtf import kernels
 from brtf.calibrated import evaluate, sweep
 from brtf.distributions import RowGaussians, unpack_symmetric
 from brtf.kernels.compiled import DENSE_SHARE, DENSE_SHARE_OF_SUMS, LARGEST_OWN_SOLVE
-from brtf.kernels.entries import LEAST_TILE, TILE
+from brtf.kernels.entries import LARGEST_THIN, LEAST_TILE, TILE_BYTES
 from brtf.kernels.reference import N_BINS
 from brtf.observations import Observations
 from brtf.tables import tabulate, tabulate_branches
@@ -266,7 +266,7 @@ def completed_rows(twin, case, n_rows, n_columns, rank, dtype):
     left, right = rng.standard_normal((n_rows, rank)), rng.standard_normal((n_columns, rank))
     values = left @ right.T + 0.1 * rng.standard_normal((n_rows, n_columns))
     values[rng.random(values.shape) < 0.2] *= -30.0
-    given = [(2.5 * values).astype(dtype), 2.5, left.astype(dtype), right.astype(dtype)]
+    given = [(2.5 * values).astype(dtype), 2.5, left.astype(dtype), np.ascontiguousarray(right.T, dtype)]
     cov, offset = np.diag(rng.uniform(0.5, 1.0, rank)) / n_columns, rng.standard_normal(rank)
     counts, totals, sums = np.zeros(N_BINS), np.zeros(N_BINS), np.ones((n_columns, rank))
     model = oracle.random_slab(case, rng)
@@ -284,13 +284,13 @@ def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
     targets = np.zeros(values.shape)
     for i in range(5):
         for j in range(7):
-            fitted = sum(float(left[i, r]) * float(right[j, r]) for r in range(3))
+            fitted = sum(float(left[i, r]) * float(right[r, j]) for r in range(3))
             residual = float(values[i, j]) / scale - fitted
             log_evidence, weight = (part[0] for part in oracle.look_up(table, np.array([3.0 * residual**2])))
             evidence, weights = evidence + log_evidence, weights + weight
             deviations.append(residual**2)
             targets[i, j] = fitted + weight / model.largest_weight * residual
-    mean = (targets @ right + offset) @ cov
+    mean = (targets @ right.T + offset) @ cov
     wanted = oracle.count_deviations(oracle.counted_at(table, 3.0, deviations), np.ones(35))
     np.testing.assert_allclose(found.mean, mean, rtol=digits, atol=digits)
     np.testing.assert_allclose(sums - 1.0, targets.T @ mean, rtol=digits, atol=10 * digits)
@@ -303,10 +303,13 @@ def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
     assert totals.sum() == pytest.approx(wanted[1].sum(), rel=10 * digits if dtype is np.float64 else 1e-2)
 
 
-@pytest.mark.parametrize(("n_rows", "n_columns"), [(2 * LEAST_TILE + 3, TILE // LEAST_TILE + 5), (300, 40), (1, 9)])
-def test_rows_of_completed_data_do_not_depend_on_tiles(n_rows, n_columns):
+@pytest.mark.parametrize("rank", [4, LARGEST_THIN, LARGEST_THIN + 1])
+@pytest.mark.parametrize(
+    ("n_rows", "n_columns"), [(2 * LEAST_TILE + 3, TILE_BYTES // LEAST_TILE // 8 + 5), (300, 40), (1, 9)]
+)
+def test_rows_of_completed_data_do_not_depend_on_tiles(n_rows, n_columns, rank):
     twins = [kernels.twin(name) for name in kernels.TWINS]
-    ours, theirs = (completed_rows(twin, oracle.SLABS[0], n_rows, n_columns, 4, np.float64)[-2:] for twin in twins)
+    ours, theirs = (completed_rows(twin, oracle.SLABS[0], n_rows, n_columns, rank, np.float64)[-2:] for twin in twins)
     np.testing.assert_allclose(ours[0].mean, theirs[0].mean, rtol=1e-10, atol=1e-12)
     for found, wanted in zip(ours[1], theirs[1], strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)

@@ -19,7 +19,7 @@ from scipy.special import digamma
 
 from brtf import kernels
 from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, unpack_symmetric
-from brtf.kernels.reference import CompletedRows, khatri_rao, reduce_mode
+from brtf.kernels.reference import CompletedRows, reduce_mode, transposed_khatri_rao
 from brtf.local import SlabModel
 from brtf.model import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 from brtf.observations import Block, Observations
@@ -361,8 +361,8 @@ class OnePass:
 
     @cached_property
     def _others(self) -> Array:
-        """The Khatri–Rao product of all modes but the first, (Π_{k≠0} I_k, R)."""
-        return khatri_rao(self._means[1:])
+        """The transposed Khatri–Rao product of all modes but the first, (R, Π_{k≠0} I_k)."""
+        return transposed_khatri_rao(self._means[1:])
 
     @cached_property
     def _moments(self) -> list[Array]:

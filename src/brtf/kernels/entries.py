@@ -12,13 +12,16 @@ import math
 import numpy as np
 
 from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels.products import add_product, add_projections, multiply
 from brtf.kernels.segments import locate, locate_left, weigh, weigh_left
 from brtf.kernels.vectors import n_at_once
 
 PIECE = 2048
 """Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""
-TILE, LEAST_TILE = 2**15, 256
-"""Entries that are fitted, completed and contracted together, and the fewest rows of them."""
+TILE_BYTES, LEAST_TILE = 2**19, 64
+"""Bytes of entries that are fitted, completed and contracted together, and the fewest rows of them."""
+LARGEST_THIN = 32
+"""Rank up to which products with the own loops take less time than those with BLAS."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
 LARGEST_RHO = 1e38
@@ -222,22 +225,50 @@ def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov,
     """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
     usual, uneven, bins = table
     scratch = _scratch(values, usual)
-    n_rows, n_columns = values.shape
-    n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE / n_columns)))
+    (n_rows, n_columns), rank = values.shape, len(right)
+    n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE_BYTES / (n_columns * values.itemsize))))
     tile = -(-n_rows // n_tiles)
-    low_rank = np.empty((tile, n_columns), values.dtype)
+    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.zeros((rank, n_columns), values.dtype)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, n_rows, tile):
         stop = min(start + tile, n_rows)
         n = stop - start
         fitted, flat = low_rank[:n], values[start:stop].reshape(n * n_columns)
-        np.dot(left[start:stop], right.T, fitted)
+        _multiply(left[start:stop], right, fitted)
         found = _complete(flat, per_scale, per_weight, tau, table, histogram, scratch, fitted.reshape(n * n_columns))
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
-        solved = np.dot(np.dot(fitted, right) + offset, cov)
+        solved = np.dot(_projections(fitted, right) + offset, cov)
         mean[start:stop] = solved
-        sums += np.dot(fitted.T, solved)
+        _add_product(solved.T.copy(), fitted, own_sums)
+    for column in range(n_columns):
+        for component in range(rank):
+            sums[column, component] += own_sums[component, column]
     return total + _settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
+
+
+@sum_loop
+def _multiply(left, right, out):
+    if len(right) <= LARGEST_THIN:
+        multiply(left, right, out)
+    else:
+        np.dot(left, right, out)
+
+
+@sum_loop
+def _projections(left, right):
+    if len(right) > LARGEST_THIN:
+        return np.dot(left, right.T)
+    out = np.zeros((len(left), len(right)), left.dtype)
+    add_projections(left, right, out)
+    return out
+
+
+@sum_loop
+def _add_product(weights, rows, out):
+    if len(weights) <= LARGEST_THIN:
+        add_product(weights, rows, out)
+    else:
+        out += np.dot(weights, rows)
 
 
 @sum_loop

@@ -262,15 +262,15 @@ def solve_completed(
 ) -> CompletedRows:
     """Form 1 for b rows of complete data in one go: the data less their outliers, and the rows that explain them.
 
-    With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left rightᵀ, new rows of the first
-    mode are (ỹ right + offset) cov. Added to ``sums`` (C, R): ỹᵀ times them; to the histogram of D: the entries. In the
-    type of the data are ``left`` (b, R) and ``right`` (C, R), the Khatri–Rao product of the other modes.
+    With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left right, new rows of the first mode
+    are (ỹ rightᵀ + offset) cov. Added to ``sums`` (C, R): ỹᵀ times them; to the histogram of D: the entries. In the
+    type of the data are ``left`` (b, R) and ``right`` (R, C), the transposed Khatri–Rao product of the other modes.
     """
     scaled = values * values.dtype.type(1.0 / scale)
-    residual = scaled - left @ right.T
+    residual = scaled - left @ right
     local = local_posteriors(table, tau, residual.ravel(), None, None, counts, totals)
     targets = completed(scaled, residual, local.weight.reshape(values.shape), largest_weight)
-    mean = (targets @ right + offset) @ cov
+    mean = (targets @ right.T + offset) @ cov
     sums += targets.T @ mean.astype(values.dtype)
     return CompletedRows(local.log_evidence, local.weight_sum, local.largest, mean)
 
@@ -321,6 +321,14 @@ def khatri_rao(matrices: Sequence[Array]) -> Array:
     product = matrices[0]
     for matrix in matrices[1:]:
         product = _combine(product, matrix)
+    return product
+
+
+def transposed_khatri_rao(matrices: Sequence[Array]) -> Array:
+    """The transposed Khatri–Rao product (C, Π I) of matrices (I, C)."""
+    product, *others = (np.ascontiguousarray(matrix.T) for matrix in matrices)
+    for other in others:
+        product = (product[:, :, None] * other[:, None, :]).reshape(len(product), -1)
     return product
 
 
