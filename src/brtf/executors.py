@@ -12,6 +12,7 @@ import logging
 import pickle
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor as Pool
@@ -47,6 +48,8 @@ ENVIRONMENT = {
 of the size of a block is fetched from the system anew: sweeps take twice as long. What goes wrong is told here."""
 ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
+LATE_DEATHS = 1.0
+"""Seconds after which the scheduler knows of workers that died over tasks of the last pass."""
 LARGEST_MESSAGE = 2**30
 """Bytes of a message from which a warning says what it is."""
 LEAST_PIECE = 2**18
@@ -482,19 +485,29 @@ def _large_graphs() -> Any:
 def _one_after_another(client: Any, lanes: tuple[Lane, ...], packed: bytes, pieces: list[RowGaussians]) -> list[Any]:
     """The values of the lanes as futures, and the name of the first over which workers die.
 
-    Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet.
+    Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet, and
+    one that the last pass left behind may still be counted against a lane. So a lane is given up at its second trial.
     """
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     sent = dask.delayed(Message, pure=False)(packed)
+
+    def computed(lane: Lane) -> tuple[Any, Exception | None]:
+        (future,) = _compute(client, [_delayed(lane, sent, _pieces.get().of(pieces, [ANYWHERE])[ANYWHERE])])
+        return future, future.exception()
+
     futures = []
     for lane in lanes:
-        futures += _compute(client, [_delayed(lane, sent, _pieces.get().of(pieces, [ANYWHERE])[ANYWHERE])])
-        error = futures[-1].exception()
+        future, error = computed(lane)
+        if isinstance(error, distributed.KilledWorker):
+            future.release()
+            time.sleep(LATE_DEATHS)
+            future, error = computed(lane)
         if isinstance(error, distributed.KilledWorker):
             raise ChunkError(
                 f"{_name(lane)} was given up: {error.allowed_failures + 1} workers died over it, one after another, "
                 "perhaps for want of memory. Make the chunks smaller, or look into what it holds."
             ) from error
+        futures.append(future)
     return futures
 
 
