@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class BoundTerms:
 
     @property
     def total(self) -> float:
-        return float(sum(astuple(self)))
+        return float(sum(vars(self).values()))
 
 
 def lower_bound(observations: Observations, state: State) -> BoundTerms:

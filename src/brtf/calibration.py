@@ -5,6 +5,7 @@ Everything an entry contributes depends on its D alone, so the data enter as a h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -115,12 +116,6 @@ class Ascent:
     information: Array
 
 
-def _scored(count: Array, scores: Array) -> tuple[Array, Array]:
-    """Gradient (K,) and information (K, K) of Σ count · ln f, from the derivatives (K, B) of ln f in every bin."""
-    counted = scores * count
-    return counted.sum(axis=1), counted @ scores.T
-
-
 def ascend(
     objective: Callable[[Array], Ascent],
     start: Array,
@@ -140,43 +135,30 @@ def ascend(
     here, damping = objective(place), 0.0
     curvature = here.information
     for _ in range(max_steps):
-        free = ~((place <= low) & (here.gradient < 0) | (place >= high) & (here.gradient > 0))
-        if not free.any():
+        candidate = kernels.scoring_step(place, here.gradient, curvature, low, high, damping, LONGEST_STEP)
+        if np.array_equal(candidate, place):
             break
-        matrix, own = curvature[np.ix_(free, free)], np.diag(curvature)[free]
-        step = np.zeros(place.size)
-        ridge = damping * own + 1e-10 * own.max() + 1e-300
-        step[free] = np.linalg.solve(matrix + np.diag(ridge), here.gradient[free])
-        there = objective(candidate := np.clip(place + np.clip(step, -LONGEST_STEP, LONGEST_STEP), low, high))
+        there = objective(candidate)
         gain, moved, drop = there.value - here.value, candidate - place, here.gradient - there.gradient
         if gain > 0.0:
             place, here, damping = candidate, there, 0.2 * damping if damping > 0.01 else 0.0
         else:
             damping = max(10.0 * damping, 0.3)
-        curvature = _corrected(here.information, moved, drop)
+        curvature = kernels.corrected(here.information, moved, drop)
         if abs(gain) < little:
             break
     return place, here.value
 
 
-def _corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature with what the gradient's ``drop`` along a step tells of it (BFGS)."""
-    along = curvature @ step
-    if not (drop @ step > 0.0 and along @ step > 0.0):
-        return curvature
-    return curvature - np.outer(along, along) / (along @ step) + np.outer(drop, drop) / (drop @ step)
-
-
 def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, prior: NoisePrior) -> Ascent:
     """The part of the bound that depends on (ln τ, logit π, shape parameter, ln ζ)."""
-    tau = float(np.exp(parameters[0]))
+    tau = math.exp(parameters[0])
     model = kind.from_parameters(parameters[1:])
-    log_evidence, by_rho, *by_model = model.gradient(tau * histogram.deviation)
-    gradient, information = _scored(histogram.count, np.stack([0.5 + by_rho, *by_model]))
+    log_evidence, gradient, information = kernels.scores(model, tau, histogram.deviation, histogram.count)
     penalty = tau * (prior.rate + 0.5 * model.largest_weight * histogram.penalty)
     half = 0.5 * histogram.count.sum() + prior.concentration
-    value = half * parameters[0] - penalty + histogram.count @ log_evidence
-    value += MINORITY * np.log1p(-model.probability)
+    value = half * parameters[0] - penalty + log_evidence
+    value += MINORITY * math.log1p(-model.probability)
     gradient[0] += prior.concentration - penalty
     gradient[1] -= MINORITY * model.probability
     if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
@@ -263,9 +245,9 @@ def branch_step(
                 parts = (branch.by_log_rho, branch.by_shape, branch.by_width)
                 scores = np.stack([np.broadcast_to(part, histogram.count.shape) for part in parts])
                 value += histogram.count @ branch.log_evidence
-                gradient += _scored(histogram.count, scores)[0]
+                gradient += scores @ histogram.count
                 scores[0] += 0.5
-                information += _scored(histogram.count, scores)[1]
+                information += scores * histogram.count @ scores.T
         return Ascent(float(value), gradient, information)
 
     start = np.array([np.log(tau), *model.parameters[1:]])

@@ -106,9 +106,12 @@ class SlabModel:
         log_spike, spike_weight, log_slab, slab_shrinkage = self.branches(rho)
         log_spike = log_spike + np.log1p(-self.probability)
         log_slab = log_slab + np.log(self.probability)
-        log_evidence = np.logaddexp(log_spike, log_slab)
-        outlier = np.exp(log_slab - log_evidence)
-        weight = (1.0 - outlier) * spike_weight + outlier * slab_shrinkage
+        odds = log_slab - log_spike
+        small = np.exp(-np.abs(odds))
+        log_evidence = np.maximum(log_spike, log_slab) + np.log1p(small)
+        likely, unlikely = 1.0 / (1.0 + small), small / (1.0 + small)
+        outlier, inlier = np.where(odds > 0.0, (likely, unlikely), (unlikely, likely))
+        weight = inlier * spike_weight + outlier * slab_shrinkage
         return LocalPosterior(log_evidence, weight, outlier, slab_shrinkage)
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
@@ -255,9 +258,16 @@ class StudentNoise(SlabModel):
     def noise_inflation(self) -> float:
         return self.shape / (self.shape - 2.0)
 
+    @property
+    def constants(self) -> tuple[float, float]:
+        """ln of Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}, which is zero for ν → ∞, and twice its derivative by ln ν."""
+        half = 0.5 * self.shape
+        constant = float(gammaln(half + 0.5) - gammaln(half)) - 0.5 * math.log(half)
+        return constant, self.shape * float(digamma(half + 0.5) - digamma(half)) - 1.0
+
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
         nu = self.shape
-        log_spike = _student_constant(nu) - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
+        log_spike = self.constants[0] - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
         log_slab, shrinkage = self._slab(rho)
         return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
 
@@ -265,9 +275,14 @@ class StudentNoise(SlabModel):
         log_spike, weight, log_slab, shrinkage = self.branches(rho)
         by_width = self._slab_by_width(rho, shrinkage)
         return (
-            Branch(log_spike, -0.5 * rho * weight, _student_by_shape(self.shape, rho), 0.0),
+            Branch(log_spike, -0.5 * rho * weight, self._spike_by_shape(rho), 0.0),
             Branch(log_slab, -0.5 * rho * shrinkage, 0.0, by_width),
         )
+
+    def _spike_by_shape(self, rho: Array) -> Array:
+        """Derivative by 1/ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
+        nu = self.shape
+        return -0.5 * nu * (self.constants[1] - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
 
     def _slab(self, rho: Array) -> tuple[Array, Array]:
         """ln f with an outlier, and the share κ that noise keeps."""
@@ -328,17 +343,6 @@ class FlatSlab(StudentNoise):
 
 LOCAL_MODELS: dict[str, type[SlabModel]] = {kind.__name__: kind for kind in (GaussianSlab, StudentSlab, FlatSlab)}
 """The local models among which the bound chooses, by name."""
-
-
-def _student_constant(nu: float) -> float:
-    """ln of Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}: zero for ν → ∞."""
-    return float(gammaln(0.5 * (nu + 1.0)) - gammaln(0.5 * nu) + 0.5 * np.log(2.0 / nu))
-
-
-def _student_by_shape(nu: float, rho: Array) -> Array:
-    """Derivative by 1/ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
-    constant = nu * (digamma(0.5 * (nu + 1.0)) - digamma(0.5 * nu)) - 1.0
-    return -0.5 * nu * (constant - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
 
 
 def _hermite(knots: Array, values: Array, slopes: Array) -> PPoly:

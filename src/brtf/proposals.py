@@ -257,15 +257,15 @@ def best_rank_one(
         drawn = rng.standard_normal((observations.shape[mode], RANDOM_FITS))
         columns[mode] = np.hstack([leading, drawn / np.linalg.norm(drawn, axis=0)])
     n_starts = min(column.shape[1] for column in columns)
-    columns = [column[:, -n_starts:] for column in columns]
-    explained = np.zeros(n_starts)
+    columns = [column[:, -n_starts:].copy() for column in columns]
+    explained, last = np.zeros(n_starts), problem.modes[-1]
     for _ in range(RANK_ONE_ROUNDS):
         before = float(explained.max())
         for mode in problem.modes:
-            columns = [column / np.maximum(np.linalg.norm(column, axis=0), 1e-150) for column in columns]
+            columns[last] /= np.maximum(np.sqrt(np.einsum("ir,ir->r", columns[last], columns[last])), 1e-150)
             products, norms = weighted_contractions(observations, weighing, columns, mode)
             columns[mode] = products / np.maximum(norms, 1e-6 * np.max(norms, axis=0) + 1e-150)
-            explained = np.sum(products * columns[mode], axis=0)
+            explained, last = np.einsum("ir,ir->r", products, columns[mode]), mode
         if explained.max() > enough or explained.max() < (1.0 + RANK_ONE_GAIN) * before:
             break
     best = int(np.argmax(explained))
@@ -279,9 +279,9 @@ def weighted_contractions(
     squares = [column**2 for column in columns]
 
     def add(sums: Sums, block: Block) -> None:
-        weights, targets = weighing(block)
-        kernels.contract(block, targets, columns, mode, sums[0])
-        kernels.contract(block, np.ones(targets.size) if weights is None else weights, squares, mode, sums[1])
+        (weights, targets), own = weighing(block), kernels.listed(block)
+        kernels.contract(own, targets, columns, mode, sums[0])
+        kernels.contract(own, np.ones(targets.size) if weights is None else weights, squares, mode, sums[1])
 
     products, norms = add_up_rows(observations, mode, [columns[mode].shape] * 2, add)
     return products, norms

@@ -173,6 +173,10 @@ def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
 
 def rank_one_terms(array: Array, n_terms: int) -> list[Array]:
     """Columns of every mode for the leading rank-one terms of a small dense array, found one after another."""
+    if array.ndim == 2:
+        rows, strengths, cols = np.linalg.svd(array, full_matrices=False)
+        roots = np.sqrt(strengths[:n_terms][strengths[:n_terms] > WEAK_TERM * np.linalg.norm(array)])
+        return [rows[:, : roots.size] * roots, cols[: roots.size].T * roots] if roots.size else []
     left, columns = array.copy(), []
     for _ in range(n_terms):
         vectors = [np.ones(length) for length in array.shape]

@@ -118,15 +118,14 @@ def tabulate_branches(model: SlabModel) -> tuple[EvidenceTable, EvidenceTable]:
 def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> EvidenceTable:
     """The table through values and weights at all knots."""
     first, lower, width = _segments(log2_segments)
-    slopes = -0.5 * weights
-    rise = np.diff(values)
-    left, right = slopes[:-1] * width, slopes[1:] * width
-    cubics = np.stack([left, 3 * rise - 2 * left - right, left + right - 2 * rise], axis=1)
-    per_weight = -0.5 * width[:, None] / np.array([1.0, 2.0, 3.0])
+    rise = np.diff(values) / width
+    left, right = weights[:-1], weights[1:]
     rows = np.empty((width.size + 1, 6))
-    rows[:-1, :3] = np.stack([lower[:-1], 1.0 / width, values[:-1]], axis=1)
-    rows[:-1, 3:] = per_weight * (cubics / per_weight).astype(np.float32)
-    rows[-1] = (lower[-1], 1.0, values[-1], slopes[-1], 0.0, 0.0)
+    rows[:-1, 0], rows[:-1, 1], rows[:-1, 2] = lower[:-1], 1.0 / width, values[:-1]
+    quadratic = (left, -4.0 * left - 2.0 * right - 12.0 * rise, 3.0 * (left + right) + 12.0 * rise)
+    for power, coefficient in enumerate(quadratic):  # of w in t, whose integral is −2/width of what ln f gains
+        rows[:-1, 3 + power] = (-0.5 / (power + 1)) * width * coefficient.astype(np.float32)
+    rows[-1] = (lower[-1], 1.0, values[-1], -0.5 * weights[-1], 0.0, 0.0)
     return EvidenceTable(rows, first, np.array(log2_segments))
 
 

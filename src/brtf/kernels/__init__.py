@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from brtf.distributions import Array
+from brtf.local import SlabModel
 from brtf.observations import Block
 from brtf.tables import EvidenceTable
 
@@ -117,6 +118,23 @@ def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add the entries, or a share of each, to a histogram of D: their number and their sum in each bin."""
     _chosen().count_deviations(deviation, counts, totals, share)
+
+
+def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters; information."""
+    return _chosen().scores(model, tau, deviation, count)
+
+
+def scoring_step(
+    place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
+) -> Array:
+    """Where a step of scoring leads from a place (K,) within limits: Newton's, with a ridge, and not too long."""
+    return _chosen().scoring_step(place, gradient, curvature, low, high, damping, longest)
+
+
+def corrected(curvature: Array, step: Array, drop: Array) -> Array:
+    """The curvature (K, K) with what the gradient's ``drop`` along a step tells of it (BFGS)."""
+    return _chosen().corrected(curvature, step, drop)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.distributions import Array
-from brtf.kernels import coordinates, entries, masked, reference
+from brtf.kernels import coordinates, entries, masked, products, reference, scoring
 from brtf.kernels.jit import loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
@@ -25,9 +25,12 @@ from brtf.kernels.reference import (
     as_matrix,
     khatri_rao,
     left_variance,
+    reduce_mode,
     rows_of_block,
     symmetric_multiplicity,
+    transposed_khatri_rao,
 )
+from brtf.local import FlatSlab, SlabModel, StudentNoise
 from brtf.observations import Block
 from brtf.tables import FIRST_OCTAVE, EvidenceTable, usual_places
 
@@ -37,6 +40,10 @@ DENSE_SHARE_OF_SUMS = 0.75
 """The same for sums over entries, where their rows stay in the innermost cache."""
 NUMBERS_TOGETHER = 2**17
 """Numbers of fibres that are worked out together: a megabyte."""
+STEP = 4
+"""Columns of which products take several at a time."""
+LEAST_SUM = 16
+"""Length of the last mode from which it is summed over before others."""
 SHORT = 64
 """Rows from which their sum takes longer than what else is done for it."""
 LARGEST_OWN_SOLVE = 48
@@ -77,10 +84,15 @@ class ListedBlock(Block):
 
 
 def listed(block: Block) -> ListedBlock:
-    """The block, with its entries listed when they are first needed."""
+    """The block, with its entries listed when they are first needed; one that is all of some small data keeps them."""
     if isinstance(block, ListedBlock):
         return block
-    return ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block)})
+    known: ListedBlock | None = block.__dict__.get("listed")
+    if known is None:
+        known = ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block)})
+        if block.n_rows == block.shape[0] and block.n_entries <= NUMBERS_TOGETHER:
+            block.__dict__["listed"] = known
+    return known
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -128,17 +140,41 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
     *left, last = _together(rows_of_block(block, matrices))
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
     n_slow = _n_slow([len(matrix) for matrix in rest]) if mode == len(left) else len(rest)
+    n_summed = math.prod(map(len, rest[n_slow:])) if mode == len(left) else len(last)
+    if _is_dense(block, n_summed):
+        dense = _dense(block, entry_values)
+        if len(last) >= LEAST_SUM and last.shape[1] <= entries.LARGEST_THIN and dense.dtype == np.float64:
+            _contract_thin(dense, left, last, mode, out)
+        else:
+            reference.contract_dense(block, dense, matrices, mode, out)
+        return
     others = khatri_rao(rest[:n_slow]) if n_slow else np.ones((1, last.shape[1]))
-    summed = khatri_rao(rest[n_slow:]) if mode == len(left) else last
-    if _is_dense(block, len(summed)):
-        reference.contract_dense(block, _dense(block, entry_values), matrices, mode, out)
-    elif mode == len(left):
-        lists, amounts = listed(block).by_column(entry_values, len(others), len(summed))
-        masked.add_lists(lists, amounts, summed, others, len(last), 1, out)
+    if mode == len(left):
+        lists, amounts = listed(block).by_column(entry_values, len(others), n_summed)
+        masked.add_lists(lists, amounts, khatri_rao(rest[n_slow:]), others, len(last), 1, out)
     else:
         lists, amounts = listed(block).by_row(entry_values)
         n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-        masked.add_lists(lists, amounts, summed, others, len(left[mode]), n_after, out)
+        masked.add_lists(lists, amounts, last, others, len(left[mode]), n_after, out)
+
+
+def _contract_thin(dense: Array, left: Sequence[Array], last: Array, mode: int, out: Array) -> None:
+    """The same for a dense array and matrices of few columns, the last mode first."""
+    flat = _plain(dense.reshape(-1, len(last)))
+    if mode == len(left):
+        total = np.zeros(out.shape[::-1])
+        products.add_product(transposed_khatri_rao(left), flat, total)
+        out += total.T
+        return
+    filled = np.zeros((len(last), -(-last.shape[1] // STEP) * STEP))
+    filled[:, : last.shape[1]] = last
+    partial = np.empty((len(flat), filled.shape[1]))
+    products.multiply(flat, filled, partial)
+    partial = partial[:, : last.shape[1]].reshape(*dense.shape[:-1], last.shape[1])
+    for k in range(len(left) - 1, -1, -1):
+        if k != mode:
+            partial = reduce_mode(partial, left[k], k)
+    out += partial
 
 
 def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
@@ -236,6 +272,29 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
     entries.count(
         deviation.view(np.int64), deviation, BINS, (counts, totals), entries.NO_SHARES if share is None else share
     )
+
+
+def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters; information."""
+    if not isinstance(model, StudentNoise):
+        return reference.scores(model, tau, deviation, count)
+    gradient, information = np.zeros(4), np.zeros((4, 4))
+    flat, numbers = isinstance(model, FlatSlab), (model.probability, model.shape, model.width)
+    bins = _plain(deviation), _plain(count)
+    value = scoring.student_scores(flat, tau, *numbers, model.constants, *bins, gradient, information)
+    return value, gradient, information
+
+
+def scoring_step(
+    place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
+) -> Array:
+    """Where a step of scoring leads from a place (K,) within limits."""
+    return scoring.scoring_step(place, gradient, curvature, low, high, damping, longest)
+
+
+def corrected(curvature: Array, step: Array, drop: Array) -> Array:
+    """The curvature (K, K) with what the gradient's drop along a step tells of it."""
+    return scoring.corrected(curvature, step, drop)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from brtf.distributions import Array, packed_indices
+from brtf.local import SlabModel
 from brtf.observations import Block
 from brtf.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
 
@@ -295,6 +296,42 @@ def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
     """Numbers as mantissa · 2^exponent, mantissas from [½, 1); zero as the least of them, infinity as the largest."""
     limits = np.finfo(np.float64)
     return np.frexp(np.clip(np.where(np.isnan(numbers), limits.max, numbers), limits.tiny, limits.max))
+
+
+def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D, derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters, and information.
+
+    The information (4, 4) is Σ of the products of the entries' scores: the expected curvature where the model is right.
+    """
+    log_evidence, by_rho, *by_model = model.gradient(tau * deviation)
+    by_parameter = np.stack([0.5 + by_rho, *by_model])
+    counted = by_parameter * count
+    return float(count @ log_evidence), counted.sum(axis=1), counted @ by_parameter.T
+
+
+def scoring_step(
+    place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
+) -> Array:
+    """Where a step of scoring leads from a place (K,) within limits: a solution with the curvature and a ridge.
+
+    Parameters at a limit that the gradient points beyond are held; no step is longer than ``longest``.
+    """
+    free = ~((place <= low) & (gradient < 0) | (place >= high) & (gradient > 0))
+    if not free.any():
+        return place
+    matrix, own = curvature[np.ix_(free, free)], np.diag(curvature)[free]
+    step = np.zeros(place.size)
+    ridge = damping * own + 1e-10 * own.max() + 1e-300
+    step[free] = np.linalg.solve(matrix + np.diag(ridge), gradient[free])
+    return np.clip(place + np.clip(step, -longest, longest), low, high)
+
+
+def corrected(curvature: Array, step: Array, drop: Array) -> Array:
+    """The curvature (K, K) with what the gradient's ``drop`` along a step tells of it (BFGS)."""
+    along = curvature @ step
+    if not (drop @ step > 0.0 and along @ step > 0.0):
+        return curvature
+    return curvature - np.outer(along, along) / (along @ step) + np.outer(drop, drop) / (drop @ step)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:

@@ -1,0 +1,127 @@
+"""Loops over the bins of a histogram, and a step in a handful of parameters: where calls would take the time.
+
+The definitions are those of :mod:`brtf.local`, bin by bin.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from brtf.kernels.jit import loop
+
+SQRT_2, SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
+
+
+@loop
+def _scaled_erfc(x):
+    """e^{x²} erfc(x); beyond 20 by its series, to rounding."""
+    if x < 20.0:
+        return math.exp(x * x) * math.erfc(x)
+    u = 0.5 / (x * x)
+    return (1.0 - u * (1.0 - 3.0 * u * (1.0 - 5.0 * u * (1.0 - 7.0 * u * (1.0 - 9.0 * u))))) / (x * SQRT_PI)
+
+
+@loop
+def _log_normal_below(x):
+    """ln Φ(x)."""
+    if x > -5.0:
+        return math.log1p(-0.5 * math.erfc(x / SQRT_2)) if x > 0.0 else math.log(0.5 * math.erfc(-x / SQRT_2))
+    return math.log(0.5 * _scaled_erfc(-x / SQRT_2)) - 0.5 * x * x
+
+
+@loop
+def student_scores(flat, tau, probability, nu, width, constants, deviation, count, gradient, information):
+    """Σ ln f over the bins; derivatives of Σ (½ ln τ + ln f) by (ln τ, logit π, 1/ν, ln ζ); Σ of products of scores.
+
+    ``constants`` are ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}, and twice its derivative by ln ν.
+    """
+    log_inlier, log_outlier = math.log1p(-probability), math.log(probability)
+    kappa, root_width = 1.0 / (1.0 + width), math.sqrt(width)
+    log_height = 0.5 * math.log(0.5 * math.pi / width) if flat else 0.5 * math.log(kappa)
+    score, total = np.empty(4), 0.0
+    for b in range(deviation.size):
+        rho = tau * deviation[b]
+        log_tail = math.log1p(rho / nu)
+        log_spike = log_inlier + constants[0] - 0.5 * (nu + 1.0) * log_tail
+        weight = (nu + 1.0) / (nu + rho)
+        if flat:
+            root = math.sqrt(rho)
+            inside = root_width - root
+            log_slab = log_height + _log_normal_below(inside)
+            shrinkage = math.sqrt(2.0 / math.pi) / _scaled_erfc(-inside / SQRT_2) / max(root, 1.0 / root_width)
+            by_width = -0.5 + 0.5 * root_width * root * shrinkage
+        else:
+            log_slab, shrinkage = log_height - 0.5 * kappa * rho, kappa
+            by_width = -0.5 * (1.0 - kappa) * (1.0 - rho * kappa)
+        log_slab += log_outlier
+        larger = max(log_spike, log_slab)
+        log_evidence = larger + math.log1p(math.exp(min(log_spike, log_slab) - larger))
+        outlier = math.exp(log_slab - log_evidence)
+        inlier = 1.0 - outlier
+        score[0] = 0.5 - 0.5 * rho * (inlier * weight + outlier * shrinkage)
+        score[1] = outlier - probability
+        score[2] = -0.5 * nu * inlier * (constants[1] - nu * log_tail + weight * rho)
+        score[3] = outlier * by_width
+        total += count[b] * log_evidence
+        for k in range(4):
+            gradient[k] += count[b] * score[k]
+            for j in range(4):
+                information[k, j] += count[b] * score[k] * score[j]
+    return total
+
+
+@loop
+def scoring_step(place, gradient, curvature, low, high, damping, longest):
+    """Where a step of scoring leads from a place, within limits; where none of the parameters is free, nowhere else.
+
+    Solved by elimination: the curvature, with a ridge, is positive definite.
+    """
+    n = place.size
+    free, n_free = np.empty(n, np.int64), 0
+    for k in range(n):
+        held = (place[k] <= low[k] and gradient[k] < 0.0) or (place[k] >= high[k] and gradient[k] > 0.0)
+        free[n_free] = k
+        n_free += not held
+    matrix, step, largest = np.empty((n_free, n_free)), np.empty(n_free), 0.0
+    for k in range(n_free):
+        largest = max(largest, curvature[free[k], free[k]])
+    for k in range(n_free):
+        step[k] = gradient[free[k]]
+        for j in range(n_free):
+            matrix[k, j] = curvature[free[k], free[j]]
+        matrix[k, k] += damping * matrix[k, k] + 1e-10 * largest + 1e-300
+    for k in range(n_free):
+        for j in range(k + 1, n_free):
+            ratio = matrix[j, k] / matrix[k, k]
+            for i in range(k + 1, n_free):
+                matrix[j, i] -= ratio * matrix[k, i]
+            step[j] -= ratio * step[k]
+    candidate = place.copy()
+    for k in range(n_free - 1, -1, -1):
+        for i in range(k + 1, n_free):
+            step[k] -= matrix[k, i] * step[i]
+        step[k] /= matrix[k, k]
+    for k in range(n_free):
+        at = free[k]
+        candidate[at] = min(max(place[at] + min(max(step[k], -longest), longest), low[at]), high[at])
+    return candidate
+
+
+@loop
+def corrected(curvature, step, drop):
+    """The curvature with what the gradient's drop along a step tells of it."""
+    n = step.size
+    along, met, expected = np.zeros(n), 0.0, 0.0
+    for k in range(n):
+        for j in range(n):
+            along[k] += curvature[k, j] * step[j]
+        met += drop[k] * step[k]
+        expected += along[k] * step[k]
+    found = curvature.copy()
+    if met > 0.0 and expected > 0.0:
+        for k in range(n):
+            for j in range(n):
+                found[k, j] += drop[k] * drop[j] / met - along[k] * along[j] / expected
+    return found
