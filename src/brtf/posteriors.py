@@ -22,7 +22,7 @@ from brtf.model import OutlierStructure, ReplacementLaw, SliceRates, State
 from brtf.observations import Block, Observations, block_positions, distinct_columns
 from brtf.tables import tabulate, tabulate_branches
 
-PIECE = 2**15
+PIECE = 2**13
 """Entries whose outliers are looked at together: a dozen numbers for each are at hand at a time."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped where their correlation is measured."""

@@ -226,9 +226,12 @@ class Result(Shown):
         means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
 
         def found(block: Block) -> tuple[Array, Array]:
-            values, relative = scaled_values(observations, block), relative_precision(state, block)
-            rho = float(state.tau.mean) * ((values - kernels.low_rank_at(block, means)) ** 2 + variance(block))
-            return block_outliers(state, block, values, rho if relative is None else relative * rho)
+            values, rho = scaled_values(observations, block), kernels.low_rank_at(block, means)
+            np.square(np.subtract(values, rho, out=rho), out=rho)
+            rho += variance(block)
+            relative = relative_precision(state, block)
+            rho *= float(state.tau.mean) if relative is None else float(state.tau.mean) * relative
+            return block_outliers(state, block, values, rho)
 
         return found
 

@@ -25,7 +25,7 @@ COLUMNS = 512
 def _combine(typing_context, n_rows, n_steps, fresh, weights, first, rows, column, out):
     """out[i, c] = Σ_k weights[i, k] rows[k, c], for ``n_rows`` i from ``first`` on and so many steps of c.
 
-    It is added to ``out`` unless that is to be ``fresh``. No steps stand for a single column.
+    It is added to ``out`` unless that is ``fresh``. No steps stand for a single column.
     """
     kind, n_own = KINDS[out.dtype], n_rows.literal_value
     width = max(1, n_steps.literal_value * kind.lanes)
@@ -36,8 +36,8 @@ def _combine(typing_context, n_rows, n_steps, fresh, weights, first, rows, colum
         targets = [element.pointer(vector, 7, place, arguments[6]) for place in places]
         totals = [cgutils.alloca_once(builder, vector) for _ in places]
         for total, target in zip(totals, targets, strict=True):
-            zero = ir.Constant(vector, [0.0] * width)
-            builder.store(zero if fresh.literal_value else builder.load(target, align=4), total)
+            zero, before = ir.Constant(vector, [0.0] * width), builder.load(target, align=4)
+            builder.store(builder.select(arguments[2], zero, before), total)
         with cgutils.for_range_slice(builder, LONG(0), element.length(5), LONG(1)) as (k, _):
             own = element.vector(vector, 5, k, arguments[6])
             for total, place in zip(totals, places, strict=True):
@@ -79,11 +79,11 @@ def _add_dots(typing_context, n_left, n_right, left, i, right, j, start, stop, o
     return types.void(n_left, n_right, left, i, right, j, start, stop, out), generate
 
 
-def _combiner(n_steps: int, fresh: int) -> Callable[..., None]:
-    """The loop over rows of ``out`` for so many columns of it."""
+def _combiner(n_steps: int) -> Callable[..., None]:
+    """The loop over rows of ``out`` for so many steps of its columns."""
 
     @sum_loop
-    def combine(weights, rows, column, out):
+    def combine(fresh, weights, rows, column, out):
         n_rows, i = len(out), 0
         while i + 5 <= n_rows:
             _combine(5, n_steps, fresh, weights, i, rows, column, out)
@@ -97,26 +97,32 @@ def _combiner(n_steps: int, fresh: int) -> Callable[..., None]:
     return combine
 
 
-def _multiplier(fresh: int) -> Callable[..., None]:
-    two_steps, one_step, one_column = (_combiner(n_steps, fresh) for n_steps in (2, 1, 0))
-
-    @sum_loop
-    def multiply(weights, rows, out):
-        n_columns, step = out.shape[1], n_at_once(out)
-        n_whole = n_columns - n_columns % step
-        n_double = n_columns - n_columns % (2 * step)
-        for column in range(0, n_double, 2 * step):
-            two_steps(weights, rows, column, out)
-        for column in range(n_double, n_whole, step):
-            one_step(weights, rows, column, out)
-        for column in range(n_whole, n_columns):
-            one_column(weights, rows, column, out)
-
-    return multiply
+_two_steps, _one_step, _one_column = _combiner(2), _combiner(1), _combiner(0)
 
 
-multiply, add_product = _multiplier(1), _multiplier(0)
-"""out = weights rows, and out += weights rows, with (n, k) ``weights`` and (k, C) ``rows``, k small or n."""
+@sum_loop
+def _multiply(fresh, weights, rows, out):
+    n_columns, step = out.shape[1], n_at_once(out)
+    n_whole = n_columns - n_columns % step
+    n_double = n_columns - n_columns % (2 * step)
+    for column in range(0, n_double, 2 * step):
+        _two_steps(fresh, weights, rows, column, out)
+    for column in range(n_double, n_whole, step):
+        _one_step(fresh, weights, rows, column, out)
+    for column in range(n_whole, n_columns):
+        _one_column(fresh, weights, rows, column, out)
+
+
+@sum_loop
+def multiply(weights, rows, out):
+    """out = weights rows, with (n, k) ``weights`` and (k, C) ``rows``, n or k small."""
+    _multiply(True, weights, rows, out)
+
+
+@sum_loop
+def add_product(weights, rows, out):
+    """out += weights rows."""
+    _multiply(False, weights, rows, out)
 
 
 @sum_loop
