@@ -94,7 +94,13 @@ def assert_all_equal_loops(twin, case, rank, block_size):
         found = contracted(twin, observations, lambda block: weights[block.entries], moments, mode, block_size)
         wanted = oracle.row_grams(factors, entries, weights, mode)
         np.testing.assert_allclose(unpack_symmetric(found, rank), wanted, **ROUNDING)
+        found = contracted(twin, observations, lambda block: None, moments, mode, block_size)
+        wanted = oracle.row_grams(factors, entries, np.ones(len(entries)), mode)
+        np.testing.assert_allclose(unpack_symmetric(found, rank), wanted, **ROUNDING)
         if observations.coords is None:
+            found = contracted_one(twin, observations, lambda block: None, means[mode], mode, block_size)
+            wanted = oracle.contract_one(means[mode], entries, np.ones(len(entries)), mode, observations.shape)
+            np.testing.assert_allclose(found, wanted, **ROUNDING)
             found = contracted_one(
                 twin, observations, lambda block: values[block.entries], means[mode], mode, block_size
             )

@@ -281,7 +281,7 @@ def weighted_contractions(
     def add(sums: Sums, block: Block) -> None:
         (weights, targets), own = weighing(block), kernels.listed(block)
         kernels.contract(own, targets, columns, mode, sums[0])
-        kernels.contract(own, np.ones(targets.size) if weights is None else weights, squares, mode, sums[1])
+        kernels.contract(own, weights, squares, mode, sums[1])
 
     products, norms = add_up_rows(observations, mode, [columns[mode].shape] * 2, add)
     return products, norms

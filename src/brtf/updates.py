@@ -174,7 +174,7 @@ def _row_sums(
         kernels.contract(own, targets, [rows.mean for rows in factors], mode, sums[0])
         if with_grams:
             moments = [rows.second_moment_packed for rows in factors]
-            kernels.contract(own, _pattern(weights, targets), moments, mode, sums[1])
+            kernels.contract(own, weights, moments, mode, sums[1])
 
     n_rows, rank = factors[mode].n_rows, factors[mode].rank
     shapes: list[tuple[int, ...]] = [(n_rows, rank), (n_rows, rank * (rank + 1) // 2)]
@@ -187,7 +187,9 @@ def row_grams(
     """Row Grams (14); unit weights where none are given. Shape (I_n, R, R), or (1, R, R) of complete data (29)."""
     if weights is None and observations.layout == "complete":
         return complete_gram(factors, mode)
-    chosen = of_entries(np.ones(observations.n_observed) if weights is None else weights)
+    if weights is None:
+        return row_statistics(observations, factors, mode, lambda block: (None, np.ones(block.n_entries)))[0]
+    chosen = of_entries(weights)
     return row_statistics(observations, factors, mode, lambda block: (chosen(block), chosen(block)))[0]
 
 
@@ -196,10 +198,6 @@ def row_products(observations: Observations, targets: Array, factors: tuple[RowG
     chosen = of_entries(targets)
     nothing = np.empty((0, 0, 0))
     return row_statistics(observations, factors, mode, lambda block: (None, chosen(block)), nothing)[1]
-
-
-def _pattern(weights: Array | None, targets: Array) -> Array:
-    return np.ones(targets.size) if weights is None else weights
 
 
 def add_up_rows(
@@ -399,12 +397,11 @@ class OnePass:
         elif self._first_grams is not None:
             rows = _updated_rows(self.state, 0, self._first_grams[block.rows], products, self.precision)
         else:
-            pattern, moments = _pattern(weights, targets), self._moments
-            packed = np.zeros((block.n_rows, moments[0].shape[1]))
-            kernels.contract(block, pattern, moments, 0, packed)
+            packed = np.zeros((block.n_rows, self._moments[0].shape[1]))
+            kernels.contract(block, weights, self._moments, 0, packed)
             grams = unpack_symmetric(packed, self.state.rank)
             rows = _updated_rows(self.state, 0, grams, products, self.precision)
-            kernels.contract_one(own, pattern, rows.second_moment_packed, 0, sums[1])
+            kernels.contract_one(own, weights, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
         if self.room is None:
             return RowGaussians(rows.mean, rows.cov_packed)  # without what was found on the way
@@ -476,7 +473,7 @@ def _over_longest(observations: Observations, state: State, longest: int, weighi
         (weights, targets), own = weighing(block), kernels.listed(block)
         kernels.contract_one(own, targets, rows.mean, longest, sums[0])
         if with_grams:
-            kernels.contract_one(own, _pattern(weights, targets), rows.second_moment_packed, longest, sums[1])
+            kernels.contract_one(own, weights, rows.second_moment_packed, longest, sums[1])
 
     lengths = [length for k, length in enumerate(observations.shape) if k != longest]
     shapes = [(*lengths, rows.rank), (*lengths, rows.cov_packed.shape[1])][: 1 + with_grams]

@@ -54,13 +54,13 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
     return _chosen().variance_at(block, outers, moments, covs)
 
 
-def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
-    """Add to ``out`` (I_n, C) the contraction of an entry vector with the matrices of all other modes."""
+def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """Add to ``out`` (I_n, C) the contraction of an entry vector, or of ones, with the matrices of all other modes."""
     _chosen().contract(block, entry_values, matrices, mode, out)
 
 
-def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
-    """Add to ``out`` (the other modes…, C) the contraction of an entry vector with one mode's matrix; dense layouts."""
+def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: int, out: Array) -> None:
+    """The same with the matrix of one mode, added to ``out`` (the other modes…, C); dense layouts only."""
     _chosen().contract_one(block, entry_values, matrix, mode, out)
 
 

@@ -52,35 +52,67 @@ BINS = (52 - LOG2_BINS, (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS)
 """Bits of D below those of its bin, and the bits of the first bin."""
 
 
+Listed = tuple[masked.Lists, Array, NDArray[np.bool_] | None]
+"""Lists of entries and their values. Of ones, lists are never longer than half of a fibre: where most is observed, they
+are of what is missing, with −1 for a value, and the last part says which fibres these are."""
+
+
 @dataclass(frozen=True, eq=False)
 class ListedBlock(Block):
     """A masked block that lists its entries once, for as many contractions as it is used for."""
 
     _columns: dict[tuple[int, int], tuple[masked.Lists, NDArray[np.int32]]] = field(default_factory=dict)
+    _columns_of_ones: dict[tuple[int, int], Listed] = field(default_factory=dict)
 
     @cached_property
     def _rows(self) -> masked.Lists:
-        mask = _fibres(self)
-        stops, places = np.empty(len(mask), np.int64), np.empty(self.n_entries + masked.SPARE, np.int32)
-        masked.list_rows(mask, masked.PLACES_OF_BITS, stops, places)
-        return stops, places
+        return _list_rows(_fibres(self), self.n_entries)
 
-    def by_row(self, entry_values: Array) -> tuple[masked.Lists, Array]:
+    @cached_property
+    def _rows_of_ones(self) -> Listed:
+        shorter, amounts, full = _shorter(_fibres(self))
+        return _list_rows(shorter, amounts.size), amounts, full
+
+    def by_row(self, entry_values: Array | None) -> Listed:
         """The entries of fibres (f, k) by f, and their values."""
-        return self._rows, _plain(entry_values)
+        return self._rows_of_ones if entry_values is None else (self._rows, _plain(entry_values), None)
 
-    def by_column(self, entry_values: Array, n_slabs: int, length: int) -> tuple[masked.Lists, Array]:
+    def by_column(self, entry_values: Array | None, n_slabs: int, length: int) -> Listed:
         """The entries of slabs (a, n, b) by (a, b), and their values, with a of ``n_slabs`` and n of ``length``."""
-        if (n_slabs, length) not in self._columns:
-            mask = _fibres(self).reshape(n_slabs, length, -1)
-            stops = np.empty(n_slabs * mask.shape[2], np.int64)
-            places, numbers = np.empty((2, self.n_entries), np.int32)
-            masked.list_columns(mask, masked.PLACES_OF_BITS, stops, places, numbers)
-            self._columns[n_slabs, length] = (stops, places), numbers
-        lists, numbers = self._columns[n_slabs, length]
+        mask, key = _fibres(self).reshape(n_slabs, length, -1), (n_slabs, length)
+        if entry_values is None:
+            if key not in self._columns_of_ones:
+                shorter, ones, full = _shorter(mask)
+                self._columns_of_ones[key] = _list_columns(shorter, ones.size)[0], ones, full
+            return self._columns_of_ones[key]
+        if key not in self._columns:
+            self._columns[key] = _list_columns(mask, self.n_entries)
+        lists, numbers = self._columns[key]
         amounts = np.empty(self.n_entries)
         masked.take(entry_values, numbers, amounts)
-        return lists, amounts
+        return lists, amounts, None
+
+
+def _list_rows(mask: NDArray[np.bool_], n_entries: int) -> masked.Lists:
+    stops, places = np.empty(len(mask), np.int64), np.empty(n_entries + masked.SPARE, np.int32)
+    masked.list_rows(mask, masked.PLACES_OF_BITS, stops, places)
+    return stops, places
+
+
+def _list_columns(mask: NDArray[np.bool_], n_entries: int) -> tuple[masked.Lists, NDArray[np.int32]]:
+    stops = np.empty(len(mask) * mask.shape[2], np.int64)
+    places, numbers = np.empty((2, n_entries), np.int32)
+    masked.list_columns(mask, masked.PLACES_OF_BITS, stops, places, numbers)
+    return (stops, places), numbers
+
+
+def _shorter(mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Array, NDArray[np.bool_]]:
+    """What is observed of every fibre along the second axis, or what is not where that is less: see :data:`Listed`."""
+    n_observed = np.count_nonzero(mask, axis=1)
+    full = 2 * n_observed > mask.shape[1]
+    n_listed = np.where(full, mask.shape[1] - n_observed, n_observed)
+    amounts = np.repeat(np.where(full, -1.0, 1.0).reshape(-1), n_listed.reshape(-1))
+    return mask ^ np.expand_dims(full, 1), amounts, full
 
 
 def listed(block: Block) -> ListedBlock:
@@ -132,16 +164,18 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
     return np.concatenate([of_rows(rows) for rows in _cut(block, last.shape[1])])
 
 
-def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
-    """Contraction of an entry vector with the matrices of all other modes, added to ``out``."""
-    if block.coords is not None:
+def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """Contraction of an entry vector, or of ones, with the matrices of all other modes, added to ``out``."""
+    if entry_values is None and not _is_mostly_observed(block):
+        entry_values = np.ones(block.n_entries)
+    if block.coords is not None and entry_values is not None:
         coordinates.scatter_products(block.coords, _plain(entry_values), _together(matrices), mode, out)
         return
     *left, last = _together(rows_of_block(block, matrices))
     rest = [matrix for k, matrix in enumerate(left) if k != mode]
     n_slow = _n_slow([len(matrix) for matrix in rest]) if mode == len(left) else len(rest)
     n_summed = math.prod(map(len, rest[n_slow:])) if mode == len(left) else len(last)
-    if _is_dense(block, n_summed):
+    if entry_values is not None and _is_dense(block, n_summed):
         dense = _dense(block, entry_values)
         if len(last) >= LEAST_SUM and last.shape[1] <= entries.LARGEST_THIN and dense.dtype == np.float64:
             _contract_thin(dense, left, last, mode, out)
@@ -150,12 +184,15 @@ def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode:
         return
     others = khatri_rao(rest[:n_slow]) if n_slow else np.ones((1, last.shape[1]))
     if mode == len(left):
-        lists, amounts = listed(block).by_column(entry_values, len(others), n_summed)
-        masked.add_lists(lists, amounts, khatri_rao(rest[n_slow:]), others, len(last), 1, out)
+        n_after, summed = 1, khatri_rao(rest[n_slow:])
+        lists, amounts, full = listed(block).by_column(entry_values, len(others), n_summed)
     else:
-        lists, amounts = listed(block).by_row(entry_values)
-        n_after = math.prod(len(matrix) for matrix in left[mode + 1 :])
-        masked.add_lists(lists, amounts, last, others, len(left[mode]), n_after, out)
+        n_after, summed = math.prod(len(matrix) for matrix in left[mode + 1 :]), last
+        lists, amounts, full = listed(block).by_row(entry_values)
+    masked.add_lists(lists, amounts, summed, others, len(out), n_after, out)
+    if full is not None:
+        of_row = np.moveaxis(full.reshape(-1, len(out), n_after), 1, 0).reshape(len(out), -1)
+        out += (of_row @ others) * summed.sum(axis=0)
 
 
 def _contract_thin(dense: Array, left: Sequence[Array], last: Array, mode: int, out: Array) -> None:
@@ -177,19 +214,23 @@ def _contract_thin(dense: Array, left: Sequence[Array], last: Array, mode: int, 
     out += partial
 
 
-def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
-    """Contraction of an entry vector with the matrix of one mode, added to ``out``; dense layouts only."""
+def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: int, out: Array) -> None:
+    """Contraction of an entry vector, or of ones, with the matrix of one mode, added to ``out``; dense layouts only."""
     own = _plain(matrix[block.rows] if mode == 0 else matrix)
-    if _is_dense(block, len(own)):
+    if entry_values is None and not _is_mostly_observed(block):
+        entry_values = np.ones(block.n_entries)
+    if entry_values is not None and _is_dense(block, len(own)):
         reference.contract_one_dense(block, _dense(block, entry_values), matrix, mode, out)
         return
     if mode == len(block.shape) - 1:
-        lists, amounts = listed(block).by_row(entry_values)
+        lists, amounts, full = listed(block).by_row(entry_values)
     else:
         n_before = 1 if mode == 0 else block.n_rows * math.prod(block.shape[1:mode])
-        lists, amounts = listed(block).by_column(entry_values, n_before, len(own))
-    n_rows = lists[0].size
-    masked.add_lists(lists, amounts, own, np.ones((1, own.shape[1])), n_rows, 1, out.reshape(n_rows, own.shape[1]))
+        lists, amounts, full = listed(block).by_column(entry_values, n_before, len(own))
+    flat = out.reshape(lists[0].size, own.shape[1])
+    masked.add_lists(lists, amounts, own, np.ones((1, own.shape[1])), len(flat), 1, flat)
+    if full is not None:
+        flat[full.reshape(-1)] += own.sum(axis=0)
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
@@ -346,6 +387,11 @@ def _cut(block: Block, n_columns: int) -> Iterator[Block]:
         start, stop = stop, stop + int(n_entries)
         entries = slice(block.entries.start + start, block.entries.start + stop)
         yield Block(entries, block.values[start:stop], rows, mask, None, block.shape)
+
+
+def _is_mostly_observed(block: Block) -> bool:
+    """Whether sums of ones are less work as sums over what is missing."""
+    return block.mask is not None and 2 * block.n_entries > block.mask.size
 
 
 def _is_dense(block: Block, n_summed: int | None = None) -> bool:

@@ -80,14 +80,15 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     return block_entries(block, khatri_rao(rows) @ khatri_rao(columns).T)
 
 
-def contract(block: Block, entry_values: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
-    """Contraction of an entry vector with the matrices of all other modes (MTTKRP), added to ``out``.
+def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array], mode: int, out: Array) -> None:
+    """Contraction of an entry vector, or of ones, with the matrices of all other modes (MTTKRP), added to ``out``.
 
     Dense blocks are runs of rows of mode 0: for that mode ``out`` has the block's rows alone.
 
     H[i, c] = Σ_{m in block, i_n = i} v_m Π_{k≠n} M⁽ᵏ⁾[i_k, c], shape (I_n, C). With the data for v it gives the row
     products h_i of U1; with the observation pattern or weights for v, and packed second moments for M, the row Grams.
     """
+    entry_values = np.ones(block.n_entries) if entry_values is None else entry_values
     if block.coords is not None:
         others = [matrix for k, matrix in enumerate(matrices) if k != mode]
         product = _gathered_product(np.delete(block.coords, mode, axis=0), others)
@@ -112,12 +113,13 @@ def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: 
     out += partial
 
 
-def contract_one(block: Block, entry_values: Array, matrix: Array, mode: int, out: Array) -> None:
-    """Contraction of an entry vector with the matrix of one mode, added to ``out``; dense layouts only.
+def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: int, out: Array) -> None:
+    """Contraction of an entry vector, or of ones, with the matrix of one mode, added to ``out``; dense layouts only.
 
     T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, of mode 0 the block's rows, then C. From
     it follow the contractions of all the other modes without another look at the data.
     """
+    entry_values = np.ones(block.n_entries) if entry_values is None else entry_values
     contract_one_dense(block, dense_block(block, entry_values), matrix, mode, out)
 
 
