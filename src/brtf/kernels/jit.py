@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-loop = njit(cache=True, nogil=True)
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+"""Stands for all files of loops as they are."""
+
+
+def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A decorator for loops.
+
+    Numba keeps compiled code for as long as the file of its function is the same. It holds what it calls in other
+    files, too: here it is kept for as long as all files of loops are the same.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        dispatcher = njit(cache=True, nogil=True, **options)(function)
+        kept = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+        if kept is not None:
+            kept._source_stamp = kept._source_stamp, SOURCES
+        return dispatcher
+
+    return decorate
+
+
+loop = _compiled()
 """A loop compiled as it stands."""
-sum_loop = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+sum_loop = _compiled(fastmath={"reassoc", "contract", "nsz"})
 """A loop whose sums may be taken in any order, so that a processor adds several terms at once."""
 CACHE_LINE = 8
 """Numbers of float64 that come into the cache together."""
