@@ -228,7 +228,7 @@ def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov,
     (n_rows, n_columns), rank = values.shape, len(right)
     n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE_BYTES / (n_columns * values.itemsize))))
     tile = -(-n_rows // n_tiles)
-    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.zeros((rank, n_columns), values.dtype)
+    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.empty((rank, n_columns), values.dtype)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, n_rows, tile):
         stop = min(start + tile, n_rows)
@@ -239,7 +239,7 @@ def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov,
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
         solved = np.dot(_projections(fitted, right) + offset, cov)
         mean[start:stop] = solved
-        _add_product(solved.T.copy(), fitted, own_sums)
+        _add_product(start == 0, solved.T.copy(), fitted, own_sums)
     for column in range(n_columns):
         for component in range(rank):
             sums[column, component] += own_sums[component, column]
@@ -248,7 +248,7 @@ def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov,
 
 @sum_loop
 def _multiply(left, right, out):
-    if len(right) <= LARGEST_THIN:
+    if min(len(left), len(right)) <= LARGEST_THIN:
         multiply(left, right, out)
     else:
         np.dot(left, right, out)
@@ -264,8 +264,10 @@ def _projections(left, right):
 
 
 @sum_loop
-def _add_product(weights, rows, out):
-    if len(weights) <= LARGEST_THIN:
+def _add_product(fresh, weights, rows, out):
+    if fresh:
+        _multiply(weights, rows, out)
+    elif len(weights) <= LARGEST_THIN:
         add_product(weights, rows, out)
     else:
         out += np.dot(weights, rows)
