@@ -35,7 +35,7 @@ def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Pat
     from brtf.bench.measure import Effort
     from brtf.bench.page import machine, measure, page, text
 
-    effort = Effort(quick, repeats or (1 if quick else 5))
+    effort = Effort(quick, repeats or (1 if quick else 10))
     words = machine(effort)
     chosen = targets or tuple(range(1, N_TARGETS + 1))
     rows = list(tqdm(measure(effort, chosen), desc="rows", unit="", disable=not sys.stderr.isatty(), leave=False))
