@@ -236,7 +236,7 @@ def test_evidence_is_the_cubic_of_its_segment(twin, kind):
         found, wanted = twin.evidence(table, rho), oracle.look_up(table, rho)
         # Slopes are differences of values that agree to the width of a segment, 1/128 of ρ: two digits less. At an end
         # of a segment rounding decides which one is taken, and coefficients have single precision.
-        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-8)
+        np.testing.assert_allclose(found[0], wanted[0], rtol=1e-8, atol=1e-16)
         np.testing.assert_allclose(found[1], wanted[1], rtol=4e-7)
         inside = np.ones(rho.size, bool)
         inside[np.searchsorted(table.rows[:, 0], rho * (1 + 1e-9)) != np.searchsorted(table.rows[:, 0], rho)] = False

@@ -21,7 +21,7 @@ N_TARGETS = 8
     multiple=True,
     help="Only this target; may be given several times.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), help="Runs of which the fastest counts  [default: 5, quick 1].")
+@click.option("--repeats", type=click.IntRange(min=1), help="Runs of which the fastest counts  [default: 10, quick 1].")
 @click.option("--write", metavar="FILE", type=click.Path(path_type=Path), help="Write the page in Markdown, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Path | None, as_json: bool) -> int:

@@ -235,8 +235,7 @@ def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights, each (m,)."""
-    log_evidence, weight = np.empty(rho.size), np.empty(rho.size)
-    rho = rho.astype(np.float64, copy=False)
+    log_evidence, weight, rho = np.empty(rho.size), np.empty(rho.size), _plain(rho)
     entries.look_up(rho, _layout(table, rho.dtype), log_evidence, weight)
     return log_evidence, weight
 

@@ -52,8 +52,23 @@ def _search(rho, uneven):
 @sum_loop
 def look_up(rho, table, log_evidence, weight):
     """ln f and w of entries in double precision."""
-    _, uneven, _ = table
-    for m in range(rho.size):
+    (quadratics, bits), uneven, _ = table
+    rows, shift, beyond = uneven[0], 2.0 ** uneven[3], len(quadratics) - 1
+    places, fractions = np.empty(PIECE, bits.dtype), np.empty(PIECE)
+    n_whole = rho.size - rho.size % n_at_once(rho)
+    for start in range(0, n_whole, PIECE):
+        stop = min(start + PIECE, n_whole)
+        part, found, slopes = rho[start:stop], log_evidence[start:stop], weight[start:stop]
+        locate(part, part.size, shift, bits, beyond, places, fractions)
+        for m in range(part.size):
+            place, t = places[m], fractions[m]
+            if place < beyond:
+                c1, c2, c3 = rows[place, 3], rows[place, 4], rows[place, 5]
+                found[m] = rows[place, 2] + t * (c1 + t * (c2 + t * c3))
+                slopes[m] = -2.0 * rows[place, 1] * (c1 + t * (2.0 * c2 + 3.0 * t * c3))
+            else:
+                found[m], slopes[m] = _search(part[m], uneven)
+    for m in range(n_whole, rho.size):
         log_evidence[m], weight[m] = _search(rho[m], uneven)
 
 

@@ -69,7 +69,7 @@ def weigh(typing_context, places, n, fractions, quadratics, seen, weights):
 
     def generate(context, builder, signature, arguments):
         step = _Step(KINDS[weights.dtype], context, builder, signature, arguments)
-        return step.weigh(0, lambda m, weight: step.store(weight, 5, m))
+        return step.weigh(lambda m, weight: step.store(weight, 5, m))
 
     return PAIR(places, n, fractions, quadratics, seen, weights), generate
 
@@ -85,7 +85,7 @@ def weigh_left(typing_context, places, n, fractions, quadratics, seen, values, f
             share = builder.fmul(weight, step.all(arguments[8]), flags=FREE)
             step.store(multiply_add(builder, step.reals(6, m), share, step.left(m, 5, 6, 7)), 6, m)
 
-        return step.weigh(0, complete)
+        return step.weigh(complete)
 
     return PAIR(places, n, fractions, quadratics, seen, values, fitted, per_scale, per_weight), generate
 
@@ -146,8 +146,8 @@ class _Step:
             found = builder.select(builder.fcmp_ordered(">", found, other), found, other)
         return found
 
-    def weigh(self, first: int, use: Callable[[Any, Any], None]) -> Any:
-        """Weights of all entries, each handed to ``use``; arguments from ``first`` on are those of :func:`weigh`.
+    def weigh(self, use: Callable[[Any, Any], None]) -> Any:
+        """Weights of all entries, each handed to ``use``; the first arguments are those of :func:`weigh`.
 
         Returns the sums of the gains and of the weights.
         """
@@ -156,13 +156,13 @@ class _Step:
         with cgutils.for_range_slice(builder, LONG(0), self._arguments[1], LONG(kind.lanes)) as (m, _):
             rows = []
             for k in range(kind.lanes):
-                place = builder.load(self._element.pointer(kind.integer, first, builder.add(m, LONG(k))))
+                place = builder.load(self._element.pointer(kind.integer, 0, builder.add(m, LONG(k))))
                 place = builder.zext(place, LONG) if kind.integer is INDEX else place
-                rows.append(self._element.vector(ir.VectorType(SINGLE, 4), first + 3, place, LONG(0)))
-                count = self._element.pointer(LONG, first + 4, place)
+                rows.append(self._element.vector(ir.VectorType(SINGLE, 4), 3, place, LONG(0)))
+                count = self._element.pointer(LONG, 4, place)
                 builder.store(builder.add(builder.load(count), LONG(1)), count)
             constant, slope, curve, half_width = _columns(builder, kind, rows)
-            fraction = self.reals(first + 2, m)
+            fraction = self.reals(2, m)
             curved = builder.fmul(fraction, curve, flags=FREE)
             weight = multiply_add(builder, constant, fraction, builder.fadd(slope, curved, flags=FREE))
             rise = multiply_add(builder, builder.fmul(slope, kind.all(1 / 2), flags=FREE), curved, kind.all(1 / 3))

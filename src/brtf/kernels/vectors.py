@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
 
 FREE = ("reassoc", "contract", "nsz")
@@ -145,6 +146,8 @@ class Elements:
 
     def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
         self._context, self._builder, self._types, self._arguments = context, builder, signature.args, arguments
+        if any(isinstance(of_type, types.Array) and of_type.layout != "C" for of_type in signature.args):
+            raise TypingError("Several numbers a step are read from arrays in C order only.")
 
     def pointer(self, kind: Any, which: int, *index: Any) -> Any:
         """Where the element of an argument is, as an address of the given kind."""
