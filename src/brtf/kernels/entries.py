@@ -1,7 +1,7 @@
 """Loops over entries: what is left of each after the low-rank part, how much it counts, and which bin it is counted in.
 
-What they know of tables and bins is handed to them: compiled code is kept on disk for as long as its own file is the
-same, whatever numbers of other files say. ``table`` is (usual segments, all segments, bins), each a tuple of arrays and
+What they know of tables and bins is handed to them: compiled code is kept on disk for as long as the files of loops are
+the same, whatever numbers of others say. ``table`` is (usual segments, all segments, bins), each a tuple of arrays and
 numbers; ``histogram`` its counts and totals.
 """
 
@@ -29,12 +29,11 @@ LARGEST_RHO = 1e38
 
 
 @sum_loop
-def _cubic(rows, place, rho):
-    """ln f and w by the cubic of a segment."""
-    per_width, c1, c2, c3 = rows[place, 1], rows[place, 3], rows[place, 4], rows[place, 5]
-    step = (rho - rows[place, 0]) * per_width
-    log_evidence = rows[place, 2] + step * (c1 + step * (c2 + step * c3))
-    return log_evidence, -2.0 * per_width * (c1 + step * (2.0 * c2 + 3.0 * step * c3))
+def _cubic(rows, place, t):
+    """ln f and w by the cubic of a segment, at a fraction t of it."""
+    c1, c2, c3 = rows[place, 3], rows[place, 4], rows[place, 5]
+    log_evidence = rows[place, 2] + t * (c1 + t * (c2 + t * c3))
+    return log_evidence, -2.0 * rows[place, 1] * (c1 + t * (2.0 * c2 + 3.0 * t * c3))
 
 
 @sum_loop
@@ -44,7 +43,8 @@ def _search(rho, uneven):
     mantissa, exponent = math.frexp(rho + 2.0**first_octave)
     octave = exponent - 1 - first_octave
     if octave < first.size and np.isfinite(rho):
-        return _cubic(rows, first[octave] + int((2.0 * mantissa - 1.0) * (1 << log2_segments[octave])), rho)
+        place = first[octave] + int((2.0 * mantissa - 1.0) * (1 << log2_segments[octave]))
+        return _cubic(rows, place, (rho - rows[place, 0]) * rows[place, 1])
     end, fall = rows[-1, 0], rows[-1, 0] * rows[-1, 3]
     return rows[-1, 2] + fall * np.log(rho / end), -2.0 * fall / rho
 
@@ -61,11 +61,8 @@ def look_up(rho, table, log_evidence, weight):
         part, found, slopes = rho[start:stop], log_evidence[start:stop], weight[start:stop]
         locate(part, part.size, shift, bits, beyond, places, fractions)
         for m in range(part.size):
-            place, t = places[m], fractions[m]
-            if place < beyond:
-                c1, c2, c3 = rows[place, 3], rows[place, 4], rows[place, 5]
-                found[m] = rows[place, 2] + t * (c1 + t * (c2 + t * c3))
-                slopes[m] = -2.0 * rows[place, 1] * (c1 + t * (2.0 * c2 + 3.0 * t * c3))
+            if places[m] < beyond:
+                found[m], slopes[m] = _cubic(rows, places[m], fractions[m])
             else:
                 found[m], slopes[m] = _search(part[m], uneven)
     for m in range(n_whole, rho.size):

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 FREE = ("reassoc", "contract", "nsz")
 """What rounding leaves open: a product and a sum may become one step."""
@@ -54,15 +54,10 @@ KINDS = {
 }
 
 
-def n_at_once(rho):
-    """Entries that are taken in one step."""
-    raise NotImplementedError("for compiled loops only")
-
-
-@overload(n_at_once)
-def _n_at_once(rho):
-    lanes = KINDS[rho.dtype].lanes
-    return lambda rho: lanes
+@intrinsic
+def n_at_once(typing_context, numbers):
+    """Numbers of an array's type that are taken in one step."""
+    return types.int64(numbers), lambda *_: LONG(KINDS[numbers.dtype].lanes)
 
 
 @intrinsic(prefer_literal=True)
