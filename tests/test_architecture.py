@@ -44,6 +44,7 @@ ORDER = (
     "bound",
     "starts",
     "calibrated",
+    "approximation",
     "proposals",
     "restarts",
     "accelerate",

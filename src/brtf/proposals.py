@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf import kernels
+from brtf.approximation import approximate
 from brtf.calibrated import (
     Fit,
     Point,
@@ -52,10 +53,8 @@ RANDOM_FITS, RANK_ONE_ROUNDS, RANK_ONE_GAIN = 4, 10, 0.005
 below which they end."""
 FEW_COMPONENTS = 16
 """Up to so many components, each one's worth is looked at by taking it away."""
-CONDENSING_ROUNDS = 400
-"""Rounds of alternating least squares in condensing: components of cosine .9 in all modes need some 300."""
 CONDENSING_GAIN = 0.1
-"""Nats a round below which condensing has ended."""
+"""Nats a step below which the approximation by fewer components has ended."""
 FEW_ENTRIES = 20.0
 """Effective number of entries, the product of the modes' effective rows, below which a component may describe outliers
 that happen to lie in one place."""
@@ -328,51 +327,43 @@ def death(problem: Problem, point: Point, component: int) -> State:
 
 
 def condense(problem: Problem, point: Point) -> State | None:
-    """C15: one component less: the best approximation of the present low-rank part, without looking at the data.
+    """C15: fewer components: the best approximation of the present low-rank part, without looking at the data.
 
-    Alternating least squares between factor matrices needs their Gram matrices only. Nearly collinear components trade
-    places so slowly in sweeps that taking one away rarely succeeds; here they settle first. None where no components
-    are alike, or where the approximation would cost more than a few times the price of a component.
+    Nearly collinear components trade places so slowly in sweeps that taking one away rarely succeeds; here they settle
+    first. As many go as it pays for: those whose absence costs less than their price. None where no components are
+    alike, or where already the first would cost more than a few times its price.
     """
     state = point.state
-    alike = _likeness(state)
-    likely = [int(r) for r in np.argsort(-alike)[:2] if alike[r] > LIKE]
-    if not likely or not 2 <= state.rank <= FEW_COMPONENTS:
+    if not 2 <= state.rank <= FEW_COMPONENTS or _likeness(state).max() <= LIKE:
         return None
-    given = [state.factors[mode].mean for mode in problem.modes]  # an order that does not depend on the layout
-    share = problem.observations.n_observed / problem.observations.n_entries
-    per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
-    little = CONDENSING_GAIN / per_square
-    error, columns = _condensed(given, likely[0], little)
-    for dropped in likely[1:]:
-        other = _condensed(given, dropped, little)
-        if other[0] < error - little:  # not where they are as good as equal, and rounding would decide
-            error, columns = other
-    if per_square * max(error, 0.0) > 5.0 * _price(problem):
+    price, best, least = _price(problem), None, math.inf
+    for n_components in range(state.rank - 1, 0, -1):
+        loss, columns = _approximate(problem, point, n_components)
+        if loss - (state.rank - n_components) * price < least:
+            best, least = columns, loss - (state.rank - n_components) * price
+        if loss > (state.rank - n_components) * price:
+            break
+    if best is None or least > 4.0 * price:
         return None
-    columns = [columns[problem.modes.index(mode)] for mode in range(len(columns))]
+    return add_components(problem, remove_components(state, np.arange(state.rank)), best)
+
+
+def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
+    """Fewer components, whatever it costs: the best approximation of the present low-rank part by so many."""
+    state = point.state
+    _, columns = _approximate(problem, point, n_components)
     return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
 
 
-def _condensed(given: list[Array], dropped: int, little: float) -> tuple[float, list[Array]]:
-    """Squared error and factors of the approximation that starts by dropping one component.
-
-    It ends when a round lowers the error by less than ``little``.
-    """
-    columns = [np.delete(mean, dropped, axis=1) for mean in given]
-    size = float(np.prod([mean.T @ mean for mean in given], axis=0).sum())
-    error = math.inf
-    for _ in range(CONDENSING_ROUNDS):
-        before = error
-        for mode, mean in enumerate(given):
-            others = [k for k in range(len(given)) if k != mode]
-            cross = np.prod([given[k].T @ columns[k] for k in others], axis=0)
-            gram = np.prod([columns[k].T @ columns[k] for k in others], axis=0)
-            columns[mode] = mean @ np.linalg.lstsq(gram, cross.T, rcond=1e-12)[0].T
-        error = size - float(np.sum(cross * (mean.T @ columns[mode])))  # what the last least squares left
-        if before - error < little:
-            break
-    return error, columns
+def _approximate(problem: Problem, point: Point, n_components: int) -> tuple[float, list[Array]]:
+    """Nats that are lost with so many components in place of the present ones, and their columns in every mode."""
+    state = point.state
+    share = problem.observations.n_observed / problem.observations.n_entries
+    per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
+    given = [state.factors[mode].mean for mode in problem.modes]  # an order that does not depend on the layout
+    ridge = 0.5 * float(np.min(state.lam.mean)) / per_square
+    error, columns = approximate(given, n_components, CONDENSING_GAIN / per_square, ridge)
+    return per_square * error, [columns[problem.modes.index(mode)] for mode in range(len(columns))]
 
 
 def _price(problem: Problem) -> float:
