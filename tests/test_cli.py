@@ -201,7 +201,7 @@ def test_key_and_model_options_reach_the_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "y.npz", y=DATA.observed, other=np.zeros(3))
     options = ["--key", "y", "--no-outliers", "--init", "random", "--seed", "5", "--out", tmp_path / "out", *SETTINGS]
     numbers = run_json("fit", tmp_path / "y.npz", *options)
-    assert numbers["rank_limit"] == 4
+    assert numbers["max_rank"] == 4
     assert read_rows(tmp_path / "out" / "outliers.csv")[1] == []
     model = brtf.BRTF(4, inference="paper", outliers=False, init="random", tol=1e-2, random_state=5).fit(DATA.observed)
     assert numbers["bound"] == model.bound_

@@ -98,7 +98,7 @@ def test_options_reach_the_clip(tmp_path: Path) -> None:
     numbers = run_json(tmp_path / "scene.mp4", "--out", tmp_path / "out", *options)
     assert (numbers["width"], numbers["height"], numbers["frames"], numbers["channels"]) == (10, 9, 8, 1)
     assert (numbers["frames_announced"], numbers["frames_per_second"]) == (FRAMES, 12.5)
-    assert numbers["rank_limit"] == 2
+    assert numbers["max_rank"] == 2
     clip = read_clip(tmp_path / "scene.mp4", scale=0.5, gray=True, drop=0.3, seed=1, frames=slice(0, 16, 2))
     model = brtf.BRTF(2, noise="per-slice", random_state=1).fit(clip.tensor)
     assert numbers["bound"] == model.bound_

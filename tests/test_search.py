@@ -140,6 +140,21 @@ class TestChoiceOfTheLocalModel:
 SMALL = synthetic((14, 12, 10), 3, outliers=0.1, missing=0.2, seed=0)
 
 
+def overlapping_spectra(shape=(12, 30, 50), rank=3, noise=1e-3, seed=0):
+    """Mixtures of smooth spectra that overlap: nearly collinear components, and little noise."""
+    rng = np.random.default_rng(seed)
+
+    def spectra(length):
+        return np.exp(-0.5 * ((np.linspace(0, 1, length)[:, None] - rng.uniform(0.2, 0.8, rank)) / 0.15) ** 2)
+
+    concentrations = rng.uniform(0.1, 1.0, (shape[0], rank))
+    mixtures = np.einsum("ir,jr,kr->ijk", concentrations, spectra(shape[1]), spectra(shape[2]))
+    return mixtures + noise * rng.standard_normal(shape)
+
+
+OVERLAPPING = overlapping_spectra()
+
+
 @pytest.fixture(scope="module")
 def small():
     """A fit of the easy problem on which properties are tried."""
@@ -154,7 +169,8 @@ class TestTrace:
         model = fit(SMALL, **options)
         bounds = model.trace_["bound"]
         assert np.isfinite(bounds).all()
-        assert np.all(np.diff(bounds) >= 0.0)
+        forced = np.char.startswith(model.trace_["event"].astype(str), "reduced to")  # by a cap on the rank
+        assert np.all((np.diff(bounds) >= 0.0) | forced[1:])
         assert model.bound_ == bounds[-1]
         assert np.all(np.diff(model.trace_["sweep"]) >= 0)
         assert model.n_sweeps_ == model.trace_["sweep"][-1] <= 500
@@ -171,15 +187,46 @@ class TestTrace:
 
     @pytest.mark.parametrize("max_rank", [1, 2])
     def test_rank_is_limited(self, max_rank):
+        """On the way there may be more components; the answer and its last sweeps keep to the cap."""
         model = fit(SMALL, max_rank=max_rank)
-        assert np.all(model.trace_["rank"] <= max_rank)
         assert model.rank_ == max_rank
+        assert np.all(model.trace_["rank"] <= max(2 * max_rank, max_rank + 2))
+        gain = model.result_.cap_gain
+        more = fit(SMALL, max_rank=max_rank + 1)
+        assert gain == pytest.approx(more.bound_ - model.bound_, rel=0.05)
+
+    def test_a_cap_that_is_not_felt_changes_nothing(self, small):
+        model = fit(SMALL, max_rank=3)
+        assert model.result_.cap_gain is None
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+
+    @pytest.mark.parametrize("max_sweeps", [3, 30])
+    def test_the_cap_holds_even_where_sweeps_run_out(self, max_sweeps):
+        with pytest.warns(UserWarning, match="max_sweeps"):
+            model = brtf.BRTF(2, max_sweeps=max_sweeps, tol=0.0, random_state=0).fit(OVERLAPPING)
+        assert model.rank_ <= 2
+
+    @pytest.mark.parametrize("max_rank", [3, 4, None])
+    def test_knowing_the_rank_does_not_hurt(self, max_rank):
+        """Overlapping spectra: the way to three components leads through more."""
+        model = brtf.BRTF(max_rank, random_state=0).fit(OVERLAPPING)
+        assert model.rank_ == 3
+        assert model.outlier_rate_ < 0.01
+        assert np.sqrt(model.noise_variance_) == pytest.approx(1e-3, rel=0.05)
+
+    def test_there_is_no_cap_unless_one_is_given(self):
+        """More components than the longest mode has rows."""
+        data = synthetic((12, 11, 10), 16, noise=1e-6, seed=0)
+        model = fit(data)
+        assert model.rank_ == 16
+        assert model.noise_variance_ == pytest.approx(data.noise_variance, rel=0.2)
 
     def test_births_are_told_and_raise_the_rank(self, small):
-        model = fit(SMALL, init=[factor[:, :1] for factor in SMALL.factors])
+        data = synthetic((20, 18, 16), 12, outliers=0.05, seed=0)
+        model = fit(data)
         born = [(row["event"], row["rank"]) for row in model.trace_ if row["event"].startswith("born")]
-        assert [rank for event, rank in born if "+" in event][-1] == 3
-        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
+        assert [rank for event, rank in born if "+" in event][-1] == 12
+        assert model.rank_ == 12
 
     def test_surplus_components_go_and_the_trace_tells(self, small):
         """Started with copies of the truth, cut in two, and with noise."""
@@ -273,8 +320,13 @@ class TestOptions:
         model = fit(SMALL, init=SMALL.factors)
         assert model.trace_["event"][0] == "started with 3"
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
-        assert model.n_sweeps_ < 40
         assert_found(model, SMALL)
+
+    def test_given_factors_are_one_start_among_others(self, small):
+        """Those of other data do no harm."""
+        rng = np.random.default_rng(5)
+        model = fit(SMALL, init=[10.0 * rng.standard_normal((length, 6)) for length in SMALL.mask.shape])
+        assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
 
 
 def test_new_slices_get_their_loadings():

@@ -34,6 +34,8 @@ class Position:
     n_sweeps, drift, bounds : see :class:`brtf.trials.Trials`
     collapsed : the form of the bound
     bound : of the best state, in that form; None where there is no state yet
+    most : the largest rank on the way
+    beyond : the bound with one component more than the cap allows, in that form; None where it was not needed
     trial : the state that is being tried, if any
     anderson : what the acceleration of the present sweeps remembers
     """
@@ -44,6 +46,8 @@ class Position:
     bounds: tuple[float, ...]
     collapsed: bool
     bound: float | None
+    most: int
+    beyond: float | None
     trial: State | None
     anderson: Memory
 

@@ -38,6 +38,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "settings": _pack_settings(result.settings),
         "stop_reason": result.stop_reason.name,
         "seconds": result.seconds,
+        "cap_gain": result.cap_gain,
     }
     arrays: Arrays = {}
     _pack_observations(result.observations, header, arrays)
@@ -101,6 +102,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         seconds=float(header["seconds"]),
         version=str(header["library"]),
         held_back=held_back,
+        cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
     )
     if observations.in_chunks:
         rate = float(header["outlier_rate"])

@@ -292,7 +292,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _pack_position(position: Position, header: Header, arrays: Arrays) -> None:
-    for name in ("agenda", "n_sweeps", "drift", "collapsed", "bound"):
+    for name in ("agenda", "n_sweeps", "drift", "collapsed", "bound", "most", "beyond"):
         header[name] = getattr(position, name)
     header["damping"] = position.anderson.damping
     arrays["bounds"] = np.array(position.bounds, dtype=np.float64)
@@ -309,6 +309,9 @@ def _unpack_position(header: Header, arrays: Arrays, observations: Observations)
         (type(n_sweeps), type(drift), type(damping), type(header["collapsed"])) == (int, float, float, bool)
         and n_sweeps >= 0
         and (bound is None or type(bound) is float)
+        and type(header["most"]) is int
+        and header["most"] >= 1
+        and (header["beyond"] is None or type(header["beyond"]) is float)
         and 0 < damping <= 1
         and points.ndim == 2
         and len(points) <= DEPTH + 1
@@ -322,6 +325,8 @@ def _unpack_position(header: Header, arrays: Arrays, observations: Observations)
         bounds=tuple(checked_array(arrays, "bounds", bounds.shape[:1]).tolist()),
         collapsed=header["collapsed"],
         bound=bound,
+        most=header["most"],
+        beyond=header["beyond"],
         trial=unpack_state(header["trial"], _part(arrays, "trial."), observations) if "trial" in header else None,
         anderson=Memory(tuple(points), tuple(images), damping),
     )

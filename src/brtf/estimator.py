@@ -51,14 +51,17 @@ class BRTF(Shown, BaseEstimator):
     Parameters
     ----------
     max_rank : int or None
-        The largest rank considered. None: min(max_n I_n, min_n Π_{k≠n} I_k, 100).
+        A cap on the rank of the answer; on the way there the search may use more components. None: no cap, components
+        are added as long as the bound rises, memory allows and there are fewer parameters than observed entries. (With
+        ``inference="paper"``, which begins with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100).)
     inference : {"calibrated", "paper"}
         ``"calibrated"`` learns noise, outliers and rank together and judges every choice by the bound; ``"paper"`` is
         the algorithm of Zhao et al. as printed.
     outliers : bool
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
-        Start from the unfoldings' singular vectors, from N(0, 1), or from the given factor matrices (I_n, R).
+        Start from the unfoldings' singular vectors, from N(0, 1), or also from the given factor matrices (I_n, R),
+        which are one start among others: the bound picks the best.
     noise : {"common", "per-slice", "auto"}
         Whether all entries have the same noise level, or every slice its own; "auto" lets the bound decide.
     noise_modes : sequence of int or None

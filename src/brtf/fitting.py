@@ -12,19 +12,15 @@ from tqdm import tqdm
 
 from brtf import __version__
 from brtf.checkpoint import Checkpoint
-from brtf.inference import Moment, run
+from brtf.inference import Moment, affordable_rank, fit_bytes, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
 from brtf.result import Result
-from brtf.search import LARGEST_COLLAPSED_WORK
 from brtf.settings import Settings
 from brtf.streaming import absorb, place_last
 from brtf.trace import Record
 from brtf.transforms import TRANSFORMS
 
-MATRICES_PER_ROW, VECTORS_PER_ROW, ENTRY_NUMBERS = 8, 20, 8
-"""R×R matrices, and vectors of R numbers, that the states of a search and its acceleration hold of a row at a time, and
-numbers that the paper's inference holds of an entry."""
 FEWEST_HELD_BACK = 20
 """With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
@@ -65,7 +61,15 @@ def fit(
         fitted = run(modelled, settings, rng, watch, since)
     seconds = time.perf_counter() - started
     return Result(
-        observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__, held_back
+        observations,
+        fitted.state,
+        fitted.trace,
+        fitted.stop_reason,
+        settings,
+        seconds,
+        __version__,
+        held_back,
+        fitted.cap_gain,
     )
 
 
@@ -112,17 +116,11 @@ def _check_chunked(settings: Settings) -> None:
 
 
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:
-    """Refuse before allocating: some states whose rows hold R×R matrices, and entries that have a state of their own.
-
-    Only the paper's inference has such entries. Where everything is observed, rows share one matrix in the paper's
-    inference, and where weights of their own would be out of reach.
-    """
-    rank, n_observed = settings.rank_limit(observations.shape), observations.n_observed
-    paper = settings.inference == "paper"
-    alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
-    n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
-    per_row = n_matrices * rank**2 + (0 if paper else VECTORS_PER_ROW * rank)
-    n_bytes = 8 * (sum(observations.shape) * per_row + (ENTRY_NUMBERS * n_observed if paper else 0))
+    """Refuse a fit that has no room in memory before anything is allocated."""
+    rank = settings.rank_limit(observations.shape, observations.n_observed)
+    if settings.max_rank is None and settings.inference == "calibrated":
+        rank = affordable_rank(observations, settings)
+    n_bytes = fit_bytes(observations, settings, rank)
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,14 @@ from brtf.calibrated import Fit, Problem, update_all_factors
 from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import RowGaussians
 from brtf.local import SlabModel
+from brtf.memory import available_bytes
 from brtf.model import State
 from brtf.observations import Block, Observations
 from brtf.passes import Sums, workers
 from brtf.posteriors import grouped
 from brtf.proposals import add_components, empty_state, random_start, robust_rows
 from brtf.restarts import START_COMPONENTS, START_MODEL, portfolio
-from brtf.search import Search
+from brtf.search import LARGEST_COLLAPSED_WORK, Search
 from brtf.settings import Settings
 from brtf.starts import initial_factors, paper_start
 from brtf.trace import Record, StopReason
@@ -30,6 +32,9 @@ from brtf.updates import add_up_rows, scaled_values
 Steps = Iterator[tuple[State | None, Record | None, Position | None]]
 """After every sweep or proposal: the best state so far, a record if there is something to tell, and where the search
 stands. The paper's inference has no position: its state says it all."""
+MATRICES_PER_ROW, VECTORS_PER_ROW, ENTRY_NUMBERS = 8, 20, 8
+"""R×R matrices, and vectors of R numbers, that the states of a search and its acceleration hold of a row at a time, and
+numbers that the paper's inference holds of an entry."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +74,15 @@ class Moment:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Where a run ended: the last state with a finite bound, the trace, and the reason."""
+    """Where a run ended: the last state with a finite bound, the trace, and the reason.
+
+    ``cap_gain`` is by how many nats one more component would raise the bound, where the cap on the rank held it down.
+    """
 
     state: State
     trace: tuple[Record, ...]
     stop_reason: StopReason
+    cap_gain: float | None = None
 
 
 def run(
@@ -102,7 +111,7 @@ def _follow(
 ) -> Fitted:
     rng.bit_generator.state = start.rng
     watch(start)
-    state, trace = start.state, list(start.trace)
+    state, trace, position = start.state, list(start.trace), start.position
     reason = stop_reason(trace, settings, observations.n_observed) if trace else None
     steps = INFERENCES[settings.inference](observations, settings, rng, start) if reason is None else iter(())
     for new_state, record, position in steps:
@@ -118,7 +127,7 @@ def _follow(
         raise RuntimeError("the inference ended without a state")
     if len(trace) == 1 and reason is StopReason.NOT_FINITE:
         raise ValueError("The start has no finite bound: init is too far from the data. Rescale it or use another.")
-    return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason)
+    return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason, _cap_gain(position))
 
 
 def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
@@ -136,6 +145,13 @@ def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) ->
         if undisturbed and abs(last.bound - trace[-2].bound) < tol * n_observed:
             return StopReason.CONVERGED if last.rank else StopReason.RANK_ZERO
     return StopReason.MAX_SWEEPS if last.sweep >= settings.max_sweeps else None
+
+
+def _cap_gain(position: Position | None) -> float | None:
+    """What one more component than the cap allows would bring; None where the cap was not felt."""
+    if position is None or position.beyond is None or position.bound is None or position.beyond <= position.bound:
+        return None
+    return position.beyond - position.bound
 
 
 def _end_of_search(state: State) -> StopReason:
@@ -157,7 +173,8 @@ def calibrated_inference(
     """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
     observations = grouped(observations, settings.shared_modes(observations.order))
     problem = Problem(observations, sweep_order(observations), collapsed=True)
-    search = Search(problem, settings, rng, lambda: calibrated_starts(problem, settings, rng))
+    starts = partial(calibrated_starts, problem, settings, rng)
+    search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
     if since.position is not None:
         search.take_up(since.state, since.position)
         if search.best is not None and since.position.bound is not None:
@@ -190,16 +207,43 @@ def _check_bound(found: float, wanted: float, n_observed: int) -> None:
         )
 
 
-def calibrated_starts(problem: Problem, settings: Settings, rng: np.random.Generator) -> list[State]:
-    """The portfolio of spectral starts, a random start, or the given factors."""
+def calibrated_starts(
+    problem: Problem, settings: Settings, rng: np.random.Generator, max_components: int
+) -> list[State]:
+    """A random start, or the portfolio of spectral ones, with the given factors before them."""
     model = START_MODEL if settings.outliers else None
-    max_rank = settings.rank_limit(problem.observations.shape)
-    if not isinstance(settings.init, str):
-        _, means = initial_factors(problem.observations, settings, rng)
-        return [add_components(problem, empty_state(problem, model), means)]
-    if settings.init == "random":
-        return [random_start(problem, min(max_rank, START_COMPONENTS), model, rng)]
-    return portfolio(problem, max_rank, model)
+    if isinstance(settings.init, str):
+        if settings.init == "random":
+            return [random_start(problem, min(max_components, START_COMPONENTS), model, rng)]
+        return portfolio(problem, max_components, model)
+    _, means = initial_factors(problem.observations, settings, rng)
+    given = add_components(problem, empty_state(problem, model), means)
+    return [given, *portfolio(problem, max_components, model)]
+
+
+def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
+    """Memory of a fit beside the data: some states whose rows hold R×R matrices, and entries with a state of their own.
+
+    Only the paper's inference has such entries. Where everything is observed, rows share one matrix in the paper's
+    inference, and where weights of their own would be out of reach.
+    """
+    paper, n_observed = settings.inference == "paper", observations.n_observed
+    alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
+    n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
+    per_row = n_matrices * rank**2 + (0 if paper else VECTORS_PER_ROW * rank)
+    return 8 * (sum(observations.shape) * per_row + (ENTRY_NUMBERS * n_observed if paper else 0))
+
+
+def affordable_rank(observations: Observations, settings: Settings) -> int:
+    """The largest rank for which a fit has room in memory, at least the cap that was given, and at least one."""
+    given = 1 if settings.max_rank is None else int(settings.max_rank)
+    most = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
+    available = available_bytes()
+    low, high = min(given, most), most + 1  # low has room, high has none
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit_bytes(observations, settings, middle) <= available else (low, middle)
+    return low
 
 
 INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Moment], Steps]] = {

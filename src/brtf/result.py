@@ -51,6 +51,7 @@ class Result(Shown):
     stop_reason, settings : why it ended, and what was asked
     seconds : wall-clock time of the fit
     held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
+    cap_gain : nats that one more component would bring, where the cap on the rank held it down
     """
 
     observations: Observations
@@ -61,6 +62,7 @@ class Result(Shown):
     seconds: float
     version: str
     held_back: Observations | None = None
+    cap_gain: float | None = None
 
     # ---- numbers -------------------------------------------------------------------------------------------
 

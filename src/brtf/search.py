@@ -10,7 +10,7 @@ from functools import cache, partial
 import numpy as np
 
 from brtf import proposals
-from brtf.agenda import Position, check_agenda, move
+from brtf.agenda import Move, Position, check_agenda, move
 from brtf.calibrated import Problem, evaluate, evaluate_at, noise_worth, slice_noise, with_local_model
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
@@ -39,8 +39,10 @@ LARGEST_COLLAPSED_RANK = 16
 COLLAPSED_WORK, LARGEST_REFRESH_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**28, 2**31
 """Entries times packed products of components up to which complete data are searched in form 2, rows are refitted with
 weights, and complete data are finished in form 2."""
-MANY_AFTER = 3
-"""Successful births in a row after which many components are proposed at once."""
+MANY_AFTER, MANY_TIMES = 3, 4
+"""Successful births in a row after which many components are proposed at once, and how many times the present ones."""
+SLACK = 2
+"""Times the cap that the rank may have on the way: where components overlap, the way to a few leads through more."""
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 """Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
 
@@ -49,24 +51,28 @@ class Search(Trials):
     """One search: which moves are made, and what follows from their success or failure."""
 
     def __init__(
-        self, problem: Problem, settings: Settings, rng: np.random.Generator, starts: Callable[[], list[State]]
+        self,
+        problem: Problem,
+        settings: Settings,
+        rng: np.random.Generator,
+        starts: Callable[[int], list[State]],
+        affordable: int,
     ) -> None:
         super().__init__(problem, settings.max_sweeps)
-        self.max_rank = settings.rank_limit(problem.observations.shape)
+        self.cap = min(settings.rank_limit(problem.observations.shape, problem.observations.n_observed), affordable)
+        self.most = self.cap if settings.max_rank is None else min(max(SLACK * self.cap, self.cap + 2), affordable)
         self.noise_modes = settings.noise_candidates(problem.observations.order)
-        self.many_wanted = settings.max_rank is not None and settings.max_rank > START_COMPONENTS
+        self.many_wanted = settings.max_rank is not None and self.cap > START_COMPONENTS
         self.must_differ = settings.noise == "per-slice"
         self.shared_modes = settings.shared_modes(problem.observations.order)
         self.replaced = settings.outlier_kind == "replacement"
         self.rng = rng
-        self.starts = cache(lambda: [waiting(state) for state in starts()])
-        if self._is_complete and not self._affords(min(self.max_rank, START_COMPONENTS)):
+        most = self.most  # a function that held the search would keep its states alive
+        self.starts = cache(lambda: [waiting(state) for state in starts(most)])
+        if self._is_complete and not self._affords(min(self.most, START_COMPONENTS)):
             self.problem = replace(problem, collapsed=False)
-        self._next(
-            partial(self.start, 0),
-            partial(self.search_collapsed),
-            partial(self.converge, settings.tol * problem.observations.n_observed, self.max_sweeps),
-        )
+        self.converged_gain = settings.tol * problem.observations.n_observed  # nats a sweep
+        self._next(partial(self.start, 0), *self._end)
 
     # ---- the course of a search --------------------------------------------------------------------------------
 
@@ -79,7 +85,7 @@ class Search(Trials):
         starts = self.starts()
         n_starts = len(starts) + (self.many_wanted and len(starts) > 1)
         last = which == len(starts)
-        state = least_squares(self.problem, self.max_rank, starts[0], self.rng) if last else apart(starts[which])
+        state = least_squares(self.problem, self.cap, starts[0], self.rng) if last else apart(starts[which])
         self._try_start(state, partial(self.started, which, n_starts))
 
     @move
@@ -113,6 +119,7 @@ class Search(Trials):
         self._next(
             *([partial(self.choose_noise)] if self.must_differ else []),
             *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
+            *([partial(self.come_down)] if phase == 1 else []),
             partial(self.explore, phase),
         )
 
@@ -130,6 +137,23 @@ class Search(Trials):
             self._change_form(collapsed=False)
 
     @property
+    def _budget(self) -> int:
+        """Half of all sweeps while the rank may be above the cap; the others are for the answer."""
+        return self.max_sweeps if self.most == self.cap else self.max_sweeps // 2
+
+    @property
+    def _end(self) -> tuple[Move, Move]:
+        """What comes after all other moves."""
+        return partial(self.search_collapsed), partial(self.converge, self.converged_gain, self.max_sweeps)
+
+    def _mind_budget(self) -> None:
+        """Come down to the cap without further ado when half of the sweeps are spent."""
+        if self.n_sweeps >= self._budget and self.most > self.cap and self.best is not None and self.tried is None:
+            self.starts.cache_clear()
+            self.agenda = []
+            self._next(partial(self.come_down), partial(self.explore, 1), *self._end)
+
+    @property
     def _is_complete(self) -> bool:
         return self.problem.observations.layout == "complete"
 
@@ -138,8 +162,11 @@ class Search(Trials):
         return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= work
 
     def _change_form(self, *, collapsed: bool) -> None:
+        before = self.point.bound
         self.problem = replace(self.problem, collapsed=collapsed)
         self.best = evaluate(self.problem, self.point.state)
+        if self.beyond is not None:
+            self.beyond += self.point.bound - before
 
     @move
     def explore(self, phase: int) -> None:
@@ -173,7 +200,7 @@ class Search(Trials):
         if self.point.bound > before + WORTH or collapsed is not self.problem.collapsed:
             self._next(partial(self.explore, phase))
         elif phase == 0:
-            self._next(partial(self.explore, 1))
+            self._next(partial(self.come_down), partial(self.explore, 1))
 
     # ---- rows, births, merges and deaths -----------------------------------------------------------------------
 
@@ -191,18 +218,19 @@ class Search(Trials):
         ``hopeless`` are the kinds of residual, clipped or not, in which nothing was found.
         """
         rank = self.point.rank
-        if failures == len(BIRTHS) or rank >= self.max_rank:
+        if failures == len(BIRTHS) or rank >= self.most:
             return
-        if successes == MANY_AFTER and self.max_rank >= 2 * rank:
-            if not self._affords(self.max_rank, LARGEST_COLLAPSED_WORK):
-                self._suit_form(self.max_rank)
-            self._next(partial(self.grow_many, 0))
+        n_many = min(MANY_TIMES * rank, self.most)
+        if _is_time_for_many(successes) and n_many >= 2 * rank:
+            if not self._affords(n_many, LARGEST_COLLAPSED_WORK):
+                self._suit_form(n_many)
+            self._next(partial(self.grow_many, 0, successes, n_many))
             return
         n_components, clipped = BIRTHS[failures]
         if clipped in hopeless:
             self._next(partial(self.grow, failures + 1, successes, hopeless))
             return
-        n_components = min(n_components, self.max_rank - rank)
+        n_components = min(n_components, self.most - rank)
         birth = proposals.birth(self.problem, self.point, n_components, self.rng, clipped=clipped)
         if birth is None:
             self._next(partial(self.grow, failures + 1, successes, (*hopeless, clipped)))
@@ -211,25 +239,22 @@ class Search(Trials):
             self._try(birth, f"born {n_components}", then)
 
     @move
-    def grow_many(self, attempt: int) -> None:
-        """One of the ways to propose many components at once."""
-        many, n_components = self._ways_to_grow()[attempt]
-        state = many(self.problem, n_components, self.point.state, self.rng)
-        then = partial(self.go_on_growing_many, attempt, self.point.rank, self.point.bound)
+    def grow_many(self, attempt: int, successes: int, n_many: int) -> None:
+        """One of the ways to propose so many components at once, or half of them."""
+        many, share = WAYS_TO_GROW[attempt]
+        state = many(self.problem, n_many // share, self.point.state, self.rng)
+        then = partial(self.go_on_growing_many, attempt, successes, n_many, self.point.rank, self.point.bound)
         self._try(state, f"born {state.rank} anew", then, n_held=0)
 
-    def _ways_to_grow(self) -> tuple[tuple[Callable[..., State], int], ...]:
-        return (anneal, self.max_rank), (least_squares, self.max_rank), (least_squares, max(1, self.max_rank // 2))
-
     @move
-    def go_on_growing_many(self, attempt: int, before_rank: int, before: float) -> None:
-        """Another way as long as they fail, and then births."""
+    def go_on_growing_many(self, attempt: int, successes: int, n_many: int, before_rank: int, before: float) -> None:
+        """Another way as long as they fail, and then births; after a success they are counted anew."""
         if self.point.bound > before:
-            self._next(partial(self.go_on_growing, before_rank, 0, MANY_AFTER + 1))
-        elif attempt + 1 < len(self._ways_to_grow()):
-            self._next(partial(self.grow_many, attempt + 1))
+            self._next(partial(self.go_on_growing, before_rank, 0, 0))
+        elif attempt + 1 < len(WAYS_TO_GROW):
+            self._next(partial(self.grow_many, attempt + 1, successes, n_many))
         else:
-            self._next(partial(self.grow, 0, MANY_AFTER + 1))
+            self._next(partial(self.grow, 0, successes + 1))
 
     @move
     def go_on_growing(self, before_rank: int, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> None:
@@ -238,6 +263,27 @@ class Search(Trials):
             self._next(partial(self.converge, self.roughly, 100), partial(self.grow, 0, successes + 1))
         else:
             self._next(partial(self.grow, failures + 1, successes, hopeless))
+
+    @move
+    def come_down(self) -> str | None:
+        """Where the rank is above the cap: first to one more component than that, then to the cap, whatever it costs.
+
+        From then on the cap holds on the way too. What the last step costs is what one more component would bring.
+        """
+        self.most = self.cap
+        if self.point.rank <= self.cap:
+            return None
+        if self.point.rank == self.cap + 1:
+            self.beyond, target = self.point.bound, self.cap
+        else:
+            target = self.cap + 1
+        before = self.point.bound
+        self.best = self._with_noise_learnt(
+            evaluate(self.problem, proposals.reduce_rank(self.problem, self.point, target))
+        )
+        n_sweeps = min(100, (self.max_sweeps - self.n_sweeps) // 2)
+        self._next(partial(self.converge, self.roughly, n_sweeps), partial(self.come_down))
+        return f"reduced to {target} ({self.point.bound - before:+.1f})"
 
     @move
     def shrink(self) -> None:
@@ -365,10 +411,31 @@ class Search(Trials):
         return f"rows of modes {modes} centred ({gain:+.1f})"
 
 
+WAYS_TO_GROW: tuple[tuple[Callable[..., State], int], ...] = ((anneal, 1), (least_squares, 1), (least_squares, 2))
+"""Proposals of many components at once: how, and by how much their number is divided."""
+
+
+def _is_time_for_many(successes: int) -> bool:
+    """After three births in a row, and where that failed after six, after twelve, …"""
+    times, rest = divmod(successes, MANY_AFTER)
+    return rest == 0 and times > 0 and times & (times - 1) == 0
+
+
 def check_position(position: Position, state: State | None, order: int) -> None:
     """Refuse a position in which no search of data of that order can stand: it comes from a file."""
     limits = {"phase": 2, "mode": order, "attempt": 3, "failures": len(BIRTHS) + 1}
-    counts = ("k", "n_sweeps", "n_held", "n_free", "n_before", "successes", "before_rank", "pairs", "components")
+    counts = (
+        "k",
+        "n_sweeps",
+        "n_held",
+        "n_free",
+        "n_before",
+        "successes",
+        "n_many",
+        "before_rank",
+        "pairs",
+        "components",
+    )
     check_agenda(position.agenda, limits | dict.fromkeys((*counts, "which", "n_starts"), 2**31))
     on_trial = any(name in ("hold", "approach", "settle", "judge", "started") for name, _ in position.agenda)
     at_first_start = any(name == "started" and arguments[0] == 0 for name, arguments in position.agenda)

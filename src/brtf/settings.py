@@ -13,7 +13,7 @@ INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("additive", "replacement")
 TRANSFORMS = ("sqrt", "log")
-LARGEST_DEFAULT_RANK = 100
+LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
 
 
@@ -103,12 +103,18 @@ class Settings:
             raise ValueError("outlier_modes must leave out at least one mode: otherwise all entries are one.")
         return modes
 
-    def rank_limit(self, shape: tuple[int, ...]) -> int:
-        """The largest rank considered: ``max_rank``, or min(max_n I_n, min_n Π_{k≠n} I_k, 100) by default."""
-        if self.max_rank is not None:
-            return int(self.max_rank)
+    def rank_limit(self, shape: tuple[int, ...], n_observed: int) -> int:
+        """The largest rank that the answer may have: ``max_rank``, but no more than any tensor of that shape needs.
+
+        And no more than leaves fewer parameters than observed entries, R (Σ I_n − N + 1) < M; at least one. The paper's
+        inference begins with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100) of them by default.
+        """
         n_entries = math.prod(shape)
-        return min(max(shape), min(n_entries // length for length in shape), LARGEST_DEFAULT_RANK)
+        enough = min(n_entries // length for length in shape)
+        if self.inference == "paper":
+            return min(max(shape), enough, LARGEST_PAPER_RANK) if self.max_rank is None else int(self.max_rank)
+        most = max(1, min(enough, (n_observed - 1) // (sum(shape) - len(shape) + 1)))
+        return most if self.max_rank is None else min(int(self.max_rank), most)
 
 
 def _check_modes(name: str, given: tuple[int, ...], order: int) -> tuple[int, ...]:

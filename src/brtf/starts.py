@@ -76,7 +76,7 @@ def initial_factors(
                 f"init gives values of {size:.3g} scales of the data, too far from them to start: rescale it."
             )
         return means[0].shape[1], means
-    rank = settings.rank_limit(observations.shape)
+    rank = settings.rank_limit(observations.shape, observations.n_observed)
     if settings.init == "random":
         return rank, [rng.standard_normal((length, rank)) for length in observations.shape]
     return rank, spectral_factors(observations, rank, rng)

@@ -36,7 +36,7 @@ class Summary:
                 "inference": settings.inference,
                 "transform": settings.transform,
                 "rank": result.rank,
-                "rank_limit": settings.rank_limit(observations.shape),
+                "max_rank": settings.max_rank,
                 "noise_sd": np.sqrt(noise_variance).tolist(),
                 "noise_variance": noise_variance.tolist(),
                 "noise_modes": None if result.state.slices is None else list(result.state.slices.modes),
@@ -57,7 +57,7 @@ class Summary:
             ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
             ("inference", numbers["inference"]),
             ("fitted to", fitted_to(numbers["transform"])),
-            ("rank", f"{numbers['rank']} (at most {numbers['rank_limit']} considered)"),
+            ("rank", rank_in_words(numbers)),
             ("noise", self._noise()),
             ("outliers", self._outliers()),
             ("bound", f"{numbers['bound']:.8g} nats"),
@@ -97,3 +97,9 @@ def fitted_to(transform: str | None) -> str:
 def times(shape: Iterable[int]) -> str:
     """The lengths of the modes as one reads them aloud."""
     return " x ".join(map(str, shape))
+
+
+def rank_in_words(numbers: dict[str, Any]) -> str:
+    """The rank found, and the cap if there was one."""
+    cap = "no cap" if numbers["max_rank"] is None else f"capped at {numbers['max_rank']}"
+    return f"{numbers['rank']} ({cap})"

@@ -48,6 +48,8 @@ class Trials:
         self.roughly = max(WORTH, 1e-4 * problem.observations.n_observed)  # nats a sweep, far from the end
         self.held_long_enough = 10.0 * self.roughly  # nats a sweep, below which noise and precisions need not be held
         self.n_sweeps = 0
+        self.most = 0  # components on the way
+        self.beyond: float | None = None  # the bound with one component more than the cap allows
         self.drift = 0.0  # what the next sweep of the best point would gain, as far as is known
         self.bounds: tuple[float, ...] = ()  # of the trial after its last sweeps
         self.anderson = Anderson()
@@ -68,6 +70,7 @@ class Trials:
     def run(self) -> Iterator[Step]:
         """From the starts, or from where the search was left, to the best point found."""
         while self.agenda:
+            self._mind_budget()
             event: str | None = self.agenda.pop()()
             if self.tried is None or np.isfinite(self.tried.bound):
                 yield Step(self.best, self.position, event)
@@ -83,6 +86,8 @@ class Trials:
             self.bounds,
             self.problem.collapsed,
             bound=None if self.best is None else float(self.best.bound),
+            most=self.most,
+            beyond=self.beyond,
             trial=None if self.tried is None else self.tried.state,
             anderson=self.anderson.memory,
         )
@@ -91,6 +96,7 @@ class Trials:
         """Go back to where a search of the same problem stood."""
         self.agenda = [partial(getattr(self, name), *arguments) for name, arguments in position.agenda]
         self.n_sweeps, self.drift, self.bounds = position.n_sweeps, position.drift, position.bounds
+        self.most, self.beyond = position.most, position.beyond
         self.anderson = Anderson(position.anderson)
         self.problem = replace(self.problem, collapsed=position.collapsed)
         self.best = None if state is None else evaluate(self.problem, state)
@@ -100,11 +106,19 @@ class Trials:
         """Put moves on the agenda, before all that is there."""
         self.agenda.extend(reversed(moves))
 
+    @property
+    def _budget(self) -> int:
+        """All sweeps that may have been made by now."""
+        return self.max_sweeps
+
+    def _mind_budget(self) -> None:
+        """Leave out what there are no sweeps for."""
+
     # ---- sweeps ------------------------------------------------------------------------------------------------
 
     def _may_sweep(self, k: int, n_sweeps: int) -> bool:
         """Whether sweep ``k`` of so many is still to be made; it is counted then."""
-        if k >= n_sweeps or self.n_sweeps >= self.max_sweeps:
+        if k >= n_sweeps or self.n_sweeps >= self._budget:
             return False
         self.n_sweeps += 1
         return True

@@ -72,7 +72,7 @@ def recover(
     data = Y / scale
     fit = partial(_fit, max_sweeps=max_sweeps, tol=tol)
     if rank is None:
-        limit = Settings(max_rank=max_rank).rank_limit(Y.shape)
+        limit = Settings(max_rank=max_rank, inference="paper").rank_limit(Y.shape, Y.size)
         factors = fit(data, mask, _best_rank(fit, data, mask, limit, n_starts, rng))
     else:
         factors = best_start(fit, starting_factors(data, rank, n_starts, rng), data, mask, rng, loss=np.abs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from brtf.cli.options import DEFAULTS, json_option, keeps_itself, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
+from brtf.summary import rank_in_words
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
@@ -152,7 +153,7 @@ def _text(numbers: dict[str, Any]) -> str:
         [
             ("clip", f"{numbers['frames']} frames{announced} of {numbers['width']} x {numbers['height']} pixels"),
             ("observed", f"{100 * numbers['observed_share']:.4g} % of the pixels"),
-            ("rank", f"{numbers['rank']} (at most {numbers['rank_limit']} considered)"),
+            ("rank", rank_in_words(numbers)),
             ("noise", f"standard deviation {low:.3g} to {high:.3g} levels of 255, typically {middle:.3g}"),
             ("foreground", f"{100 * numbers['foreground_share']:.3g} % of the pixels"),
             ("sweeps", f"{numbers['sweeps']} in {numbers['seconds']:.1f} s"),

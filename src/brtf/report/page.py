@@ -160,7 +160,7 @@ def _tiles(result: Result, probability: Array) -> list[tuple[str, str, str]]:
         else f"{likely:,} entries with p\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}½"
     )
     return [
-        ("Rank", str(result.rank), f"at most {settings.rank_limit(observations.shape)} considered"),
+        ("Rank", str(result.rank), "no cap" if settings.max_rank is None else f"capped at {settings.max_rank}"),
         ("Noise", number(float(np.median(sd)), 3), noise),
         ("Outliers", _percent(float(probability.mean())), outliers),
         (
