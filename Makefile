@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle bench reproduction scale real video comparison clean
+.PHONY: demo test test-slow lint docs pictures oracle calibration bench reproduction scale real video comparison clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -27,6 +27,12 @@ pictures: .venv/installed
 # How close a fit that is told nothing comes to least squares that knows the outliers and the rank (about ten minutes).
 oracle: .venv/installed
 	$(BIN)/python benchmarks/accuracy.py --seeds 10 --write docs/accuracy.md
+
+# What fits that are told nothing say of truths drawn at random: errors, coverage, ranks (about half an hour; stop it
+# whenever you like, it goes on where it was). Other seeds: make calibration SEEDS=1000:1200
+SEEDS ?= 0:200
+calibration: .venv/installed
+	$(BIN)/python benchmarks/calibration.py --seeds $(SEEDS) --truth-start --rows reproduction/calibration.jsonl --write docs/calibration.md
 
 # Speed and memory against references measured in the same run (a few minutes; leave the machine alone meanwhile).
 bench: .venv/installed
