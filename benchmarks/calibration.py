@@ -1,11 +1,11 @@
 """Simulation-based calibration: truths drawn at random from a law, and what a fit that is told nothing says of them.
 
 Run ``make calibration``, or ``python benchmarks/calibration.py --seeds 0:200 [--jobs 2] [--truth-start] [--rows FILE]
-[--law NAME=VALUE ...] [--write docs/calibration.md]``. Every problem is a line of JSON in the file of rows; problems
-that are there are not fitted again, so that a run that was stopped goes on. ``--table-only`` fits nothing.
+[--law NAME=VALUE ...] [--write docs/calibration.md]``. Every problem is a line of JSON in the file of rows; what the
+present code has fitted is not fitted again, so that a run that was stopped goes on. ``--table-only`` fits nothing.
 
-Order, size of modes (log-uniform), rank, share of missing entries, share, kind and size (log-uniform) of the outliers,
-noise variance over that of the signal (log-uniform) and units (log-uniform) are drawn independently; shapes of too many
+Order, sizes of the modes, rank, share of missing entries, share, kind and size (log-uniform) of the outliers, noise
+variance over that of the signal (log-uniform) and units (log-uniform) are drawn independently; shapes of too many
 entries are drawn again. Factors are Gaussian. Each entry is an outlier or not by itself. Uniform outliers of size h lie
 within ± h standard deviations of the noise, one-sided ones between 0 and h, Gaussian ones have the standard deviation
 h. At rank 0 the data are noise and outliers alone, and the noise variance is that of a signal of the units.
@@ -25,6 +25,7 @@ problem. Both are uniform if the posterior is right.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import time
@@ -32,7 +33,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 from scipy.special import log_ndtr
 from tqdm import tqdm
+
+from brtf.metrics import coverage
 
 Array = NDArray[np.float64]
 Row = dict[str, Any]
@@ -114,9 +117,10 @@ class Law:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What differs from the law that is the default, as JSON has it."""
+        """What differs from the law that is the default, as it comes back from JSON."""
         usual = Law()
-        return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+        changed = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+        return {name: value if name == "entries" else list(value) for name, value in changed.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +208,8 @@ def draw_problem(seed: int, law: Law | None = None) -> Problem:
     kind = str(rng.choice(law.outlier_kinds))
     size, ratio, units = (_log_uniform(rng, *limits) for limits in (law.outlier_sizes, law.noise, law.units))
     while True:
-        low, high = law.sizes
-        shape = tuple(int(_log_uniform(rng, low, high + 1.0)) for _ in range(order))
-        if math.prod(shape) <= law.entries and max(shape) <= high:
+        shape = tuple(rng.integers(law.sizes[0], law.sizes[1], size=order, endpoint=True).tolist())
+        if math.prod(shape) <= law.entries:
             break
     variance = (units**2 / max(rank, 1)) ** (1 / order)
     factors = [math.sqrt(variance) * rng.standard_normal((length, rank)) for length in shape]
@@ -264,10 +267,9 @@ def places(truth: Array, draws: Array, rng: np.random.Generator) -> NDArray[np.i
 def assess(model: Any, problem: Problem, rng: np.random.Generator) -> Row:
     """What a fitted model says of the truth and of new observations, by its public methods alone."""
     truth, sigma = problem.low_rank, math.sqrt(problem.noise_variance)
-    covered = {}
-    for level in LEVELS:
-        low, high = model.predict_interval(level=level)
-        covered[f"coverage_{100 * level:.0f}"] = float(np.mean((low <= truth) & (truth <= high)))
+    intervals = {level: model.predict_interval(level=level) for level in LEVELS}
+    covered = {f"coverage_{100 * level:.0f}": coverage(*ends, truth) for level, ends in intervals.items()}
+    low, high = intervals[LEVELS[-1]]
     outliers, noise = problem.draw_errors(rng)
     fresh = truth + outliers + noise
     below = places(fresh, model.sample(N_DRAWS, random_state=rng), rng)
@@ -300,6 +302,8 @@ def measure(seed: int, law: Law, truth_start: bool) -> Row:
     row: Row = {
         "seed": seed,
         "law": law.changes,
+        "code": code_digest(),
+        "truth_start": truth_start,
         "shape": problem.shape,
         "rank": problem.rank,
         "missing": problem.missing,
@@ -312,6 +316,8 @@ def measure(seed: int, law: Law, truth_start: bool) -> Row:
         "good_per_freedom": n_good / problem.freedom if problem.rank else None,
         "oracle": oracle,
         "well_posed": oracle is not None and n_good >= GOOD_PER_FREEDOM * problem.freedom and oracle < ORACLE_LIMIT,
+        "truth_bound": None,
+        "truth_rank": None,
         "error": None,
     }
     with warnings.catch_warnings():
@@ -321,43 +327,54 @@ def measure(seed: int, law: Law, truth_start: bool) -> Row:
             model = BRTF(random_state=seed).fit(problem.observed)
             row["seconds"] = time.perf_counter() - started
             row |= assess(model, problem, np.random.default_rng([seed, 1]))
-            if truth_start:
-                row["truth_bound"] = row["truth_rank"] = None
-                if problem.rank:
-                    told = BRTF(random_state=seed, init=problem.factors).fit(problem.observed)
-                    row |= {"truth_bound": told.bound_, "truth_rank": told.rank_}
+            if truth_start and problem.rank:
+                told = BRTF(random_state=seed, init=problem.factors).fit(problem.observed)
+                row |= {"truth_bound": told.bound_, "truth_rank": told.rank_}
         except Exception as error:  # whatever it is, the other problems go on, and the table counts it
             row["error"] = f"{type(error).__name__}: {error}"
     return row
 
 
-def read_rows(path: Path | None) -> list[Row]:
-    """Rows that are there; a last line that was cut short is left out."""
+@cache
+def code_digest() -> str:
+    """Of the sources of the package that is fitted with: rows of other code are not taken for its own."""
+    import brtf
+
+    digest = hashlib.sha256()
+    root = Path(brtf.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def read_rows(path: Path | None, law: Law, seeds: Sequence[int]) -> list[Row]:
+    """Rows of that law and those seeds, the last one of each; a line that is not written to its end is left out."""
     if path is None or not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith("\n")]
-    if len(whole) < len(lines):
-        path.write_text("".join(whole), encoding="utf-8")
-    return [json.loads(line) for line in whole]
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    of_law = {row["seed"]: row for row in rows if row["law"] == law.changes}
+    return [of_law[seed] for seed in seeds if seed in of_law]
 
 
-def as_stored(changes: dict[str, Any]) -> Any:
-    """The changes of a law as they come back from JSON."""
-    return json.loads(json.dumps(changes))
+def append_row(row: Row, path: Path) -> None:
+    """Add a line to the file, in place of one that was cut short."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(row).encode() + b"\n")
 
 
 def measure_all(seeds: Sequence[int], law: Law, *, truth_start: bool, jobs: int, path: Path | None) -> list[Row]:
-    """A row for every seed, the old ones first; new ones are appended to the file as they are ready."""
-    stored = [row for row in read_rows(path) if row["law"] == as_stored(law.changes) and row["seed"] in set(seeds)]
-    rows = {row["seed"]: row for row in stored if not truth_start or "truth_bound" in row or row["error"]}
+    """A row for every seed; new ones are appended to the file as they are ready."""
+    stored = [row for row in read_rows(path, law, seeds) if row["code"] == code_digest()]
+    rows = {row["seed"]: row for row in stored if row["truth_start"] or not truth_start}
     left = [(seed, law, truth_start) for seed in seeds if seed not in rows]
     for row in tqdm(_measured(left, jobs), total=len(left), disable=not left):
-        rows[row["seed"]] = as_stored(row)
+        rows[row["seed"]] = row
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(row, path)
     return [rows[seed] for seed in seeds]
 
 
@@ -365,8 +382,11 @@ def _measured(left: Sequence[tuple[int, Law, bool]], jobs: int) -> Iterator[Row]
     if jobs == 1:
         yield from (measure(*one) for one in left)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    pool = ProcessPoolExecutor(jobs)
+    try:
         yield from (future.result() for future in as_completed([pool.submit(measure, *one) for one in left]))
+    finally:
+        pool.shutdown(cancel_futures=True)  # what has not begun, if this was interrupted
 
 
 # ---- the table ---------------------------------------------------------------------------------------------
@@ -398,7 +418,7 @@ def off(rows: Sequence[Row]) -> str:
 
 
 def failed(row: Row) -> bool:
-    return row.get("truth_bound") is not None and row["truth_bound"] > row["bound"] + FAILURE
+    return row["truth_bound"] is not None and row["truth_bound"] > row["bound"] + FAILURE
 
 
 def _well_posed(rows: Sequence[Row]) -> str:
@@ -465,7 +485,7 @@ LINES = [
     ),
     Line(
         "search failures: a start at the truth ends more than 1 nat higher, well-posed",
-        lambda row: row["well_posed"] and row.get("truth_bound") is not None,
+        lambda row: row["well_posed"] and row["truth_bound"] is not None,
         _failures,
         "0",
     ),
@@ -494,65 +514,75 @@ def table(rows: Sequence[Row]) -> str:
     broken = [row for row in rows if row["error"] is not None]
     slow = sum(not row["converged"] for row in fitted)
     seconds = np.median([row["seconds"] for row in fitted]) if fitted else np.nan
+    told = [row for row in fitted if row["truth_bound"] is not None]
+    lower = sum(row["truth_bound"] < row["bound"] - FAILURE for row in told)
     lines.append(f"\n{len(fitted)} fits of {len(rows)}, {slow} not converged; median time {seconds:.2f} s.")
+    if told:
+        lines[-1] += (
+            f" Well-posed or not, {len(told)} started at the truth as well: {sum(map(failed, told))} of these ended "
+            f"more than {FAILURE:g} nat higher, {lower} lower."
+        )
+    if len({row["code"] for row in rows}) > 1:
+        lines.append("The rows were not all measured with the same code.")
     lines += [f"Failed: seed {row['seed']}, shape {tuple(row['shape'])}: {row['error']}" for row in broken]
     return "\n".join(lines)
 
 
 def draw_pictures(rows: Sequence[Row], directory: Path) -> None:
     """Histograms of PIT and ranks: ``calibration-pit.png`` and ``calibration-ranks.png``."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    good = [row for row in rows if row["error"] is None and row["well_posed"]]
-    plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9})
-    tenths = np.arange(0.05, 1.0, 0.1)
-    figure, axes = plt.subplots(1, 3, figsize=(8.6, 2.6), dpi=120, layout="constrained", sharey=True)
+    fitted = [row for row in rows if row["error"] is None]
+    good = [row for row in fitted if row["well_posed"]]
+    figure = Figure(figsize=(8.6, 2.6), dpi=120, layout="constrained")
+    axes = figure.subplots(1, len(KINDS), sharey=True)
     for axis, kind in zip(axes, KINDS, strict=True):
         some = [row for row in good if row["kind"] == kind]
-        axis.bar(tenths, pit_shares(some) if some else np.zeros(10), 0.095, color="#4477aa")
-        axis.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
-        axis.set_title(f"{kind} outliers, {len(some)} fits", loc="left")
+        _bars(axis, pit_shares(some) if some else np.zeros(10), 1.0, f"{kind} outliers, {len(some)} fits")
         axis.set_xlabel("PIT of new observations")
     axes[0].set_ylabel("over its share")
     figure.savefig(directory / "calibration-pit.png")
-    plt.close(figure)
-    groups = [("well-posed", good), ("all", [row for row in rows if row["error"] is None and row["rank"]])]
-    figure, axes = plt.subplots(1, 2, figsize=(8.6, 2.6), dpi=120, layout="constrained")
-    for axis, (name, some) in zip(axes, groups, strict=True):
-        ranks = np.array([rank for row in some for rank in row["ranks"]])
+    figure = Figure(figsize=(8.6, 2.6), dpi=120, layout="constrained")
+    axes = figure.subplots(1, 2)
+    groups = {"well-posed": good, "rank 1 and more": [row for row in fitted if row["rank"]]}
+    for axis, (name, some) in zip(axes, groups.items(), strict=True):
+        ranks = np.array([rank for row in some for rank in row["ranks"]], dtype=int)
         counts = np.bincount(ranks * 20 // (N_DRAWS + 1), minlength=20)
-        axis.bar(np.arange(2.5, 100, 5), counts, 4.7, color="#4477aa")
-        axis.axhline(ranks.size / 20, color="black", linewidth=0.8, linestyle=":")
-        axis.set_title(f"{name}: {ranks.size} entries of {len(some)} fits", loc="left")
-        axis.set_xlabel("rank of the true x among 99 draws")
+        _bars(axis, counts, ranks.size / 20, f"{name}: {ranks.size} entries of {len(some)} fits")
+        axis.set_xlabel(f"rank of the true x among {N_DRAWS} draws, over {N_DRAWS + 1}")
     axes[0].set_ylabel("entries")
     figure.savefig(directory / "calibration-ranks.png")
-    plt.close(figure)
+
+
+def _bars(axis: Any, heights: NDArray[Any], expected: float, title: str) -> None:
+    """A histogram over 0 to 1, and the height that all bars should have."""
+    middles = (np.arange(heights.size) + 0.5) / heights.size
+    axis.bar(middles, heights, 0.94 / heights.size, color="#4477aa")
+    axis.axhline(expected, color="black", linewidth=0.8, linestyle=":")
+    axis.set_title(title, loc="left", fontsize=9)
 
 
 PAGE = """# Calibration
 
-Does a fit that is told nothing, `BRTF().fit(Y)`, know how well it knows? Truths are drawn at random, and what the fit
-says of them is compared with what they are. `make calibration` prints the table and writes this page{seeds}. Other
-seeds and other laws: `python benchmarks/calibration.py --seeds 1000:1200 --truth-start --law ranks=1:3 noise=1e-4:1e-2
---rows FILE`.
-
-{law}
+Does a fit that is told nothing, `BRTF().fit(Y)`, know how much it knows? Truths are drawn at random, and what the fit
+says of them is compared with what they are. `make calibration` fits {drawn}, prints the table and writes this page.
 
 {table}
 
+The truths come from this law; `make calibration SEEDS=1000:1200` draws others, and `python benchmarks/calibration.py
+--seeds 0:200 --truth-start --law ranks=1:3 noise=1e-4:1e-2` changes the law by its names.
+
+{law}
+
 ![PIT of new observations](pictures/calibration-pit.png)
 
-The place of new observations in their predictive distribution, by tenths, well-posed problems; flat if the distribution
-is right, raised on one side if outliers are sought on both sides and come from one.
+The place of new observations in their predictive distribution, by tenths, in well-posed problems: flat if the
+distribution is right.
 
 ![Ranks of the true x](pictures/calibration-ranks.png)
 
-The rank of the true x among draws from its posterior; flat if the posterior is right, raised at both ends if it is too
-narrow. Among all problems are those that leave components undetermined.
+The rank of the true x among draws from its posterior: flat if the posterior is right, raised at both ends if it is too
+narrow. Among all problems are those whose data leave components undetermined.
 
 ## Method
 
@@ -560,9 +590,23 @@ narrow. Among all problems are those that leave components undetermined.
 """
 
 
+MEANINGS = {
+    "orders": "order",
+    "sizes": "size of a mode",
+    "entries": "entries, of all shapes that are drawn",
+    "ranks": "rank",
+    "missing": "share of entries that are missing",
+    "outliers": "share of entries with an outlier",
+    "outlier_sizes": "their size in standard deviations of the noise, log-uniform",
+    "outlier_kinds": "their kind",
+    "noise": "noise variance over mean x², log-uniform",
+    "units": "expected root mean square of X, log-uniform",
+}
+
+
 def described(law: Law) -> str:
     """The law as a table."""
-    lines = ["| drawn | from |", "| --- | --- |"]
+    lines = ["| name | | drawn from |", "| --- | --- | --- |"]
     for name, value in asdict(law).items():
         if name == "entries":
             shown = f"at most {value:,}"
@@ -570,8 +614,19 @@ def described(law: Law) -> str:
             shown = ", ".join(value)
         else:
             shown = f"{value[0]:g} to {value[1]:g}"
-        lines.append(f"| {name.replace('_', ' ')} | {shown} |")
+        lines.append(f"| `{name}` | {MEANINGS[name]} | {shown} |")
     return "\n".join(lines)
+
+
+def write_page(rows: Sequence[Row], law: Law, text: str, path: Path) -> None:
+    """The page about these rows, and its pictures in ``pictures`` beside it."""
+    pictures = path.parent / "pictures"
+    pictures.mkdir(parents=True, exist_ok=True)
+    draw_pictures(rows, pictures)
+    seeds = [row["seed"] for row in rows]
+    drawn = f"{len(rows)} problems, seeds {min(seeds)} to {max(seeds)}"
+    method = "\n\n".join((__doc__ or "").strip().split("\n\n")[2:])
+    path.write_text(PAGE.format(drawn=drawn, law=described(law), table=text, method=method), encoding="utf-8")
 
 
 def parse_seeds(text: str) -> range:
@@ -595,21 +650,13 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     if options.table_only:
-        known = [row for row in read_rows(options.rows) if row["law"] == as_stored(law.changes)]
-        rows = list({row["seed"]: row for row in known if row["seed"] in options.seeds}.values())
+        rows = read_rows(options.rows, law, options.seeds)
     else:
         rows = measure_all(options.seeds, law, truth_start=options.truth_start, jobs=options.jobs, path=options.rows)
     text = table(rows)
     print(text)
     if options.write:
-        pictures = options.write.parent / "pictures"
-        pictures.mkdir(parents=True, exist_ok=True)
-        draw_pictures(rows, pictures)
-        method = "\n\n".join((__doc__ or "").strip().split("\n\n")[2:])
-        drawn = f" ({len(rows)} problems, seeds {options.seeds.start} to {options.seeds.stop - 1})"
-        options.write.write_text(
-            PAGE.format(seeds=drawn, law=described(law), table=text, method=method), encoding="utf-8"
-        )
+        write_page(rows, law, text, options.write)
 
 
 if __name__ == "__main__":
