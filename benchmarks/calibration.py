@@ -397,7 +397,7 @@ def mean_of(rows: Sequence[Row], name: str) -> float:
 
 
 def right(rows: Sequence[Row]) -> str:
-    return f"{np.mean([row['rank_found'] == row['rank'] for row in rows]):.1%}"
+    return f"{100 * np.mean([row['rank_found'] == row['rank'] for row in rows]):.1f} %"
 
 
 def ratios(rows: Sequence[Row]) -> Array:
@@ -565,7 +565,8 @@ def _bars(axis: Any, heights: NDArray[Any], expected: float, title: str) -> None
 PAGE = """# Calibration
 
 Does a fit that is told nothing, `BRTF().fit(Y)`, know how much it knows? Truths are drawn at random, and what the fit
-says of them is compared with what they are. `make calibration` fits {drawn}, prints the table and writes this page.
+says of them is compared with what they are. `make calibration` prints the table and writes this page. Here are
+{drawn}.
 
 {table}
 
@@ -582,7 +583,7 @@ distribution is right.
 ![Ranks of the true x](pictures/calibration-ranks.png)
 
 The rank of the true x among draws from its posterior: flat if the posterior is right, raised at both ends if it is too
-narrow. Among all problems are those whose data leave components undetermined.
+narrow. On the right there are also problems whose data leave components undetermined.
 
 ## Method
 
