@@ -633,7 +633,13 @@ def write_page(rows: Sequence[Row], law: Law, text: str, path: Path) -> None:
 def parse_seeds(text: str) -> range:
     """``A:B`` is A to B − 1; ``N`` is 0 to N − 1."""
     first, _, last = text.rpartition(":")
-    return range(int(first or 0), int(last))
+    try:
+        seeds = range(int(first or 0), int(last))
+    except ValueError:
+        seeds = range(0)
+    if not seeds or seeds.start < 0:
+        raise argparse.ArgumentTypeError(f"expected A:B with 0 <= A < B, or N, got {text!r}")
+    return seeds
 
 
 def main() -> None:
@@ -652,6 +658,8 @@ def main() -> None:
         parser.error(str(error))
     if options.table_only:
         rows = read_rows(options.rows, law, options.seeds)
+        if not rows:
+            parser.error(f"--table-only needs rows of this law and these seeds, and --rows {options.rows} holds none")
     else:
         rows = measure_all(options.seeds, law, truth_start=options.truth_start, jobs=options.jobs, path=options.rows)
     text = table(rows)

@@ -291,3 +291,18 @@ class TestRun:
         for name in ("calibration-pit.png", "calibration-ranks.png"):
             assert f"(pictures/{name})" in text
             assert (tmp_path / "pictures" / name).read_bytes().startswith(b"\x89PNG")
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--seeds", "5:5"], "expected A:B with 0 <= A < B, or N, got '5:5'"),
+            (["--seeds", "some"], "expected A:B with 0 <= A < B, or N, got 'some'"),
+            (["--law", "ranks=3:1"], "ranks must be a range"),
+            (["--table-only"], "needs rows of this law and these seeds, and --rows None holds none"),
+        ],
+    )
+    def test_refuses_what_it_cannot_run(self, simulation, monkeypatch, capsys, words, said):
+        monkeypatch.setattr(sys, "argv", ["calibration.py", *words])
+        with pytest.raises(SystemExit):
+            simulation.main()
+        assert said in capsys.readouterr().err
