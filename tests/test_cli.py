@@ -289,7 +289,7 @@ def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, mo
     monkeypatch.setattr("brtf.writers.write_csv", refuse)
     outcome = run("fit", source, "--out", out, "--max-sweeps", 1, "--inference", "paper")
     assert outcome.exit_code == 2
-    assert "No space left on device" in outcome.stderr
+    assert outcome.stderr.splitlines()[-1] == f"brtf: error: {out / 'outliers.csv'}: No space left on device."
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 

@@ -8,6 +8,8 @@ import os
 import pickle
 import stat
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -317,8 +319,95 @@ class TestAllOrNothing:
         assert stat.S_IMODE(written.stat().st_mode) == 0o600
 
     def test_missing_directory(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            write_archive(tmp_path / "missing" / "result.brtf", {}, {})
+        path = tmp_path / "missing" / "result.brtf"
+        with pytest.raises(FileNotFoundError) as caught:
+            write_archive(path, {}, {})
+        assert str(caught.value) == (
+            f"{path} cannot be written: the directory {tmp_path / 'missing'} does not exist. Create it first."
+        )
+
+    @pytest.mark.parametrize("step", ["os.fsync", "os.replace", "zipfile._ZipWriteFile.write"])
+    def test_a_full_disk_names_the_file(self, written: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+        def fail(*args: object, **kwargs: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", *(args[:1] if step == "os.replace" else ()))
+
+        monkeypatch.setattr(step, fail)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            write_archive(written, {"new": 1}, {"array": np.zeros(1000)})
+        assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(written))
+        assert ".part" not in str(caught.value)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_directory_without_permission_names_the_file(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+        with pytest.raises(PermissionError) as caught:
+            write_archive(tmp_path / "result.brtf", {}, {})
+        assert caught.value.filename == str(tmp_path / "result.brtf")
+
+    def test_an_error_of_the_content_is_not_the_files(self, path: Path) -> None:
+        with pytest.raises(OSError) as caught, storage.atomic_file(path):
+            raise OSError(errno.ENOENT, "No such file or directory", "elsewhere.png")
+        assert caught.value.filename == "elsewhere.png"
+
+
+WRITER = """
+import sys, time
+from brtf.storage import atomic_file
+with atomic_file(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    print("writing", flush=True)
+    time.sleep(600)
+"""
+
+
+class TestLeftBehind:
+    """What a process that was killed leaves beside the file goes when the next one writes; a living one's stays."""
+
+    def writer(self, path: Path) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+        assert process.stdout.read(7) == b"writing"
+        return process
+
+    def test_of_the_dead_and_of_the_living(self, path: Path) -> None:
+        with self.writer(path) as killed, self.writer(path.with_name("other.brtf")) as living:
+            try:
+                killed.kill()
+                killed.wait()
+                assert len(list(path.parent.iterdir())) == 2
+                write_archive(path, HEADER, ARRAYS)
+                (left,) = set(path.parent.iterdir()) - {path}
+                assert left.suffix == ".part" and left.read_bytes() == b"half"
+            finally:
+                living.kill()
+        write_archive(path, HEADER, ARRAYS)
+        assert list(path.parent.iterdir()) == [path]
+
+    def test_of_this_process(self, path: Path) -> None:
+        with storage.atomic_file(path) as file:
+            file.write(b"first")
+            with storage.atomic_file(path.with_name("other")) as other:
+                other.write(b"second")
+        assert path.read_bytes() == b"first"
+
+    def test_nothing_else_is_removed(self, path: Path) -> None:
+        others = [path.with_name(name) for name in ("download.part", ".brtf-notes", ".brtf-notes.part", "x.brtf")]
+        for other in others:
+            other.write_bytes(b"mine")
+        link = path.with_name(f".brtf-{'1' * 16}.part")
+        link.symlink_to(others[0])
+        write_archive(path, HEADER, ARRAYS)
+        assert set(path.parent.iterdir()) == {path, link, *others}
+
+    def test_directories(self, path: Path) -> None:
+        abandoned = path.with_name(f".brtf-{'0' * 16}.part")
+        abandoned.mkdir()
+        (abandoned / "half").write_bytes(b"half")
+        with storage.partial_directory(path.parent) as own:
+            with storage.partial_directory(path.parent):
+                pass
+            assert list(path.parent.iterdir()) == [Path(own)]
+        assert list(path.parent.iterdir()) == []
 
 
 class TestDamage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,17 @@ def test_a_long_table_is_written_whole(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("brtf.writers.ROWS_AT_ONCE", 3)
     write_csv(tmp_path / "y.csv", {"a": np.arange(10)})
     assert pd.read_csv(tmp_path / "y.csv")["a"].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, suffix: str) -> None:
+    resource = pytest.importorskip("resource")
+    source = read_file(write(tmp_path / f"y{suffix}", np.ones((20, 20, 20))))
+    path, limits = tmp_path / f"imputed{suffix}", resource.getrlimit(resource.RLIMIT_FSIZE)
+    tensor = np.random.default_rng(0).standard_normal((20, 20, 20))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # no file may grow beyond
+    try:
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            write_like(source, path, tensor)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

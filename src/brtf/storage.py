@@ -11,6 +11,7 @@ never more than its own size on disk, and the bytes depend on the content alone.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import math
@@ -39,6 +40,7 @@ _DTYPE = re.compile(
     r"\|b1|\|[iu]1|[<>][iu][248]|[<>]f[248]|\|S[1-9]\d{0,7}|[<>]U[1-9]\d{0,7}"
     r"|[<>][mM]8(\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
+_PARTIAL = re.compile(r"\.brtf-[0-9a-f]{16}\.part")
 _LOCAL_HEADER, _LOCAL_HEADER_BYTES = b"PK\x03\x04", 30
 _END_RECORD, _END_RECORD_BYTES = b"PK\x05\x06", 22
 # What zipfile and the JSON parser raise on bytes that make no sense; RuntimeError covers unsupported zip
@@ -95,24 +97,38 @@ def write_archive(path: str | os.PathLike[str], header: Mapping[str, Any], array
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file to write that takes the name `path` when all is written, and leaves no trace where something fails.
 
-    An existing regular file is replaced and keeps its permissions; a link is followed. A ValueError says that `path`
-    is a directory or a device.
+    An existing regular file is replaced and keeps its permissions; a link is followed. Until then the content is in a
+    ``.brtf-….part`` beside it, which is locked as long as its writer lives; those of writers that were killed are
+    removed first.
+
+    Raises
+    ------
+    ValueError
+        `path` is a directory or a device.
+    OSError
+        The disk refuses; the error names `path`.
     """
     target = os.path.realpath(path)
     _require_regular_file(target)
     directory = os.path.dirname(target)
-    partial = os.path.join(directory, f".brtf-{secrets.token_hex(8)}.part")
+    if not os.path.isdir(directory):
+        raise FileNotFoundError(
+            f"{os.fspath(path)} cannot be written: the directory {directory} does not exist. Create it first."
+        )
+    _remove_abandoned(directory)
+    with name_written(path):
+        file = _partial_file(directory)
     try:
-        with open(partial, "xb") as file:
+        with name_written(path), file:
             if os.path.exists(target):  # before any content: a private file is at no moment readable by others
-                shutil.copymode(target, partial)
+                shutil.copymode(target, file.name)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, target)
+            os.replace(file.name, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(partial)
+            os.remove(file.name)
         raise
     with contextlib.suppress(OSError):  # not every system can sync a directory; the file itself is safe
         descriptor = os.open(directory, os.O_RDONLY)
@@ -120,6 +136,75 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
+    """While a file is written: every OSError names it, but for those that name another file the user may know."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and not _PARTIAL.fullmatch(os.path.basename(str(error.filename))):
+            raise
+        if error.errno is None:
+            raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
+        error.filename, error.filename2 = os.fspath(path), None
+        raise
+
+
+@contextlib.contextmanager
+def partial_directory(parent: str | os.PathLike[str]) -> Iterator[str]:
+    """A directory in `parent` for what is not whole yet; in the end it goes, with all that is still in it.
+
+    Like the file of `atomic_file` it is locked meanwhile, and those that killed processes left are removed first.
+    """
+    _remove_abandoned(os.fspath(parent))
+    while True:
+        partial = _new_partial(os.fspath(parent))
+        os.mkdir(partial)
+        descriptor = os.open(partial, os.O_RDONLY)
+        if _lock(descriptor, partial):
+            break
+        os.close(descriptor)
+    try:
+        yield partial
+    finally:
+        shutil.rmtree(partial)
+        os.close(descriptor)
+
+
+def _partial_file(directory: str) -> IO[bytes]:
+    while True:
+        file = open(_new_partial(directory), "xb")  # noqa: SIM115
+        if _lock(file.fileno(), file.name):
+            return file
+        file.close()
+
+
+def _new_partial(directory: str) -> str:
+    return os.path.join(directory, f".brtf-{secrets.token_hex(8)}.part")
+
+
+def _lock(descriptor: int, partial: str) -> bool:
+    """Show that its writer lives; False if another process removed it in the moment before."""
+    with contextlib.suppress(OSError):  # not every file system has locks; nothing is removed there
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return os.path.exists(partial)
+
+
+def _remove_abandoned(directory: str) -> None:
+    """Remove what killed writers left in a directory: a living one holds the lock on its own."""
+    with contextlib.suppress(OSError):  # a directory may be open to writing and closed to listing
+        for name in filter(_PARTIAL.fullmatch, os.listdir(directory)):
+            partial = os.path.join(directory, name)
+            is_folder = os.path.isdir(partial)
+            with contextlib.suppress(OSError):  # it is locked, gone meanwhile, a link, or another user's
+                descriptor = os.open(partial, os.O_NOFOLLOW | (os.O_RDONLY if is_folder else os.O_RDWR))
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (shutil.rmtree if is_folder else os.remove)(partial)
+                finally:
+                    os.close(descriptor)
 
 
 def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

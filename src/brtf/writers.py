@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from brtf.extras import require
 from brtf.observations import Observations
 from brtf.readers import TensorFile
 from brtf.readers.tables import SEPARATORS
+from brtf.storage import name_written
 
 __all__ = ["write_csv", "write_like"]
 
@@ -38,12 +40,14 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     tensor
         Finite real numbers of the shape of the source.
     """
-    _WRITERS[source.suffix](source, path, tensor)
+    with name_written(path):
+        _WRITERS[source.suffix](source, path, tensor)
 
 
 def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
     """Write a table as text with a header: numbers with all digits, dates in ISO 8601."""
-    _write_rows(path, [list(table)], table.values(), separator)
+    with name_written(path):
+        _write_rows(path, [list(table)], table.values(), separator)
 
 
 def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
@@ -99,7 +103,11 @@ def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    _relabelled(source, tensor).to_netcdf(path, engine="h5netcdf")
+    labelled = _relabelled(source, tensor)
+    with open(path, "wb") as file:  # HDF5 ends the process where the disk is full: ask for the room first
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, labelled.nbytes)
+    labelled.to_netcdf(path, engine="h5netcdf")
 
 
 def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
+
+from brtf.storage import partial_directory
 
 DONE, NOT_CONVERGED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
@@ -25,11 +26,16 @@ def staged(directory: Path | None) -> Iterator[Path | None]:
     is_new = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(prefix=".brtf-", dir=directory) as staging:
+        with partial_directory(directory) as staging:
             fresh, old = Path(staging, "fresh"), Path(staging, "old")
             fresh.mkdir()
             old.mkdir()
-            yield fresh
+            try:
+                yield fresh
+            except OSError as error:
+                if error.filename is not None and fresh in Path(str(error.filename)).parents:
+                    error.filename = str(directory / Path(error.filename).relative_to(fresh))
+                raise
             _move(fresh, directory, old)
     except BaseException:
         if is_new:
