@@ -1,5 +1,8 @@
 """What a fit holds beside its data: a few states, and a few numbers for every entry of a block."""
 
+import os
+import subprocess
+import sys
 import tracemalloc
 import warnings
 from itertools import pairwise
@@ -10,6 +13,7 @@ import pytest
 from brtf import BRTF
 from brtf.accelerate import Anderson
 from brtf.distributions import Gamma, RowGaussians
+from brtf.memory import available_bytes
 from brtf.model import Prior, State
 from brtf.observations import BLOCK_ENTRIES, Observations, observe
 
@@ -89,3 +93,47 @@ def test_acceleration_needs_few_vectors():
 
     # Seven points of which six are images too, five differences, what LAPACK makes of them, and the new means
     assert peak_of(extrapolate) < 22 * 8 * sum(shape) * RANK
+
+
+def system(root, groups, limits):
+    """The system's own files, as a container sees them."""
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text("".join(f"{line}\n" for line in groups))
+    for path, limit in limits.items():
+        file = root / "sys/fs/cgroup" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{limit}\n")
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("groups", "limits", "expected"),
+    [
+        (["0::/a/b"], {"a/b/memory.max": "max", "a/memory.max": 10**9, "memory.max": 2 * 10**9}, 10**9),
+        (["0::/a/b"], {"a/b/memory.max": 10**8, "a/memory.max": 10**9}, 10**8),
+        (["0::/"], {"memory.max": 10**9}, 10**9),
+        (["0::/../outside"], {"memory.max": 10**9}, 10**9),
+        (["5:cpu:/a", "4:memory:/a", "0::/"], {"memory/a/memory.limit_in_bytes": 10**9}, 10**9),
+        (["4:cpu,memory:/docker/x"], {"memory/memory.limit_in_bytes": 10**9}, 10**9),
+        (["4:memory:/a"], {"memory/a/memory.limit_in_bytes": 2**63 - 4096}, None),
+        (["5:cpu:/a"], {"memory/a/memory.limit_in_bytes": 10**6, "memory.max": "max"}, None),
+        ([], {}, None),
+    ],
+)
+def test_the_limit_of_a_container_counts(tmp_path, groups, limits, expected):
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert available_bytes(system(tmp_path, groups, limits)) == (expected or machine)
+
+
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_the_limit_of_a_process_counts(kind):
+    program = f"""
+import resource, brtf.memory
+resource.setrlimit(resource.{kind}, (3 * 10**9, resource.RLIM_INFINITY))
+assert brtf.memory.available_bytes() == 3 * 10**9
+brtf.memory.check_memory(4 * 10**9, "the array", "cut it")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr.splitlines()[-1] == (
+        "MemoryError: the array would take 4.0 GB, and this process may use 3.0 GB; cut it."
+    )

@@ -1,20 +1,64 @@
-"""What fits into this machine's memory: asked before anything large is allocated."""
+"""What fits into the memory that this process may use: asked before anything large is allocated."""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
 
-def available_bytes() -> int:
-    """Physical memory of the machine, in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def available_bytes(root: str = "/") -> int:
+    """What this process may use, in bytes: the memory of the machine, or less where a limit is set.
+
+    Limits are those of the process (``ulimit -v`` and ``-d``) and of its container (control groups, version 1 and 2).
+
+    Parameters
+    ----------
+    root
+        Where the system's own files are.
+    """
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *_process_limits(), *_group_limits(Path(root))])
+
+
+def _process_limits() -> Iterator[int]:
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY:
+            yield limit
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """The limits of the control group and of those it is in, as far as they can be seen from here."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    mounted = root / "sys/fs/cgroup"
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers == "":
+            top, file = mounted, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, file = mounted / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        place = top / path.strip("/")  # in a container it may be a path outside; then its own group is at the top
+        for folder in (place, *place.parents):
+            if folder.is_relative_to(top):
+                with suppress(OSError):
+                    limit = (folder / file).read_text().strip()
+                    if limit != "max":
+                        yield int(limit)
 
 
 def process_bytes() -> int:
-    """What this process may use, in bytes: the limit of a Dask worker, or the memory of the machine."""
+    """What this process may use, in bytes: the limit of a Dask worker, or `available_bytes`."""
     worker = _dask_worker()
     limit = None if worker is None else worker.memory_manager.memory_limit
     return available_bytes() if limit is None else int(limit)
@@ -48,5 +92,5 @@ def check_memory(n_bytes: int, what: str, advice: str) -> None:
     available = available_bytes()
     if n_bytes > available:
         raise MemoryError(
-            f"{what} would take {n_bytes / 1e9:,.1f} GB, and this machine has {available / 1e9:,.1f} GB; {advice}."
+            f"{what} would take {n_bytes / 1e9:,.1f} GB, and this process may use {available / 1e9:,.1f} GB; {advice}."
         )

@@ -1,7 +1,7 @@
 """Tensors and masks from files: arrays, MATLAB files, long tables, coordinate lists, NetCDF and Zarr.
 
 Files may come from strangers: nothing in them is executed or unpickled, and what they claim to hold is compared with
-the memory of the machine before any is allocated.
+the memory that this process may use before any is allocated.
 """
 
 from __future__ import annotations
