@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import tracemalloc
+import zlib
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -375,3 +377,25 @@ def test_a_missing_library_is_named(mp4: Path, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ValueError, match=rf'clips need {library}: pip install "brtf\[video\]"'):
             read_clip(mp4 if module == "av" else tmp_path)
+
+
+def png_header(width, height):
+    """A PNG file of some 60 bytes that claims so many pixels."""
+    parts = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(b"")))
+    chunks = (
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("size", [9_000, 12_000, 60_000, 2**31 - 1])
+def test_a_small_picture_that_claims_many_pixels_is_refused_in_one_sentence(tmp_path, size):
+    (tmp_path / "frame.png").write_bytes(png_header(size, size))
+    with pytest.raises(ValueError, match=r"frame\.png cannot be read: it claims more than 67,108,864 pixels a frame"):
+        read_clip(tmp_path)
+
+
+def test_a_small_clip_that_claims_many_pixels_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "clip.gif").write_bytes(b"GIF89a" + 2 * struct.pack("<H", 12_000) + bytes(3) + b";")
+    with pytest.raises(ValueError, match=r"clip\.gif cannot be read: it claims more than 67,108,864 pixels a frame"):
+        read_clip(tmp_path / "clip.gif")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -44,6 +46,9 @@ CONTAINERS = (
 """Where a container has which bytes, and what FFmpeg calls it: the only ones that are opened, each as what it is.
 
 None of them can name other files or addresses, as playlists do."""
+MOST_PIXELS = 2**26
+"""Of a frame: 8192 × 8192. A file of a few bytes may claim any number."""
+TOO_LARGE = f"it claims more than {MOST_PIXELS:,} pixels a frame; make it smaller first."
 TS_PACKET, TS_SYNC = 188, b"G"
 """An MPEG transport stream has no header; every packet begins with the same byte."""
 
@@ -123,14 +128,28 @@ class _Images:
         pillow = import_optional("PIL.Image")
         for path in self.paths:
             try:
-                with pillow.open(path, formats=("PNG", "JPEG")) as picture:
+                with _opened_picture(pillow, path) as picture:
                     if picture.mode.startswith(("I", "F")):
                         raise ValueError("it has more than 8 bits per channel; convert it to 8.")
                     yield np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
-            except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises on bytes that make no sense
+            except Exception as error:  # Pillow raises almost anything on bytes that make no sense
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
                 raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _opened_picture(pillow: Any, path: str) -> Any:
+    """A picture whose size is known to be that of a frame; its pixels are not decoded yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+        try:
+            picture = pillow.open(path, formats=("PNG", "JPEG"))
+        except pillow.DecompressionBombError:
+            raise ValueError(TOO_LARGE) from None
+    if math.prod(picture.size) > MOST_PIXELS:
+        picture.close()
+        raise ValueError(TOO_LARGE)
+    return picture
 
 
 class _Video:
@@ -153,7 +172,10 @@ class _Video:
             ):
                 if not container.streams.video:
                     raise ValueError("it has no video stream; is it sound only, or cut short?")
-                yield container, container.streams.video[0]
+                stream = container.streams.video[0]
+                if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
+                    raise ValueError(TOO_LARGE)
+                yield container, stream
         except av.FFmpegError as error:
             raise ValueError(
                 f"{self.name} cannot be read: {error.strerror}. It may be cut short or damaged."
