@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import zipfile
 from pathlib import Path
@@ -11,6 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.readers.sizes import check_fits, check_numbers, choose
+
+READ_HEADER = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
+"""For every version of the format: the bytes that give the length of a header, and what reads it."""
+LONGEST_HEADER = 10_000
+"""What numpy reads too, unless it is told to trust the file."""
 
 
 def read_npy(path: Path) -> tuple[NDArray[Any], None]:
@@ -37,12 +43,14 @@ def read_npz(path: Path, *, key: str | None = None) -> tuple[NDArray[Any], str]:
 def _check_npy(file: IO[bytes], n_bytes: int) -> None:
     """Refuse a stream of that many bytes unless they are one array of numbers, whole, which memory can hold."""
     version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    else:
+    if version not in READ_HEADER:
         raise ValueError(f"its format {version} is not for plain numbers, which numpy.save writes as (1, 0).")
+    n_length, read_header = READ_HEADER[version]
+    length = file.read(n_length)
+    n_header = int.from_bytes(length, "little")
+    if n_header > LONGEST_HEADER:
+        raise ValueError(f"its header claims {n_header} bytes, where an array of numbers needs some 100.")
+    shape, _, dtype = read_header(io.BytesIO(length + file.read(n_header)))
     check_numbers(dtype)
     declared, there = check_fits(shape, dtype), n_bytes - file.tell()
     if declared != there:

@@ -110,6 +110,10 @@ class _Variable:
         if len(self.shape) != 2 or starts.size == 0 or any(array.dtype.kind == "f" for array in (rows, starts)):
             raise ValueError(f"its sparse array {self.name!r} has no valid positions.")
         n_stored = int(starts[-1])
+        if not 0 <= n_stored <= rows.size:
+            raise ValueError(
+                f"its sparse array {self.name!r} claims {n_stored} stored entries, but it stores {rows.size} positions."
+            )
         numbers: NDArray[Any]
         if self.flags & IS_LOGICAL:  # the tag of its numbers lies; all that are stored are true
             numbers = np.ones(n_stored, dtype=np.bool_)

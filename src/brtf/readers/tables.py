@@ -21,6 +21,9 @@ MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
 BYTES_PER_CELL = 8
 """The least that a cell takes in memory: columns of a few bytes may claim any number of rows."""
 
+TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
+"""What Arrow calls columns whose cells are of any length."""
+
 
 def read_csv(path: Path, *, index: Sequence[str] | None = None, value: str | None = None) -> tuple[Observations, None]:
     """The observed entries of a table in text, with its labels."""
@@ -60,7 +63,13 @@ def read_parquet(
             file.metadata.num_rows * (len(index) + 1) * BYTES_PER_CELL,
         )
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
+        texts = [field.name for field in file.schema_arrow if str(field.type) in TEXT_TYPES]
+    # A few bytes may repeat a long text in every row: every text is held once.
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:
         frame = file.read(columns=[*index, value], use_threads=False).to_pandas(ignore_metadata=True)
+    for name in set(texts) & set(frame):
+        categories = np.asarray(frame[name].cat.categories, dtype=object)
+        frame[name] = frame[name].cat.rename_categories(categories).astype(object)
     return _from_table(frame, index, value), None
 
 
