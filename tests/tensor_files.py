@@ -13,6 +13,7 @@ from scipy.io import savemat
 ARRAY_FORMATS = [".npy", ".npz", ".mat", ".nc", ".zarr"]
 TABLE_FORMATS = [".csv", ".tsv", ".parquet"]
 FORMATS = [*ARRAY_FORMATS, *TABLE_FORMATS, ".tns"]
+CHECKED = [zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()]
 DIMS = ("row", "column", "tube")
 
 
@@ -36,7 +37,7 @@ def write(path: Path, tensor: np.ndarray) -> Path:
     elif path.suffix == ".nc":
         xr.DataArray(tensor, dims=DIMS[: tensor.ndim], name="only").to_netcdf(path, engine="h5netcdf")
     elif path.suffix == ".zarr":
-        zarr.create_array(path, data=tensor)
+        zarr.create_array(path, data=tensor, compressors=CHECKED, config={"write_empty_chunks": True})
     else:
         coords = np.argwhere(~np.isnan(tensor))
         frame = pd.DataFrame(coords, columns=DIMS).assign(y=tensor[~np.isnan(tensor)])

@@ -8,13 +8,19 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import subprocess
+import sys
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import h5netcdf
 import h5py
+import numcodecs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +30,9 @@ import zarr
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from brtf.observations import observe
-from brtf.readers import read_tensor
-from tensor_files import FORMATS, example, write
+from brtf.observations import Observations, observe
+from brtf.readers import open_file, read_tensor
+from tensor_files import CHECKED, FORMATS, example, write
 
 FILE_FORMATS = [suffix for suffix in FORMATS if suffix != ".zarr"]
 BINARY_FORMATS = [".npy", ".npz", ".mat", ".nc", ".parquet"]
@@ -146,6 +152,56 @@ def test_a_damaged_zarr_store_is_refused(tmp_path: Path) -> None:
         refusal(path)
     (tmp_path / "empty.zarr").mkdir()
     refusal(tmp_path / "empty.zarr")
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_zarr_store_with_a_lost_chunk_is_refused(tmp_path: Path, labelled: bool, zarr_format: int) -> None:
+    path, options = tmp_path / "y.zarr", {"chunks": (2, 3, 4), "compressors": CHECKED if zarr_format == 3 else None}
+    dims = {"attributes": {"_ARRAY_DIMENSIONS": ["a", "b", "c"]}} if labelled and zarr_format == 2 else {}
+    dims = {"dimension_names": ["a", "b", "c"]} if labelled and zarr_format == 3 else dims
+    group = zarr.create_group(path, zarr_format=zarr_format)
+    group.create_array("y", data=np.ones((4, 3, 4)), **options, **dims)
+    key = "c/1/0/0" if zarr_format == 3 else "1.0.0"
+    (path / "y" / key).unlink()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*has no checksums")
+        sentence = refusal(path)
+        with pytest.raises(ValueError) as caught:
+            Observations.from_chunks(open_file(path).tensor)
+    reason = f"its stored chunk {key} does not exist (1 in all), and would be read as 0.0"
+    assert reason in sentence and reason in str(caught.value)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_lost_chunk_of_nan_is_missing_with_a_warning(tmp_path: Path, grouped: bool) -> None:
+    path, options = tmp_path / "y.zarr", {"chunks": (2, 3), "compressors": CHECKED, "fill_value": np.nan}
+    zarr.create_array(path, name="y" if grouped else None, data=np.ones((4, 3)), **options)
+    (path / ("y/c/1/0" if grouped else "c/1/0")).unlink()
+    with pytest.warns(
+        UserWarning, match=r"1 stored chunk of .* does not exist \(c/1/0, …\): nothing is observed there"
+    ):
+        assert np.isnan(read_tensor(path)).sum() == 6
+
+
+def test_lost_labels_are_told_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "y.zarr"
+    array = xr.DataArray(np.ones((2, 3)), dims=("row", "column"), coords={"row": [3, 4]}, name="y")
+    array.to_dataset().to_zarr(path, consolidated=False, encoding={"y": {"compressors": CHECKED}})
+    (path / "row/c/0").unlink()
+    with pytest.warns(UserWarning, match=r"1 stored chunk of .*row does not exist .* labels are read as .*0"):
+        read_tensor(path)
+
+
+def test_a_zarr_store_without_checksums_is_read_with_a_warning(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 3)))
+    with pytest.warns(UserWarning, match="has no checksums"):
+        assert read_tensor(tmp_path / "y.zarr").shape == (4, 3)
+
+
+def test_packed_numbers_are_not_taken_for_what_they_stand_for(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 3), np.int16), attributes={"scale_factor": 0.1})
+    assert "its numbers stand for others (scale_factor)" in refusal(tmp_path / "y.zarr")
 
 
 # ---- what would run ----------------------------------------------------------------------------------------------
@@ -301,10 +357,11 @@ def test_a_text_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: p
         assert "GB" in refusal(write(tmp_path / f"y{suffix}", example()))
 
 
-def test_a_netcdf_variable_that_was_never_written_is_not_allocated(tmp_path: Path) -> None:
+def test_a_netcdf_variable_that_is_hardly_written_is_not_allocated(tmp_path: Path) -> None:
     with h5netcdf.File(tmp_path / "y.nc", "w") as file:
-        file.dimensions = {"row": 2**22, "column": 2**22, "tube": 2**22}
-        file.create_variable("y", ("row", "column", "tube"), float, chunks=(64, 64, 64))
+        file.dimensions = {"row": 2**14, "column": 2**14, "tube": 2**14}
+        variable = file.create_variable("y", ("row", "column", "tube"), float, chunks=(2, 2, 2), fillvalue=np.nan)
+        variable[0, 0, 0] = 1.0
     assert (tmp_path / "y.nc").stat().st_size < 10**5
     assert "GB" in refusal(tmp_path / "y.nc")
 
@@ -327,6 +384,140 @@ def test_a_huge_shape_of_a_coordinate_list_costs_nothing(tmp_path: Path) -> None
     read = observe(read_tensor(tmp_path / "y.tns"))
     assert read.shape == (2**40,) * 3
     assert read.n_observed == 2
+
+
+# ---- small files that would take gigabytes -----------------------------------------------------------------------
+
+READER = """
+import resource, sys, warnings
+from brtf.readers import read_tensor
+warnings.simplefilter("ignore")
+try:
+    print(read_tensor(sys.argv[1]).shape)
+except ValueError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+MANY = 10**9
+"""What the files below claim to hold, of a byte or more each."""
+
+
+def outcome(path: Path) -> str:
+    """The sentence with which a small file is refused, or its shape; its reader takes little memory for it."""
+    assert (path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.rglob("*"))) < 2 * 10**6
+    ended = subprocess.run([sys.executable, "-c", READER, str(path)], capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+    *sentence, megabytes = ended.stdout.splitlines()
+    assert int(megabytes) < 500  # the libraries take up to 250
+    assert len(sentence) == 1
+    return sentence[0]
+
+
+@pytest.mark.parametrize("logical", [True, False])
+def test_a_sparse_matrix_that_claims_more_than_it_stores(tmp_path: Path, logical: bool) -> None:
+    path = tmp_path / "y.mat"
+    savemat(path, {"y": csc_array(np.diag([1.0, 0.0, 2.0]).astype(bool if logical else float))})
+    content, starts = path.read_bytes(), np.array([0, 1, 1, 2], dtype="<i4").tobytes()
+    assert content.count(starts) == 1
+    path.write_bytes(content.replace(starts, np.array([0, 1, 1, MANY], dtype="<i4").tobytes()))
+    assert f"claims {MANY} stored entries, but it stores 2 positions" in outcome(path)
+
+
+def test_an_npz_member_with_a_huge_header(tmp_path: Path) -> None:
+    with (
+        zipfile.ZipFile(tmp_path / "y.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("y.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(b"\x93NUMPY\x02\x00" + MANY.to_bytes(4, "little"))
+        for _ in range(MANY // 10**7):
+            member.write(b" " * 10**7)
+    sentence = outcome(tmp_path / "y.npz")
+    assert f"its header claims {MANY} bytes" in sentence
+    assert "pickle" not in sentence
+
+
+def test_a_parquet_table_that_repeats_a_long_label(tmp_path: Path) -> None:
+    label, n_rows = "x" * 10**5, 30_000
+    column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n_rows, np.int32)), pa.array([label]))
+    numbers = pa.array(np.arange(n_rows))
+    pq.write_table(pa.table({"a": column, "b": numbers, "y": numbers}), tmp_path / "y.parquet", store_schema=False)
+    assert outcome(tmp_path / "y.parquet") == f"(1, {n_rows})"
+
+
+def packed(name: str, n_bytes: int) -> bytes:
+    """So many zeros, of which no list is ever in memory where that can be avoided."""
+    if name == "zstd":  # a frame of unknown size: blocks that repeat one byte
+        block = 2**17
+        blocks = [(block << 3 | 2).to_bytes(3, "little") + b"\0"] * (n_bytes // block)
+        return b"\x28\xb5\x2f\xfd\x00\x58" + b"".join(blocks) + b"\x01\0\0"
+    packer = zlib.compressobj(9, wbits=31 if name == "gzip" else 15)
+    piece = bytes(10**7)
+    return b"".join(packer.compress(piece) for _ in range(n_bytes // 10**7)) + packer.flush()
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_zarr_chunk_that_unfolds_to_more_than_is_declared(tmp_path: Path, codec: str, sharded: bool) -> None:
+    path, bomb = tmp_path / "y.zarr", packed(codec, MANY)
+    packer = {"zstd": zarr.codecs.ZstdCodec(), "gzip": zarr.codecs.GzipCodec()}[codec]
+    shards = {"shards": (2, 2)} if sharded else {}
+    zarr.create_array(path, data=np.ones((2, 2)), chunks=(2, 2), compressors=packer, **shards)
+    if sharded:
+        index = np.array([0, len(bomb)], "<u8").tobytes()
+        bomb += index + google_crc32c.value(index).to_bytes(4, "little")
+    (path / "c/0/0").write_bytes(bomb)
+    sentence = outcome(path)
+    assert "its stored chunk c/0/0" in sentence and "where 4 entries are declared" in sentence
+
+
+@pytest.mark.parametrize("forged", ["number", "length"])
+def test_zarr_labels_that_unfold_to_more_than_is_declared(tmp_path: Path, forged: str) -> None:
+    path = tmp_path / "y.zarr"
+    labels = np.array(["a", "b"], dtype=object)
+    xr.DataArray(np.ones((2, 2)), dims=("row", "column"), coords={"row": labels}, name="y").to_dataset().to_zarr(
+        path, zarr_format=2, consolidated=False, encoding={"row": {"compressors": numcodecs.Zlib()}}
+    )
+    (chunk,) = (file for file in (path / "row").iterdir() if not file.name.startswith("."))
+    if forged == "number":
+        chunk.write_bytes(zlib.compress(MANY.to_bytes(4, "little") + bytes(8)))
+    else:
+        chunk.write_bytes(packed("zlib", MANY))
+    assert ("claims 1000000000 labels" if forged == "number" else "unfolds to more than") in outcome(path)
+
+
+def test_a_netcdf_variable_that_was_never_written_is_refused(tmp_path: Path) -> None:
+    with h5netcdf.File(tmp_path / "y.nc", "w") as file:
+        file.dimensions = {"row": 10_000, "column": 10_000}
+        file.create_variable("y", ("row", "column"), float, chunks=(100, 100))
+    assert "was never written" in outcome(tmp_path / "y.nc")
+
+
+def test_netcdf_labels_that_were_never_written_are_refused(tmp_path: Path) -> None:
+    with h5netcdf.File(tmp_path / "y.nc", "w") as file:
+        file.dimensions = {"row": 10**8, "column": 2}
+        file.create_variable("row", ("row",), float, chunks=(10**6,))
+        file.create_variable("y", ("column", "column"), float)[...] = 1.0
+    assert "its variable 'row' of shape (100000000,) was never written" in outcome(tmp_path / "y.nc")
+
+
+def test_a_netcdf_variable_of_which_a_chunk_is_missing_is_refused(tmp_path: Path) -> None:
+    for fill in (None, np.nan):
+        path = tmp_path / f"{fill}.nc"
+        with h5netcdf.File(path, "w") as file:
+            file.dimensions = {"row": 4, "column": 2}
+            variable = file.create_variable("y", ("row", "column"), float, chunks=(2, 2), fillvalue=fill)
+            variable[:2] = 1.0
+        if fill is None:
+            assert "has 1 of 2 chunks, and the others would be read as 0.0" in refusal(path)
+        else:
+            np.testing.assert_array_equal(np.isnan(read_tensor(path)).sum(), 4)
+
+
+def test_a_netcdf_chunk_that_unfolds_to_more_than_is_declared(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "y.nc", "w") as file:
+        dataset = file.create_dataset("y", (2, 2), float, chunks=(2, 2), compression="gzip")
+        dataset.id.write_direct_chunk((0, 0), packed("zlib", MANY))
+    assert "where 4 entries are declared" in outcome(tmp_path / "y.nc")
 
 
 # ---- what lies elsewhere -----------------------------------------------------------------------------------------

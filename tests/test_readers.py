@@ -66,7 +66,7 @@ def test_an_npy_file_is_mapped(tmp_path: Path) -> None:
 def save_zarr_group(path: Path, arrays: dict[str, np.ndarray]) -> None:
     group = zarr.open_group(path, mode="w")
     for name, array in arrays.items():
-        group.create_array(name, data=array)
+        group.create_array(name, data=array, config={"write_empty_chunks": True})
 
 
 SEVERAL = {
@@ -105,6 +105,8 @@ def test_a_sparse_matrix_of_a_mat_file_stays_sparse(tmp_path: Path) -> None:
     savemat(tmp_path / "y.mat", {"y": csc_array(np.diag([1.0, 2.0, 3.0]))})
     assert observe(read_tensor(tmp_path / "y.mat")).n_observed == 3
 
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no checksums")  # as libraries write Zarr by default
 
 LABELLED = xr.DataArray(
     [[1.5, np.nan, 2.0], [-1.0, 0.5, 3.0]],

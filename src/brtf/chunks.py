@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from brtf.checks import cast_values
 from brtf.held import HELD, compact
 from brtf.observations import Block, Labels, Layout, Observations
+from brtf.readers.stores import read_stored
 
 NOT_HERE = (
     "The entries of these data are not held here, and this needs them all at once. Ask for coordinates: "
@@ -330,34 +331,4 @@ class MappedFile:
 
 def read_rows(array: Any, rows: slice) -> NDArray[Any]:
     """Rows of an array where it lies; of a Zarr array only where all its stored chunks are there."""
-    if not isinstance(array, MappedFile):
-        _check_stored_chunks(array, rows)
-    return np.asarray(array[rows])
-
-
-def _check_stored_chunks(array: Any, rows: slice) -> None:
-    """Zarr reads a chunk that is not stored as its fill value: only NaN, which means missing, is taken for that."""
-    if fills_with_nan(array):
-        return
-    missing = missing_chunks(array, rows)
-    if missing:
-        raise ValueError(
-            f"its stored chunk {missing[0]} does not exist ({len(missing)} in all), and would be read as "
-            f"{array.fill_value}; write it, with write_empty_chunks=True, or have a fill_value of NaN"
-        )
-
-
-def fills_with_nan(array: Any) -> bool:
-    """Whether what is not stored of a Zarr array reads as missing."""
-    return array.fill_value is not None and bool(np.isnan(array.fill_value))
-
-
-def missing_chunks(array: Any, rows: slice) -> list[str]:
-    """Keys of the stored chunks of some rows that are not there."""
-    from zarr.core.sync import sync
-
-    lengths = array.shards or array.chunks
-    first, last = rows.start // lengths[0], -(-rows.stop // lengths[0])
-    grid = np.ndindex(last - first, *(-(-n // step) for n, step in zip(array.shape[1:], lengths[1:], strict=True)))
-    keys = [array.metadata.encode_chunk_key((first + row, *others)) for row, *others in grid]
-    return [key for key in keys if not sync((array.store_path / key).exists())]
+    return array[rows] if isinstance(array, MappedFile) else read_stored(array, rows)

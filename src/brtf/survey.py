@@ -28,9 +28,7 @@ from brtf.chunks import (
     Source,
     StoredRows,
     dense_lanes,
-    fills_with_nan,
     lanes_of,
-    missing_chunks,
     observed_of,
     outline,
 )
@@ -38,7 +36,8 @@ from brtf.executors import in_tree, is_remote, over_lanes
 from brtf.memory import available_bytes
 from brtf.observations import BLOCK_ENTRIES, Block, Labels, Observations
 from brtf.passes import Sums, visit
-from brtf.readers.labelled import dimension_names, has_checksums
+from brtf.readers.labelled import dimension_names
+from brtf.readers.stores import warn_of_damage
 
 CHUNK_ENTRIES = 2**24
 """Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
@@ -188,31 +187,11 @@ def _stored_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...
             arrays.append(array)
             if array is not None:
                 stored_rows = math.lcm(stored_rows, (array.shards or array.chunks)[0])
-                _check_stored(array)
+                warn_of_damage(array)
     name = arrays[0].path if isinstance(arrays[0], MappedFile) else str(Y.store_path)
     n_rows = _rows_per_chunk(Y.shape, min(stored_rows, Y.shape[0]), n_entries)
     runs = [slice(start, min(start + n_rows, Y.shape[0])) for start in range(0, Y.shape[0], n_rows)]
     return _row_chunks(runs, name, lambda rows: StoredRows(arrays[0], arrays[1], rows))
-
-
-def _check_stored(array: Any) -> None:
-    """Warn of a Zarr array in which damage would go unnoticed, or parts are missing."""
-    if not has_checksums(array):
-        warnings.warn(
-            f"{array.store_path} has no checksums, so that a damaged chunk may be read as numbers. Write it with "
-            "zarr.codecs.Crc32cCodec among its compressors.",
-            UserWarning,
-            stacklevel=2,
-        )
-    if fills_with_nan(array):
-        missing = missing_chunks(array, slice(0, array.shape[0]))
-        if missing:
-            warnings.warn(
-                f"{count_of(len(missing), 'stored chunk', 'stored chunks')} of {array.store_path} "
-                f"{'does' if len(missing) == 1 else 'do'} not exist ({missing[0]}, …): nothing is observed there.",
-                UserWarning,
-                stacklevel=2,
-            )
 
 
 def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import math
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,6 +13,15 @@ import numpy as np
 from brtf.extras import require
 from brtf.memory import check_memory
 from brtf.readers.sizes import check_fits, check_numbers, choose
+from brtf.readers.stores import (
+    SPARE_BYTES,
+    check_chunks,
+    check_labels,
+    codecs_of,
+    read_stored,
+    streamed_size,
+    warn_of_damage,
+)
 
 NO_NAME = "__xarray_dataarray_variable__"
 """What xarray calls a variable in a file that has no name."""
@@ -22,8 +32,12 @@ SAFE_CODECS = {
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
 """Ways to encode a Zarr chunk that only move numbers; pickle, which runs code, is another."""
-CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
-"""Codecs that notice a flipped bit, as zstd does where it is told to."""
+PACKED = ("scale_factor", "add_offset", "missing_value")
+"""Attributes that say what the stored numbers mean."""
+ONLY_A_LENGTH = b"This is a netCDF dimension but not a netCDF variable"
+"""How NetCDF marks a dimension without labels, which is never written."""
+MOST_DEFLATED = 1032
+"""To how many bytes one byte of a deflated stream may unfold."""
 BYTES_PER_CHUNK = 4096
 """What zarr needs to keep track of a chunk while it reads an array, roughly."""
 
@@ -45,6 +59,10 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
         else:
             raise ValueError("it is not a NetCDF file, of version 3 or 4.")
         with xarray.open_dataset(content, engine=engine, decode_timedelta=False) as dataset:
+            if engine == "h5netcdf":
+                name = choose([str(variable) for variable in dataset.data_vars], key)
+                with h5py.File(path, "r") as stored:
+                    _check_written(name, stored[name])
             return _load_variable(dataset, key)
 
 
@@ -53,24 +71,32 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     store = zarr.open(path, mode="r", use_consolidated=False)
     if isinstance(store, zarr.Array):
-        if key is not None:
-            raise ValueError("it is a single array: leave key out.")
-        _check_stored(store)
-        check_numbers(store.dtype)
-        dims = dimension_names(store)
+        array, name = open_zarr(path, key=key)
+        _check_stored(array)
+        warn_of_damage(array)
+        numbers, dims = read_stored(array), dimension_names(array)
         if dims is None:
-            return store[...], None
-        return require("xarray", extra="label", purpose="labels").DataArray(store[...], dims=dims), None
+            return numbers, name
+        return require("xarray", extra="label", purpose="labels").DataArray(numbers, dims=dims), name
     arrays = dict(store.arrays())
     for array in arrays.values():
         _check_stored(array)
-    if all(dimension_names(array) is not None for array in arrays.values()):
-        xarray = require("xarray", extra="label", purpose="labels")
-        with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
-            return _load_variable(dataset, key)
-    name = choose(list(arrays), key)
-    check_numbers(arrays[name].dtype)
-    return arrays[name][...], name
+    if not all(dimension_names(array) is not None for array in arrays.values()):
+        array, name = open_zarr(path, key=key)
+        warn_of_damage(array)
+        return read_stored(array), name
+    for own, array in arrays.items():
+        if dimension_names(array) == (own,):  # xarray reads them at once
+            check_labels(array)
+    xarray = require("xarray", extra="label", purpose="labels")
+    with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
+        name = choose([str(variable) for variable in dataset.data_vars], key)
+        for label in dataset[name].coords:
+            if label not in dataset.indexes and label in arrays:
+                check_labels(arrays[str(label)])
+        warn_of_damage(arrays[name])
+        check_chunks(arrays[name])
+        return _load_variable(dataset, name)
 
 
 def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
@@ -87,6 +113,12 @@ def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         store = arrays[name]
     _check_codecs(store)
     check_numbers(store.dtype)
+    packed = [attribute for attribute in PACKED if attribute in store.attrs]
+    if packed:
+        raise ValueError(
+            f"its numbers stand for others ({', '.join(packed)}), which only a labelled array that is read whole "
+            "undoes; unpack them first, with xarray."
+        )
     return store, name
 
 
@@ -101,7 +133,7 @@ def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
 
 
 def _check_links(h5py: Any, content: IO[bytes]) -> None:
-    """Refuse an HDF5 file whose variables lie in other files."""
+    """Refuse an HDF5 file whose variables lie in other files, or whose labels are not there."""
     with h5py.File(content, "r") as file:
         for name in file:
             link = file.get(name, getlink=True)
@@ -110,6 +142,43 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
                 outside = bool(file[name].external) or file[name].is_virtual
             if outside:
                 raise ValueError(f"its variable {name!r} lies in another file, which is not opened; copy it in.")
+            if isinstance(file.get(name), h5py.Dataset) and _holds_labels(file[name]):
+                _check_written(name, file[name])
+
+
+def _holds_labels(variable: Any) -> bool:
+    """Whether an HDF5 variable names the positions of a dimension; xarray reads those as it opens a file."""
+    marked = variable.attrs.get("CLASS") == b"DIMENSION_SCALE"
+    return marked and not bytes(variable.attrs.get("NAME", b"")).startswith(ONLY_A_LENGTH)
+
+
+def _check_written(name: str, variable: Any) -> None:
+    """Refuse a variable of an HDF5 file that was not written, or unfolds to more than it declares.
+
+    HDF5 reads what was not written as the fill value: only one that means missing is taken for that.
+    """
+    if variable.size and variable.id.get_storage_size() == 0:
+        raise ValueError(f"its variable {name!r} of shape {variable.shape} was never written: only its size is there.")
+    if variable.chunks is None:
+        return
+    n_declared = math.prod(-(-n // step) for n, step in zip(variable.shape, variable.chunks, strict=True))
+    n_stored = variable.id.get_num_chunks()
+    fill = variable.fillvalue
+    if n_stored < n_declared and "_FillValue" not in variable.attrs and fill == fill:
+        raise ValueError(
+            f"its variable {name!r} has {n_stored} of {n_declared} chunks, and the others would be read as {fill}; "
+            "write them, or give it a _FillValue."
+        )
+    limit = math.prod(variable.chunks) * variable.dtype.itemsize + SPARE_BYTES
+    for number in range(n_stored if variable.compression == "gzip" else 0):
+        chunk = variable.id.get_chunk_info(number)
+        if chunk.filter_mask == 0 and chunk.size * MOST_DEFLATED > limit:
+            _, packed = variable.id.read_direct_chunk(chunk.chunk_offset)
+            if streamed_size(zlib.decompressobj(), memoryview(packed), limit) > limit:
+                raise ValueError(
+                    f"the chunk of its variable {name!r} at {chunk.chunk_offset} unfolds to more than {limit} bytes, "
+                    f"where {math.prod(variable.chunks)} entries are declared: it is damaged or forged."
+                )
 
 
 def _check_stored(array: Any) -> None:
@@ -121,30 +190,9 @@ def _check_stored(array: Any) -> None:
 
 
 def _check_codecs(array: Any) -> None:
-    unsafe = sorted({name for name, _ in _codecs(array)} - SAFE_CODECS)
+    unsafe = sorted({name for name, _ in codecs_of(array)} - SAFE_CODECS)
     if unsafe:
         raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
-
-
-def has_checksums(array: Any) -> bool:
-    """Whether a flipped bit in a stored chunk of a Zarr array is noticed."""
-    return any(name in CHECKSUMS or options.get("checksum") is True for name, options in _codecs(array))
-
-
-def _codecs(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every codec of an array and its options: filters and compressor in version 2, nested lists in version 3."""
-    metadata = array.metadata
-    if metadata.zarr_format == 2:
-        for codec in (*(metadata.filters or ()), metadata.compressor):
-            if codec is not None:
-                yield codec.get_config()["id"], codec.get_config()
-        return
-    remaining = [codec.to_dict() for codec in metadata.codecs]
-    while remaining:
-        codec = remaining.pop()
-        options = codec.get("configuration", {})
-        yield codec["name"].removeprefix("numcodecs."), options
-        remaining += [*options.get("codecs", ()), *options.get("index_codecs", ())]
 
 
 def dimension_names(array: Any) -> tuple[str, ...] | None:
