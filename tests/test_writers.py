@@ -19,6 +19,8 @@ from brtf.readers import read_file, read_tensor
 from brtf.writers import write_csv, write_like
 from tensor_files import FORMATS, example, write
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*has no checksums")  # as libraries write Zarr by default
+
 LABELLED = xr.DataArray(
     np.array([[1.5, np.nan, 2.0], [-1.0, 0.5, 3.0]]),
     dims=("site", "day"),
@@ -169,3 +171,12 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, suffix: s
             write_like(source, path, tensor)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_zeros_in_a_zarr_store_are_written_and_not_only_meant(tmp_path: Path, named: bool) -> None:
+    if named:
+        LABELLED.drop_vars("site").to_dataset().to_zarr(tmp_path / "y.zarr", zarr_format=3, consolidated=False)
+    else:
+        zarr.create_array(tmp_path / "y.zarr", data=np.ones((2, 3)))
+    np.testing.assert_array_equal(read_tensor(rewritten(tmp_path / "y.zarr", np.zeros((2, 3)))), np.zeros((2, 3)))

@@ -77,6 +77,7 @@ def _new_array(
         fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
         dimension_names=dims,
         overwrite=True,
+        config={"write_empty_chunks": True},  # what is not stored looks like a chunk that was lost
     )
 
 

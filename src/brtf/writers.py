@@ -113,14 +113,14 @@ def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     checked = zarr.codecs.ZstdCodec(checksum=True)  # which the default is not: a flipped bit would go unnoticed
+    stored = {"write_empty_chunks": True}  # else zeros would not be stored, and look like a chunk that was lost
     if hasattr(source.tensor, "dims") and source.name is not None:
-        labelled = _relabelled(source, tensor)
-        labelled.to_zarr(
-            path, mode="w", consolidated=False, zarr_format=3, encoding={source.name: {"compressors": checked}}
-        )
+        options = {"consolidated": False, "zarr_format": 3, "encoding": {source.name: {"compressors": checked}}}
+        _relabelled(source, tensor).to_zarr(path, mode="w", **options, **stored)
         return
     dims = getattr(source.tensor, "dims", None)
-    zarr.create_array(path, name=source.name, data=tensor, compressors=checked, dimension_names=dims, zarr_format=3)
+    options = {"compressors": checked, "dimension_names": dims, "zarr_format": 3, "config": stored}
+    zarr.create_array(path, name=source.name, data=tensor, **options)
 
 
 def _relabelled(source: TensorFile, tensor: NDArray[Any]) -> Any:
