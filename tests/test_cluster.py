@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import pytest
 from click.testing import CliRunner
 
 import brtf
-from brtf import BRTF, Observations, chunks, cli, executors, held, passes
-from test_chunks import add_values, as_parts, stored
+from brtf import BRTF, Observations, calibrated, checkpoint, chunks, cli, executors, held, passes, starts
+from brtf.distributions import Centre, RowGaussians
+from test_chunks import ROUNDING, add_values, as_parts, stored
 
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
 dask = pytest.importorskip("dask")
+sizeof = pytest.importorskip("dask.sizeof").sizeof
 
 SHAPE = (40, 16, 12)
 FEW = {"max_rank": 4, "max_sweeps": 5, "random_state": 0}
@@ -67,6 +70,21 @@ def same_digits(one, other):
     assert all(map(np.array_equal, one.factor_covariances_, other.factor_covariances_))
 
 
+def interrupted_fit(model, data, path):
+    """A fit that is stopped when its second sweep is done, and leaves a checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        keep = checkpoint.Keeper.keep
+
+        def interrupting(self, moment):
+            keep(self, moment)
+            if moment.n_sweeps == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(checkpoint.Keeper, "keep", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(data, checkpoint=path)
+
+
 class TestSameDigits:
     @pytest.mark.parametrize("masked", [False, True])
     def test_of_stored_rows(self, masked, client, tensor, tmp_path):
@@ -79,6 +97,33 @@ class TestSameDigits:
         here, written = (zarr.open_group(tmp_path / name, mode="r") for name in ("here.zarr", "there.zarr"))
         for name in ("low_rank", "outliers", "outlier_probability", "imputed"):
             np.testing.assert_array_equal(here[name][...], written[name][...])
+
+    @pytest.mark.parametrize("masked", [False, True])
+    @pytest.mark.parametrize("rank", [3, 5, 7])
+    def test_of_any_rank_and_resumed_elsewhere(self, rank, masked, client, tensor, tmp_path):
+        """What a fit begins here may be ended there, and the other way round."""
+        chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor) if masked else tensor)
+        options = FEW | {"max_rank": rank}
+        here = BRTF(**options).fit(chunked)
+        assert here.rank_ == rank
+        same_digits(here, BRTF(**options, executor=client).fit(chunked))
+        for began, ended in ((None, client), (client, None)):
+            kept = tmp_path / f"{began is None}.ckpt"
+            interrupted_fit(BRTF(**options, executor=began), chunked, kept)
+            same_digits(here, BRTF(**options, executor=ended).fit(chunked, resume=kept))
+
+    def test_of_what_began_or_ends_in_memory_to_rounding(self, client, tensor, tmp_path, monkeypatch):
+        for module in (passes, starts, calibrated):
+            monkeypatch.setattr(module, "SMALL_DATA", 0)  # what is small is handled otherwise in memory
+        chunked, options = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor)), FEW | {"max_rank": 5}
+        ways = {"here": (with_missing(tensor), None), "there": (chunked, client)}
+        expected = BRTF(**options).fit(chunked)
+        for began, ended in (("here", "there"), ("there", "here")):
+            data, executor = ways[began]
+            interrupted_fit(BRTF(**options, executor=executor), data, tmp_path / began)
+            data, executor = ways[ended]
+            resumed = BRTF(**options, executor=executor).fit(data, resume=tmp_path / began)
+            np.testing.assert_allclose(resumed.bound_, expected.bound_, rtol=ROUNDING)
 
     def test_of_a_dask_array_with_a_mask(self, client, tensor):
         mask = da.from_array(np.isfinite(with_missing(tensor)), chunks=(10, -1, -1))
@@ -339,3 +384,39 @@ class alone:
         for process in self.processes:
             process.kill()
             process.wait()
+
+
+class TestParcels:
+    """Whatever arrives lies where NumPy and the compiled loops take it as they take what is made here."""
+
+    @pytest.mark.parametrize("protocol", [4, 5])
+    def test_arrays_arrive_at_whole_addresses(self, protocol):
+        rows = RowGaussians(np.arange(6.0).reshape(2, 3), np.arange(6.0)[None], Centre(np.ones(3), np.ones(3)))
+        sent = {"rows": rows, "bits": np.array([True]), "short": np.arange(5, dtype=np.float32)}
+        sent["fortran"] = np.asfortranarray(rows.mean)
+        buffers = []
+        collected = {"buffer_callback": buffers.append} if protocol == 5 else {}
+        packed = pickle.dumps(executors.Parcel(sent), protocol, **collected)
+        assert bool(buffers) == (protocol == 5)
+        odd = [misplaced(buffer.raw()) for buffer in buffers]
+        got = pickle.loads(packed, buffers=odd).value
+        centre = got["rows"].centre
+        arrays = [got["rows"].mean, got["rows"].cov_packed, centre.mean, centre.var, *map(got.get, list(sent)[1:])]
+        assert [array.ctypes.data % executors.ALIGNMENT for array in arrays] == [0] * len(arrays)
+        assert all(array.flags.writeable for array in arrays)
+        np.testing.assert_array_equal(got["rows"].mean, rows.mean)
+        for name in list(sent)[1:]:
+            np.testing.assert_array_equal(got[name], sent[name])
+            assert got[name].flags.f_contiguous == sent[name].flags.f_contiguous
+
+    def test_dask_knows_how_large_they_are(self):
+        array = np.zeros(10**5)
+        assert sizeof(executors.Parcel((array, [array]))) > 2 * array.nbytes
+
+
+def misplaced(content):
+    """The same bytes at an odd address."""
+    room = np.empty(len(content) + 64, np.uint8)
+    place = -room.ctypes.data % 64 + 5
+    room[place : place + len(content)] = np.frombuffer(content, np.uint8)
+    return memoryview(room)[place : place + len(content)]

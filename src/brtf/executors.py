@@ -20,7 +20,10 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brtf.blas import blas_on_one_thread
 from brtf.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
@@ -59,6 +62,8 @@ ANYWHERE = ""
 SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
 FAN_IN = 8
 """Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
+ALIGNMENT = 64
+"""Addresses of arrays that arrive are multiples of it."""
 
 _client: ContextVar[Any] = ContextVar("brtf_client", default=None)
 
@@ -285,6 +290,38 @@ def _read_here(chunk: Chunk) -> Piece:
     return chunk.read(*given)
 
 
+class Parcel(Generic[Value]):
+    """A value on its way: the arrays in it arrive where arrays that are made here would be.
+
+    Dask leaves them at any address of what it received, and NumPy takes other ways with numbers that are not at
+    multiples of their size: its products of matrices would end in other last digits.
+    """
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        buffers: list[pickle.PickleBuffer] = []
+        packed = pickle.dumps(self.value, protocol=5, buffer_callback=buffers.append)
+        return _received, (packed, [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers])
+
+    def __sizeof__(self) -> int:
+        return int(require("dask.sizeof", extra="big", purpose="executor=").sizeof(self.value))
+
+
+def _received(packed: bytes, given: list[NDArray[np.uint8]]) -> Parcel[Any]:
+    return Parcel(pickle.loads(packed, buffers=map(_aligned, given)))
+
+
+def _aligned(given: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A copy of some bytes, at an address that suits every kind of number."""
+    room = np.empty(given.size + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy = room[start : start + given.size]
+    copy[...] = given
+    return copy
+
+
 class Message:
     """A task on its way: travels as bytes, and is unpacked once by every worker that has lanes."""
 
@@ -305,10 +342,11 @@ class Message:
         return self._task
 
 
-def _there(lane: Lane, message: Message, pieces: Sequence[RowGaussians], *given: Any) -> Any:
+def _there(lane: Lane, message: Message, pieces: Sequence[Parcel[RowGaussians]], *given: Any) -> Parcel[Any]:
     """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
     with blas_on_one_thread():
-        return message.task(pieces)((chunk, partial(chunk.read, *given)) for chunk in lane)
+        task = message.task([piece.value for piece in pieces])
+        return Parcel(task((chunk, partial(chunk.read, *given)) for chunk in lane))
 
 
 class Pieces:
@@ -344,7 +382,7 @@ class Pieces:
 
     def _send(self, rows: RowGaussians) -> Any:
         with _large_graphs():
-            return self._client.submit(RowGaussians, rows.mean, rows.cov_packed, rows.centre, pure=False)
+            return self._client.submit(_as_it_is, Parcel(rows), pure=False)
 
 
 _pieces: ContextVar[Pieces] = ContextVar("brtf_pieces")
@@ -442,7 +480,7 @@ def _summed(
 ) -> Iterator[Found]:
     """Parts of the values of delayed tasks, or of futures, added up and finished where they are."""
     dask = require("dask", extra="big", purpose="executor=")
-    cut, adding = dask.delayed(_part, pure=False), dask.delayed(partial(in_tree, add=add), pure=False)
+    cut, adding = dask.delayed(_part, pure=False), dask.delayed(partial(_added, add), pure=False)
     totals = []
     for number in parts:
         level = values if len(parts) == 1 and not number else [cut(value, number) for value in values]
@@ -452,7 +490,7 @@ def _summed(
     futures = _compute(client, totals)
     try:
         while futures:
-            total: Found = futures[0].result()
+            total: Found = futures[0].result().value
             futures.pop(0).release()
             yield total
     finally:
@@ -460,15 +498,19 @@ def _summed(
             future.release()  # so that tasks which are tried again are new ones
 
 
-def _part(value: tuple[Value, ...], number: int) -> tuple[Value, ...]:
-    return value[number : number + 1]
+def _part(parcel: Parcel[tuple[Value, ...]], number: int) -> Parcel[tuple[Value, ...]]:
+    return Parcel(parcel.value[number : number + 1])
+
+
+def _added(add: Adding[Value], parcels: list[Parcel[Value]]) -> Parcel[Value]:
+    return Parcel(in_tree((parcel.value for parcel in parcels), add))
 
 
 def _finished(
-    add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found], values: list[tuple[Value, ...]]
-) -> Found:
+    add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found], parcels: list[Parcel[tuple[Value, ...]]]
+) -> Parcel[Found]:
     with blas_on_one_thread():
-        return finish(in_tree(values, add)[0])
+        return Parcel(finish(_added(add, parcels).value[0]))
 
 
 def _compute(client: Any, values: list[Any]) -> list[Any]:
