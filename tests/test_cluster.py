@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -361,22 +362,106 @@ def test_a_chunk_that_kills_whoever_touches_it(client, tensor):
         BRTF(**FEW, executor=client).fit(array)
 
 
-class alone:
-    """A scheduler and a worker as processes of their own."""
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificates, is not installed")
+    return [certificate(tmp_path_factory.mktemp(name)) for name in ("ours", "theirs")]
 
-    def __init__(self, directory):
+
+class TestWhoMayConnect:
+    def test_a_local_cluster_listens_to_this_machine_only(self):
+        psutil = pytest.importorskip("psutil")
+        with executors.executing("processes", 1) as dashboard:
+            me = psutil.Process()
+            open_at = {
+                connection.laddr.ip
+                for process in (me, *me.children(recursive=True))
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN and connection.laddr.ip != "::1"
+            }
+            assert dashboard is None or "//127.0.0.1:" in dashboard
+        assert open_at == {"127.0.0.1"}
+
+    def test_tls(self, certificates, client, tensor, tmp_path, monkeypatch):
+        """The same digits with our certificates; nobody without them is let in, whatever they speak.
+
+        The other client keeps Dask's event loop alive, without which it cannot try again in the same process.
+        """
+        ours, theirs = certificates
+        stored(tmp_path / "a.zarr", tensor, rows=10)
+        options = ["--max-rank", "3", "--max-sweeps", "5"]
+
+        def fit(*arguments):
+            return CliRunner().invoke(cli.main, ["fit", str(tmp_path / "a.zarr"), *options, *arguments])
+
+        security = executors.certified("tls://", *ours)
+        with alone(tmp_path, tls_options(ours), security) as (address, _):
+            assert address.startswith("tls://127.0.0.1:")
+            run = fit("--scheduler", address, *tls_options(ours), "--out", str(tmp_path / "there"))
+            assert run.exit_code == 1, run.output  # not converged after so few sweeps
+            monkeypatch.setattr(executors, "ANSWER_SECONDS", 2.0)
+            strangers = (tls_options(theirs), address), ([], address), ([], address.replace("tls", "tcp"))
+            with dask.config.set({"distributed.comm.timeouts.connect": "2s"}):
+                for shown, door in strangers:
+                    run = fit("--scheduler", door, *shown)
+                    assert run.exit_code == 2, run.output
+                    assert f"No Dask scheduler answers at '{door}'" in run.stderr
+                    assert ("Over tls:// both sides need certificates" in run.stderr) == door.startswith("tls")
+        chunked = Observations.from_chunks(stored(tmp_path / "b.zarr", tensor, rows=10))
+        here = BRTF(max_rank=3, max_sweeps=5, random_state=0).fit(chunked)
+        same_digits(here, brtf.load(tmp_path / "there" / "result.brtf"))
+
+    def test_certificates_that_do_not_belong(self, certificates, tensor, tmp_path):
+        np.save(tmp_path / "a.npy", tensor)
+        for arguments, sentence in (
+            (
+                ["--scheduler", "tls://127.0.0.1:1", *tls_options(certificates[0])[:4]],
+                "belong together: give all three",
+            ),
+            (["--scheduler", "tcp://127.0.0.1:1", *tls_options(certificates[0])], "such as tls://host:8786, got tcp:"),
+            (tls_options(certificates[0]), "such as tls://host:8786, got None"),
+            (["--tls-key", str(tmp_path / "absent.pem")], "absent.pem' does not exist"),
+        ):
+            run = CliRunner().invoke(cli.main, ["fit", str(tmp_path / "a.npy"), *arguments])
+            assert run.exit_code == 2
+            assert sentence in " ".join(run.stderr.split())
+
+
+def certificate(directory):
+    """Paths of an authority's certificate, of one that it has signed, and of the key of that."""
+    new, days = ["openssl", "req", "-newkey", "rsa:2048", "-nodes"], ["-days", "2"]
+    authority = ["-x509", *days, "-subj", "/CN=authority", "-keyout", "ca-key.pem", "-out", "ca.pem"]
+    request = ["-subj", "/CN=brtf", "-keyout", "key.pem", "-out", "request.pem"]
+    sign = ["openssl", "x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem"]
+    for command in ([*new, *authority], [*new, *request], [*sign, "-CAcreateserial", *days, "-out", "cert.pem"]):
+        subprocess.run(command, cwd=directory, check=True, capture_output=True)
+    return [str(directory / name) for name in ("ca.pem", "cert.pem", "key.pem")]
+
+
+def tls_options(files):
+    return [part for pair in zip(("--tls-ca-file", "--tls-cert", "--tls-key"), files, strict=True) for part in pair]
+
+
+class alone:
+    """A scheduler and a worker as processes of their own, over TLS if told how."""
+
+    def __init__(self, directory, tls=(), security=None):
         self.file = directory / "scheduler.json"
+        self.tls = [*tls, "--host", "tls://127.0.0.1" if tls else "127.0.0.1"]
+        self.security = security
 
     def __enter__(self):
         run = [sys.executable, "-m", "dask"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        scheduler = [*run, "scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file)]
+        scheduler = [*run, "scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(self.file), *self.tls]
         worker = [*run, "worker", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--scheduler-file", str(self.file)]
+        worker += self.tls
         self.processes = [subprocess.Popen(command, **quiet) for command in (scheduler, worker)]
         began = time.monotonic()
         while not self.file.exists() and time.monotonic() - began < 30:
             time.sleep(0.05)
-        with distributed.Client(scheduler_file=str(self.file), set_as_default=False) as client:
+        with distributed.Client(scheduler_file=str(self.file), set_as_default=False, security=self.security) as client:
             client.wait_for_workers(1, timeout=30)
             return client.scheduler.address, self.processes
 

@@ -49,6 +49,8 @@ ENVIRONMENT = {
 }
 """Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
 of the size of a block is fetched from the system anew: sweeps take twice as long. What goes wrong is told here."""
+LOOPBACK = "127.0.0.1"
+"""Where clusters that are started here listen: whoever reaches a scheduler or a worker may run anything there."""
 ANSWER_SECONDS = 30.0
 """How long to wait for a scheduler to answer."""
 LATE_DEATHS = 1.0
@@ -84,7 +86,7 @@ def check_executor(executor: Any) -> None:
 
 
 @contextmanager
-def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
+def executing(executor: Any, n_workers: int = 1, security: Any = None) -> Iterator[str | None]:
     """Have the chunks worked on by the executor; the value is the address of its dashboard, if it has one.
 
     Parameters
@@ -92,6 +94,8 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
     executor
         None: this process. ``"processes"``: a cluster of ``n_workers`` processes on this machine, for the time being.
         An address such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
+    security
+        A ``distributed.Security`` for an address, such as :func:`certified` gives; None: as Dask is configured.
     """
     check_executor(executor)
     if executor is None:
@@ -100,7 +104,7 @@ def executing(executor: Any, n_workers: int = 1) -> Iterator[str | None]:
         finally:
             HELD.release()
         return
-    with _client_of(executor, n_workers) as client:
+    with _client_of(executor, n_workers, security) as client:
         token, pieces = _client.set(client), Pieces(client)
         pieces_token = _pieces.set(pieces)
         try:
@@ -129,16 +133,17 @@ def is_remote() -> bool:
 
 
 @contextmanager
-def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
+def _client_of(executor: Any, n_workers: int, security: Any) -> Iterator[Any]:
     if not isinstance(executor, str):
         yield executor
         return
     distributed = require("distributed", extra="big", purpose="executor=")
     if executor != "processes":
         try:
-            client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"No Dask scheduler answers at {executor!r}: {str(error).splitlines()[0]}.") from error
+            client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False, security=security)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two of TLS without certificates
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            raise ValueError(f"No Dask scheduler answers at {executor!r}: {reason}.{_advice(executor)}") from error
         logger = logging.getLogger("distributed.client")
         level = logger.level
         logger.setLevel(logging.CRITICAL)  # a scheduler that is lost is told in one sentence
@@ -150,6 +155,29 @@ def _client_of(executor: Any, n_workers: int) -> Iterator[Any]:
         return
     with local_cluster(n_workers) as client:
         yield client
+
+
+def _advice(address: str) -> str:
+    if not address.startswith("tls://"):
+        return ""
+    return " Over tls:// both sides need certificates of the same authority: see docs/scaling.md."
+
+
+def certified(address: str | None, ca_file: str, cert: str, key: str) -> Any:
+    """A ``distributed.Security`` that speaks to the scheduler at an address over TLS, and in no other way.
+
+    Parameters
+    ----------
+    address
+        Where the scheduler is, ``tls://host:port``.
+    ca_file, cert, key
+        PEM files: the certificate of the authority that all sides trust, one's own, and its private key.
+    """
+    if address is None or not address.startswith("tls://"):
+        raise ValueError(f"Certificates are for a Dask scheduler at an address such as tls://host:8786, got {address}.")
+    distributed = require("distributed", extra="big", purpose="executor=")
+    files = {"tls_ca_file": ca_file, "tls_client_cert": cert, "tls_client_key": key}
+    return distributed.Security(**files, require_encryption=True)
 
 
 @contextmanager
@@ -171,7 +199,12 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
     with dask.config.set(options):
         with _interrupts_ignored():  # by the workers from then on: Ctrl-C is for this process, which then ends them
             cluster = distributed.LocalCluster(
-                n_workers=n_workers, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=":0"
+                n_workers=n_workers,
+                threads_per_worker=1,
+                memory_limit=memory_limit,
+                host=LOOPBACK,
+                dashboard_address=f"{LOOPBACK}:0",
+                worker_dashboard_address=f"{LOOPBACK}:0",
             )
         with cluster, distributed.Client(cluster, set_as_default=False) as client:
             yield client

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from brtf.observations import Observations
     from brtf.readers import TensorFile
 
+EXISTING = click.Path(exists=True, dir_okay=False)
 DENSE_LIMIT = 10_000_000
 """Sparse tensors with fewer entries, observed or missing, are imputed: 80 MB as an array, a few hundred as a table."""
 
@@ -54,6 +55,11 @@ DENSE_LIMIT = 10_000_000
     help="Have others read and work on the data: a Dask scheduler such as tcp://host:8786, or 'processes' of this "
     "machine.",
 )
+@click.option(
+    "--tls-ca-file", metavar="PEM", type=EXISTING, help="Certificate of the authority that a tls:// scheduler has."
+)
+@click.option("--tls-cert", metavar="PEM", type=EXISTING, help="Your certificate, for a tls:// scheduler.")
+@click.option("--tls-key", metavar="PEM", type=EXISTING, help="The private key of that certificate.")
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def fit(
@@ -69,6 +75,9 @@ def fit(
     calibrate: str | None,
     seed: int,
     scheduler: str | None,
+    tls_ca_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
     as_json: bool,
     quiet: bool,
     model_options: dict[str, Any],
@@ -91,6 +100,9 @@ def fit(
     is read chunk by chunk by a cluster, to the same result; so is, by this process, any such directory, and a store
     that takes more than half of the memory. In place of the tables and the page, --out then gets fitted.zarr, with the
     imputed data and the outliers.
+
+    Whoever reaches a Dask scheduler can run anything on it, on its workers and here. Over networks that others use,
+    let it listen at tls://host:port, and give --tls-ca-file, --tls-cert and --tls-key.
     """
     from brtf.estimator import BRTF
     from brtf.executors import executing
@@ -106,7 +118,8 @@ def fit(
     )
     written: list[Path] = []
     jobs = model_options["n_jobs"]
-    with executing(scheduler, count_workers(-1 if jobs is None else jobs)) as dashboard:
+    security = _security(scheduler, tls_ca_file, tls_cert, tls_key)
+    with executing(scheduler, count_workers(-1 if jobs is None else jobs), security) as dashboard:
         if dashboard is not None and not quiet:
             click.echo(f"Dashboard of the cluster: {dashboard}", err=True)
         file = None
@@ -129,6 +142,18 @@ def fit(
         if file is not None and written and _is_too_large(observations):
             click.echo(f"No imputed tensor: it would have {observations.n_entries:,} entries, most of them missing.")
     return DONE if model.converged_ else NOT_CONVERGED
+
+
+def _security(scheduler: str | None, *files: str | None) -> Any:
+    """What --tls-ca-file, --tls-cert and --tls-key say; None where none of them is given."""
+    from brtf.executors import certified
+
+    given = [file for file in files if file is not None]
+    if not given:
+        return None
+    if len(given) < len(files):
+        raise ValueError("--tls-ca-file, --tls-cert and --tls-key belong together: give all three.")
+    return certified(scheduler, *given)
 
 
 def _write_results(staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool) -> list[str]:
