@@ -1,9 +1,12 @@
 # Two commands on a fresh machine with Python >= 3.11 and make: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
+FLOOR_TESTS := $(addprefix tests/test_,$(addsuffix .py,bound calibrated checkpoint chunks inference jit kernels local \
+	observations passes predictive result search storage structure transforms twins updates))
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow lint docs pictures oracle calibration bench reproduction scale real video comparison clean
+.PHONY: demo test test-slow test-floors lint docs pictures oracle calibration bench reproduction scale real video \
+	comparison clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -13,6 +16,10 @@ test: lint
 
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
+
+# The quick tests of the mathematics with the oldest versions that pyproject.toml allows.
+test-floors: .venv-floors/installed
+	.venv-floors/bin/python -m pytest -n 2 -m "not slow" $(FLOOR_TESTS)
 
 # The site, with the gallery and the reference, in docs/_build/html (about two minutes the first time).
 docs: .venv/documented
@@ -71,9 +78,15 @@ lint: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
+.venv-floors/installed: pyproject.toml tests/floors.py
+	$(PYTHON) -m venv .venv-floors
+	$(PYTHON) tests/floors.py > .venv-floors/floors.txt
+	.venv-floors/bin/python -m pip install --quiet --requirement .venv-floors/floors.txt 'pytest<9' --editable '.[dev]'
+	touch $@
+
 .venv/documented: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv build dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floors build dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -35,7 +35,7 @@ def run(program, directory, **environment):
         text=True,
         cwd=directory,
         check=False,
-        env=os.environ | environment,
+        env={name: text for name, text in os.environ.items() if name != "NUMBA_CACHE_DIR"} | environment,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -572,7 +572,8 @@ def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | Non
     if n_observed == 0:
         raise nothing_observed()
     given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may be the caller's
-    return _build(shape, array[observed], np.array(observed, order="C", copy=given or None), None, labels, dtype)
+    kept = np.array(observed, order="C") if given else np.ascontiguousarray(observed)
+    return _build(shape, array[observed], kept, None, labels, dtype)
 
 
 def _from_coords(
