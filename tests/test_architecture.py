@@ -30,6 +30,7 @@ ORDER = (
     "tables",
     "model",
     "predictive",
+    "uncertainty",
     "transforms",
     "kernels",
     "calibration",

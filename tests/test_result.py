@@ -99,19 +99,19 @@ class TestLowRank:
 
     def test_first_order_leaves_out_positive_terms(self, found):
         wide = spread(found.result_, 1000.0)
-        exact, first_order = wide.low_rank_variance(), wide.low_rank_variance(method="first-order")
+        exact, first_order = wide.factor_variance(), wide.factor_variance(method="first-order")
         assert (exact > first_order).all()
         assert exact.sum() > 1.05 * first_order.sum()
 
     def test_both_variances_agree_for_tiny_covariances(self, found):
         tiny = spread(found.result_, 1e-10)
-        exact, first_order = tiny.low_rank_variance(), tiny.low_rank_variance(method="first-order")
+        exact, first_order = tiny.factor_variance(), tiny.factor_variance(method="first-order")
         # What is left out is of second order in the covariances: 1e-10 of the whole, more where the means are small.
         np.testing.assert_allclose(exact, first_order, rtol=1e-6)
 
     def test_another_method_is_refused(self, found):
         with pytest.raises(ValueError, match="method must be 'exact' or 'first-order', got 'delta'"):
-            found.result_.low_rank_variance(method="delta")
+            found.result_.factor_variance(method="delta")
 
 
 class TestIntervals:

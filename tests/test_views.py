@@ -66,7 +66,7 @@ class TestComponents:
             np.testing.assert_allclose(np.mean(mean**2, axis=0), 1.0)
             if mode < len(profiles) - 1:
                 assert (mean.max(axis=0) >= -mean.min(axis=0)).all()
-            rows = result.state.factors[mode]
+            rows = result.rows[mode]
             relative = np.sqrt(np.einsum("irr->ir", rows.cov)) / np.abs(rows.mean)
             np.testing.assert_allclose(std / np.abs(mean), np.broadcast_to(relative, mean.shape))
 

@@ -19,6 +19,7 @@ from brtf.executors import over_lanes
 from brtf.extras import require
 from brtf.observations import Block, Labels
 from brtf.result import Result
+from brtf.uncertainty import hidden_variance
 from brtf.updates import scaled_values, variance_field
 
 Written = Literal["low_rank", "std", "outliers", "outlier_probability", "imputed"]
@@ -89,16 +90,17 @@ def _write_labels(group: Any, labels: Labels | None) -> None:
 
 def _of_block(result: Result, observations: ChunkedObservations, what: Sequence[str]) -> OfBlock:
     """The entry vectors that were asked for, of any block, in the user's units."""
-    factors: tuple[RowGaussians, ...] = result.state.factors
+    factors: tuple[RowGaussians, ...] = result.rows
     means, scale, outliers_of = [rows.mean for rows in factors], result.scale, result.outliers_of_block
     variance, dense = variance_field(factors), observations.layout != "coordinates"
+    hidden = hidden_variance(result.state)
 
     def found(block: Block) -> dict[str, Array]:
         everywhere = replace(block, mask=None) if dense else block
         low_rank = kernels.low_rank_at(everywhere, means)
         named = {"low_rank": scale * low_rank}
         if "std" in what:
-            named["std"] = scale * np.sqrt(variance(everywhere))
+            named["std"] = scale * np.sqrt(variance(everywhere) + hidden)
         if {"outliers", "outlier_probability"} & set(what):
             probability, share = outliers_of(block)
             observed = low_rank if block.mask is None else low_rank[block.mask.ravel()]

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +39,7 @@ from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
 from brtf.survey import comes_in_chunks, row_blocks
+from brtf.uncertainty import honest_rows
 
 Array = NDArray[np.float64]
 
@@ -443,7 +445,8 @@ class BRTF(Shown, BaseEstimator):
         loadings = rows.mean * share
         if not return_std:
             return loadings
-        return loadings, np.broadcast_to(np.sqrt(np.einsum("irr->ir", rows.cov)), loadings.shape) * share
+        (honest,) = honest_rows(replace(result.state, factors=(rows,)))
+        return loadings, np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), loadings.shape) * share
 
     def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Array:
         """Fit, and return the loadings of the first mode as :meth:`transform` finds them."""

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from brtf import kernels
 from brtf.checks import check_coords
-from brtf.distributions import Array
+from brtf.distributions import Array, RowGaussians
 from brtf.exports import Table, long_table, spread, to_cp_tensor, to_dataset, to_frame
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.local import SlabModel
@@ -30,6 +30,7 @@ from brtf.settings import Settings
 from brtf.shown import Shown
 from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
+from brtf.uncertainty import hidden_variance, honest_rows
 from brtf.updates import fit_at_entries, scaled_values, variance_field
 
 LARGEST_RATIO = 1e100
@@ -133,6 +134,11 @@ class Result(Shown):
 
     # ---- the low-rank part ---------------------------------------------------------------------------------
 
+    @cached_property
+    def rows(self) -> tuple[RowGaussians, ...]:
+        """The posterior of every mode's rows, in units of the scale, as sure as one can be of them."""
+        return honest_rows(self.state)
+
     def factor_means(self) -> list[Array]:
         """Posterior means (I_n, R); their products give the low-rank part of t(Y) in its units."""
         share = self.scale ** (1.0 / self.observations.order)
@@ -141,14 +147,14 @@ class Result(Shown):
     def factor_covariances(self) -> list[Array]:
         """Posterior covariances (I_n, R, R) of the rows."""
         share = self.scale ** (2.0 / self.observations.order)
-        return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.state.factors]
+        return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.rows]
 
     def low_rank(self, coords: Any = None) -> Array:
         """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a transform."""
         centre = self._centre(coords) * self.scale
         if self.transform.name is None:  # whose mean is x̄, whatever the variance
             return centre
-        return self.transform.mean(centre, np.sqrt(self.low_rank_variance(coords)) * self.scale)
+        return self.transform.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
 
     def _centre(self, coords: Any) -> Array:
         """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
@@ -156,13 +162,20 @@ class Result(Shown):
         pieces = [kernels.low_rank_at(block, means) for block in self._blocks(coords)]
         return self._assemble(pieces, coords)
 
-    def low_rank_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
+    def low_rank_variance(self, coords: Any = None) -> Array:
         """Var x at the given coordinates (M,), or for the whole tensor, in units of the scale of t(Y) squared.
+
+        That of the factors, and of components too weak to be seen.
+        """
+        return self.factor_variance(coords) + hidden_variance(self.state)
+
+    def factor_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
+        """What the factors' posterior says of Var x; the variance of what is hidden is part of the noise found.
 
         ``"exact"`` is Σ_{rs} Π_n (ããᵀ+V)_{rs} − x̄² of the posterior; ``"first-order"`` is the paper's sum over the
         modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
         """
-        factors = self.state.factors
+        factors = self.rows
         outers = [rows.outer_packed for rows in factors]
         moments = [rows.second_moment_packed for rows in factors]
         covs = [np.broadcast_to(rows.cov_packed, m.shape) for rows, m in zip(factors, moments, strict=True)]
@@ -368,21 +381,22 @@ class Result(Shown):
 
     def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
         """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
-        centre, variance = self._centre(coords), self.low_rank_variance(coords)
+        centre = self._centre(coords)
         if _asks_low_rank(of):
-            return self.transform.std(centre * self.scale, np.sqrt(variance) * self.scale)
-        law, spread, variance = self._error_law_in_slices(self._relative_precision_at(coords), variance)
+            return self.transform.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
+        relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+        law, spread, variance = self._error_law_in_slices(relative, variance)
         return self.transform.observation_std(law, spread * centre, variance, self.scale / spread)
 
     def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
         """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
-        variance = self.low_rank_variance(coords)
         if _asks_low_rank(of):
-            half = ndtri(0.5 * (1 + level)) * np.sqrt(variance)
+            half = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords))
         else:
-            law, spread, variance = self._error_law_in_slices(self._relative_precision_at(coords), variance)
+            relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+            law, spread, variance = self._error_law_in_slices(relative, variance)
             half = law.half_width(level, variance) / spread * self._conformal_factor(level)
         with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
             return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
@@ -391,7 +405,7 @@ class Result(Shown):
         """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them."""
         if self.held_back is None:
             return 1.0
-        fit = fit_at_entries(self.as_modelled(self.held_back), self.state.factors, per_entry=True)
+        fit = fit_at_entries(self.as_modelled(self.held_back), self.rows, per_entry=True)
         law, spread, variance = self._error_law_in_slices(
             self._relative_precision(self.held_back), np.asarray(fit.variance)
         )
@@ -411,7 +425,7 @@ class Result(Shown):
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
         modelled = self.as_modelled(observations)
-        fit = fit_at_entries(modelled, self.state.factors, per_entry=True)
+        fit = fit_at_entries(modelled, self.rows, per_entry=True)
         relative = self._relative_precision(observations)
         spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
         density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
@@ -444,15 +458,17 @@ class Result(Shown):
         n_bytes = 8 * n_samples * math.prod(shape)
         check_memory(n_bytes, f"{n_samples} draws of shape {shape}", "draw fewer, or pass coords=")
         draws = np.empty((n_samples, *shape))
-        roots = [np.linalg.cholesky(rows.cov) for rows in self.state.factors]
+        roots = [np.linalg.cholesky(rows.cov) for rows in self.rows]
         for draw in draws:
             rows_drawn = [
                 rows.mean + np.einsum("irs,is->ir", root, rng.standard_normal(rows.mean.shape))
-                for rows, root in zip(self.state.factors, roots, strict=True)
+                for rows, root in zip(self.rows, roots, strict=True)
             ]
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = np.concatenate(pieces).reshape(shape)
-        if not _asks_low_rank(of):
+        if _asks_low_rank(of):
+            draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
+        else:
             self._add_errors(draws, rng, coords)
         return self.transform.inverse(draws * self.scale)
 

@@ -107,7 +107,7 @@ def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
     profiles = []
     sign = np.ones(result.rank)
     last = result.observations.order - 1
-    for mode, rows in enumerate(result.state.factors):
+    for mode, rows in enumerate(result.rows):
         size = np.sqrt(np.mean(rows.mean**2, axis=0))
         size = np.where(size > 0, size, 1.0)
         if mode < last:

@@ -1,0 +1,106 @@
+"""How sure one can be: information of an entry, and components too weak to be seen."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+import brtf
+from brtf.datasets import synthetic
+from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.metrics import coverage
+from brtf.uncertainty import hidden_variance, honest_rows, information
+
+MODELS = [
+    GaussianSlab(0.1, 1e4, 100.0),
+    GaussianSlab(0.3, 5.0, 9.0),
+    FlatSlab(0.3, 1e4, 64.0),
+    StudentSlab(0.2, 2.0, 50.0),
+]
+
+
+@pytest.mark.parametrize("nu", [3.0, 8.0, 1e4])
+def test_information_of_student_noise_is_known(nu):
+    """E[w²ρ] = (ν + 1)/(ν + 3), and the mean weight is one."""
+    per_entry, ratio = information(GaussianSlab(1e-12, nu, 100.0))
+    assert per_entry == pytest.approx((nu + 1) / (nu + 3), rel=1e-4)
+    assert ratio == pytest.approx((nu + 1) / (nu + 3), rel=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_information_is_the_mean_square_of_the_score(model):
+    """By adaptive quadrature over the deviation, with the score from differences of ln f."""
+
+    def log_f(e):
+        return float(model.posterior(np.array([e**2])).log_evidence[0])
+
+    def score_square(e, step=1e-4):
+        score = (log_f(e + step) - log_f(e - step)) / (2 * step)
+        return score**2 * math.exp(log_f(e))
+
+    ends = [0.0, 3.0, 10.0, 40.0, 400.0, 4000.0]
+    pairs = list(pairwise(ends))
+    wanted = sum(quad(score_square, *pair, limit=200)[0] for pair in pairs)
+    mass = sum(quad(lambda e: math.exp(log_f(e)), *pair, limit=200)[0] for pair in pairs)
+    assert information(model)[0] == pytest.approx(wanted / mass, rel=2e-3)
+
+
+def test_gross_outliers_leave_covariances_as_they_are():
+    """Where it is plain which entries are outliers, an entry tells as much as it counts."""
+    assert information(FlatSlab(0.2, 1e4, 1e8))[1] > 0.99
+
+
+@pytest.fixture(scope="module")
+def weak():
+    return brtf.BRTF(random_state=0).fit(synthetic((12, 10, 8), 2, outliers=0.1, seed=0).observed)
+
+
+def test_covariances_are_wider_by_the_information_that_is_missing(weak):
+    state = weak.result_.state
+    ratio = information(state.outliers)[1]
+    for honest, rows in zip(honest_rows(state), state.factors, strict=True):
+        np.testing.assert_allclose(honest.cov * ratio, rows.cov)
+        np.testing.assert_array_equal(honest.mean, rows.mean)
+
+
+def test_what_is_hidden_shrinks_with_the_noise_and_with_strong_components(weak):
+    state = weak.result_.state
+    hidden = hidden_variance(state)
+    assert hidden > 0
+    quieter = replace(state, tau=replace(state.tau, rate=state.tau.rate / 10))
+    assert hidden_variance(quieter) < hidden / 10  # fewer are below a lower edge
+    louder = replace(state, tau=replace(state.tau, rate=state.tau.rate * 1e6))
+    assert hidden_variance(louder) <= 1e6 / float(state.tau.mean)
+
+
+def test_an_observation_does_not_count_what_is_hidden_twice(weak):
+    """The noise that was found is the true one and what is hidden."""
+    result = weak.result_
+    of_observation = result.std(of="observation") ** 2
+    inflation = result.error_law.std(np.zeros(1))[0] ** 2
+    np.testing.assert_allclose(of_observation, (inflation + result.factor_variance()) * result.scale**2, rtol=0.05)
+
+
+def test_draws_are_as_wide_as_the_intervals(weak):
+    draws = weak.sample(400, of="low_rank", random_state=0)
+    _, std = weak.predict(return_std=True)
+    assert np.sqrt(np.mean(draws.var(axis=0) / std**2)) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("outliers", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_intervals_at_rank_zero_cover_a_signal_that_is_too_weak_to_be_seen(seed, outliers):
+    """Eight components under noise of their power, from few entries: nothing can be found, and that is said."""
+    rng = np.random.default_rng(seed)
+    low_rank = np.einsum("ir,jr->ij", *(rng.standard_normal((length, 8)) for length in (20, 16)))
+    low_rank /= low_rank.std()
+    observed = low_rank + rng.standard_normal(low_rank.shape)
+    observed[rng.random(low_rank.shape) < 0.6] = np.nan
+    model = brtf.BRTF(outliers=outliers, random_state=0).fit(observed)
+    low, high = model.predict_interval()
+    assert (high > low).all()
+    if model.rank_ == 0:
+        assert coverage(low, high, low_rank) > 0.7
