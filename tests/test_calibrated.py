@@ -16,6 +16,7 @@ from brtf.calibrated import (
     learn_noise,
     learn_noise_globally,
     retemper,
+    rotate,
     slice_noise,
     sweep,
     update_all_factors,
@@ -338,6 +339,31 @@ def test_balance_leaves_the_low_rank_part_and_its_variance(order, layout):
     np.testing.assert_allclose(mean_squares, np.broadcast_to(mean_squares[0], mean_squares.shape), rtol=1e-12)
     for rows in state.factors:
         np.testing.assert_allclose(rows.log_det_cov, np.linalg.slogdet(rows.cov)[1], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("layout", ["complete", "masked", "coordinates"])
+@pytest.mark.parametrize("seed", range(4))
+def test_turning_the_components_of_a_matrix_changes_nothing_but_raises_the_bound(seed, layout):
+    case = oracle.slab_case(seed, 2, layout, StudentSlab, rank=3)
+    problem = oracle.calibrated_problem(case, collapsed=True)
+    state = update_component_precisions(balance(case.state))
+    turned = rotate(state)
+    assert turned is not state
+    before, after = (fit_at_entries(case.observations, s.factors, per_entry=True) for s in (state, turned))
+    np.testing.assert_allclose(after.residual, before.residual, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(after.variance, before.variance, rtol=1e-9, atol=1e-11)
+    for rows in turned.factors:
+        np.testing.assert_allclose(rows.log_det_cov, np.linalg.slogdet(rows.cov)[1], rtol=1e-9, atol=1e-9)
+    settled = update_component_precisions(turned)
+    assert evaluate(problem, settled).bound > evaluate(problem, state).bound
+    moments = [rows.gram + rows.cov_sum for rows in settled.factors]
+    for moment in moments:
+        assert np.abs(moment - np.diag(np.diag(moment))).max() < 1e-9 * np.abs(moment).max()
+
+
+def test_only_matrices_are_turned():
+    case = oracle.slab_case(6, 3, "masked", StudentSlab, rank=3)
+    assert rotate(case.state) is case.state
 
 
 def test_balance_of_nothing_is_nothing():

@@ -93,10 +93,7 @@ RUNS = {
     "float32": (SMALL.astype(np.float32), {}),
     "matrix": (synthetic((15, 12), 2, outliers=0.1, missing=0.1, seed=0).observed, {}),
     "random start": (SMALL, {"init": "random"}),
-    "many components from one": (
-        synthetic((9, 8, 7), 5, outliers=0.05, seed=1).observed,
-        {"max_rank": 9, "init": ONE_COMPONENT},
-    ),
+    "many components": (synthetic((12, 11, 10), 16, noise=1e-6, seed=0).observed, {}),
     "too many components": (
         SMALL,
         {"init": [np.random.default_rng(1).standard_normal((length, 5)) for length in (9, 8, 7)], "tol": 0.0},
@@ -121,7 +118,7 @@ RUNS = {
 
 
 QUICK = (
-    "many components from one",
+    "many components",
     "form 1",
     "uniform outliers",
     "noise as the bound decides",

@@ -322,7 +322,7 @@ def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisi
         known = point.local if state is point.state else None
         state = update_all_factors(problem, state, point.fit, known)
     if not hold_precisions:
-        state = update_component_precisions(balance(state))
+        state = update_component_precisions(balance(rotate(state)))
     return evaluate(problem, state, ahead=ahead)
 
 
@@ -420,6 +420,41 @@ def balance(state: State) -> State:
         scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)), centre)
         scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
         factors.append(scaled)
+    return replace(state, factors=tuple(factors))
+
+
+def rotate(state: State) -> State:
+    """C22: turn the components of a matrix to where both modes' second moments are diagonal, if the bound rises.
+
+    For any T the rows Tᵀa and T⁻¹b have the same products: the low-rank part and its law stay as they are, and the
+    bound changes by −½(I + J) Σ_r Δ ln(power of component r) + (I − J) ln|T|, with λ updated. Sweeps get there too, but
+    the bound is flat along the turn and they crawl.
+    """
+    if len(state.factors) != 2 or state.rank < 2 or any(rows.centre is not None for rows in state.factors):
+        return state
+    first, second = state.factors
+    moments = [rows.gram + rows.cov_sum for rows in (first, second)]
+    values, vectors = np.linalg.eigh(moments[0])
+    if not values[0] > 1e-12 * values[-1]:
+        return state
+    root = vectors * np.sqrt(values)
+    strengths, turned = np.linalg.eigh(root.T @ moments[1] @ root)
+    if not strengths[0] > 1e-24 * strengths[-1]:
+        return state
+    turn = (vectors / np.sqrt(values)) @ turned * strengths**0.25 * (first.n_rows / second.n_rows) ** 0.25
+    back = np.linalg.inv(turn)
+    before = np.diag(moments[0]) + np.diag(moments[1])
+    after = np.einsum("sr,st,tr->r", turn, moments[0], turn) + np.einsum("rs,st,rt->r", back, moments[1], back)
+    log_det = float(np.linalg.slogdet(turn)[1])
+    gain = (first.n_rows - second.n_rows) * log_det
+    gain -= 0.5 * (first.n_rows + second.n_rows) * float(np.sum(np.log(after)) - np.sum(np.log(before)))
+    if not gain > 0:
+        return state
+    factors = []
+    for rows, matrix, sign in ((first, turn, 1.0), (second, back.T, -1.0)):
+        rotated = RowGaussians(rows.mean @ matrix, matrix.T @ rows.cov @ matrix)
+        rotated.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * sign * log_det
+        factors.append(rotated)
     return replace(state, factors=tuple(factors))
 
 

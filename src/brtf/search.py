@@ -40,7 +40,8 @@ COLLAPSED_WORK, LARGEST_REFRESH_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**28, 2**
 """Entries times packed products of components up to which complete data are searched in form 2, rows are refitted with
 weights, and complete data are finished in form 2."""
 MANY_AFTER, MANY_TIMES = 3, 4
-"""Successful births in a row after which many components are proposed at once, and how many times the present ones."""
+"""Successful births in a row after which many components are proposed at once, where there are more already than a
+start has, and how many times the present ones."""
 SLACK = 2
 """Times the cap that the rank may have on the way: where components overlap, the way to a few leads through more."""
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
@@ -221,7 +222,7 @@ class Search(Trials):
         if failures == len(BIRTHS) or rank >= self.most:
             return
         n_many = min(MANY_TIMES * rank, self.most)
-        if _is_time_for_many(successes) and n_many >= 2 * rank:
+        if _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2:
             if not self._affords(n_many, LARGEST_COLLAPSED_WORK):
                 self._suit_form(n_many)
             self._next(partial(self.grow_many, 0, successes, n_many))
