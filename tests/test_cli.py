@@ -150,7 +150,7 @@ def test_nothing_is_moved_where_something_is_in_the_way(source: Path, tmp_path: 
     outcome = run("fit", source, "--out", out, *SETTINGS)
     assert outcome.exit_code == 2
     assert outcome.stderr.endswith("outliers.csv should be replaced by a file: move it away.\n")
-    assert os.listdir(out) == ["outliers.csv"]
+    assert sorted(os.listdir(out)) == ["checkpoint.brtf", "outliers.csv"]
 
 
 def test_columns_of_a_table_are_options(table: Path) -> None:
@@ -290,10 +290,13 @@ def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, mo
     outcome = run("fit", source, "--out", out, "--max-sweeps", 1, "--inference", "paper")
     assert outcome.exit_code == 2
     assert outcome.stderr.splitlines()[-1] == f"brtf: error: {out / 'outliers.csv'}: No space left on device."
+    (out / "checkpoint.brtf").unlink()  # the fit itself is kept
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
-def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_nothing_but_a_checkpoint_behind(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -301,7 +304,8 @@ def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkey
     outcome = run("fit", source, "--out", tmp_path / "out", *SETTINGS)
     assert outcome.exit_code == 130
     assert "interrupted" in outcome.stderr
-    assert os.listdir(tmp_path) == ["y.npy"]
+    assert sorted(os.listdir(tmp_path)) == ["out", "y.npy"]
+    assert os.listdir(tmp_path / "out") == ["checkpoint.brtf"]
 
 
 def test_show_repeats_the_summary_and_adds_strengths_and_trace(source: Path, tmp_path: Path) -> None:

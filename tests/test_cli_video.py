@@ -159,11 +159,13 @@ def test_a_clip_that_is_cut_short_is_fitted_and_said(tmp_path: Path) -> None:
     assert f"({FRAMES} announced)" in outcome.stdout
 
 
-def test_an_interrupt_leaves_nothing_behind(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_nothing_but_a_checkpoint_behind(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(brtf.BRTF, "save", interrupt)
     outcome = run(source, "--out", tmp_path / "out", "--max-sweeps", 2)
     assert outcome.exit_code == 130
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path / "out") == ["checkpoint.brtf"]

@@ -20,9 +20,9 @@ from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLa
 from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
-from brtf.storage import CorruptFile, read_archive, write_archive
+from brtf.storage import CorruptFile, write_archive
 from brtf.trace import Record, StopReason
-from brtf.transforms import TRANSFORMS
+from brtf.transforms import TRANSFORMS, Transform
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -41,9 +41,11 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "cap_gain": result.cap_gain,
     }
     arrays: Arrays = {}
-    _pack_observations(result.observations, header, arrays)
     if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
-        header["outlier_rate"] = result.outlier_rate
+        pack_outline(result.observations, result.transform, result.bound_shift, header, arrays)
+        header["outlier_rate"] = None if np.isnan(result.outlier_rate) else result.outlier_rate
+    else:
+        _pack_entries(result.observations, header, arrays)
     pack_state(result.state, header, arrays)
     if result.held_back is not None:
         arrays["held_back.coords"] = result.held_back.entry_coords()
@@ -55,18 +57,6 @@ def pack(result: Result) -> tuple[Header, Arrays]:
 def save_result(result: Result, path: str | os.PathLike[str]) -> None:
     """Write everything about a result to one ``.brtf`` file, atomically."""
     write_archive(path, *pack(result))
-
-
-def load_result(path: str | os.PathLike[str]) -> Result:
-    """Read a ``.brtf`` file; anything that does not add up is refused in one sentence."""
-    header, arrays = read_archive(path)
-    if header.get("kind") == CHECKPOINT:
-        raise ValueError(
-            f"{os.fspath(path)} is a checkpoint of a fit, not its result. Go on from it: fit(Y, resume=…), or "
-            "brtf fit --resume."
-        )
-    with refusing(path, "a result"):
-        return unpack(header, arrays)
 
 
 @contextmanager
@@ -82,7 +72,7 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 def unpack(header: Header, arrays: Arrays) -> Result:
     """The result that :func:`pack` described; an exception says what does not add up."""
     trace = unpack_trace(header, arrays)
-    observations = _unpack_observations(header, arrays)
+    observations = unpack_observations(header, arrays)
     state = unpack_state(header, arrays, observations)
     if not trace:
         raise ValueError("the trace is empty")
@@ -91,7 +81,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
     settings = Settings(**header["settings"])
     held_back = _unpack_held_back(arrays, observations)
     for data in (observations, held_back):
-        if data is not None:
+        if data is not None and not data.in_chunks:
             TRANSFORMS[settings.transform]().check(data)
     result = Result(
         observations=observations,
@@ -105,11 +95,21 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
     )
     if observations.in_chunks:
-        rate = float(header["outlier_rate"])
-        if not 0 <= rate <= 1:
-            raise ValueError(f"the outlier rate is {rate}")
-        result.__dict__["outlier_rate"] = rate
+        tell_of_entries(result, header)
     return result
+
+
+def tell_of_entries(result: Result, header: Header) -> None:
+    """Tell a result that has no entries what follows from all of them: see :func:`pack_outline`."""
+    rate = math.nan if header["outlier_rate"] is None else float(header["outlier_rate"])
+    if not (math.isnan(rate) or 0 <= rate <= 1):
+        raise ValueError(f"the outlier rate is {rate}")
+    result.__dict__["outlier_rate"] = rate
+    if result.settings.transform is not None:
+        shift, numbers = float(header["bound_shift"]), {k: float(n) for k, n in header["transform"].items()}
+        if not all(math.isfinite(number) for number in (shift, *numbers.values())):
+            raise ValueError("the numbers of the transform are not finite")
+        result.__dict__.update(transform=TRANSFORMS[result.settings.transform](**numbers), bound_shift=shift)
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
@@ -136,22 +136,33 @@ def _pack_settings(settings: Settings) -> dict[str, Any]:
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
 
 
-def _pack_observations(observations: Observations, header: Header, arrays: Arrays) -> None:
+def pack_outline(
+    observations: Observations, transform: Transform, bound_shift: float, header: Header, arrays: Arrays
+) -> None:
+    """Put what a result needs to know of its data, without the entries, into header and arrays."""
+    _pack_frame(observations, header, arrays)
+    header["chunked"] = {
+        "layout": observations.layout,
+        "dtype": observations.values.dtype.name,
+        "n_observed": observations.n_observed,
+        "largest": observations.largest,
+    }
+    if transform.name is not None:
+        header["transform"], header["bound_shift"] = asdict(transform), bound_shift
+
+
+def _pack_entries(observations: Observations, header: Header, arrays: Arrays) -> None:
+    _pack_frame(observations, header, arrays)
+    arrays["values"] = observations.values
+    if observations.mask is not None:
+        arrays["mask"] = observations.mask
+    if observations.coords is not None:
+        arrays["coords"] = observations.coords
+
+
+def _pack_frame(observations: Observations, header: Header, arrays: Arrays) -> None:
     header["shape"] = list(observations.shape)
     header["scale"] = observations.scale
-    if observations.in_chunks:
-        header["chunked"] = {
-            "layout": observations.layout,
-            "dtype": observations.values.dtype.name,
-            "n_observed": observations.n_observed,
-            "largest": observations.largest,
-        }
-    else:
-        arrays["values"] = observations.values
-        if observations.mask is not None:
-            arrays["mask"] = observations.mask
-        if observations.coords is not None:
-            arrays["coords"] = observations.coords
     if observations.labels is not None:
         labels = observations.labels
         header["labels"] = {"dims": list(labels.dims), "name": labels.name}
@@ -161,7 +172,8 @@ def _pack_observations(observations: Observations, header: Header, arrays: Array
                 arrays[f"labels.{mode}"] = coords if plain else coords.astype(str)
 
 
-def _unpack_observations(header: Header, arrays: Arrays) -> Observations:
+def unpack_observations(header: Header, arrays: Arrays) -> Observations:
+    """The data, or the outline of data that are elsewhere."""
     shape = check_shape(header["shape"], "shape")
     scale = float(header["scale"])
     if not 0 < scale < np.inf:

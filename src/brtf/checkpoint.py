@@ -9,7 +9,6 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any
@@ -28,22 +27,30 @@ from brtf.archive import (
     pack_state,
     pack_trace,
     refusing,
+    tell_of_entries,
+    unpack,
+    unpack_observations,
     unpack_state,
     unpack_trace,
 )
-from brtf.inference import Moment
+from brtf.checks import count_of
+from brtf.inference import Moment, end_of
+from brtf.local import SlabModel
+from brtf.model import State
 from brtf.observations import Block, Observations
 from brtf.passes import add_up
+from brtf.result import Result
 from brtf.search import check_position
 from brtf.settings import Settings
 from brtf.storage import read_archive, write_archive
+from brtf.trace import StopReason
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 SECONDS_BETWEEN = 60.0
 """How often a checkpoint is written if nothing else is said."""
 DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest")
-WITHOUT_EFFECT = ("n_jobs",)
-"""Settings that do not change a digit: a run may go on with others."""
+WITHOUT_EFFECT = ("max_seconds", "n_jobs")
+"""Settings that do not change where a run ends if it is let: it may go on with others."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Origin:
 
     Attributes
     ----------
-    settings : all that change a digit; factors to start from by their SHA-256
+    settings : all that decide where it ends; factors to start from by their SHA-256
     data : shape, number of entries, layout, type and digest, which do not depend on whether it comes in chunks
     rng : state of the bit generator
     """
@@ -82,6 +89,11 @@ class Checkpoint:
     seconds: float
     header: Header
     arrays: Arrays
+
+    @property
+    def version(self) -> str:
+        """The version of brtf that wrote it."""
+        return str(self.header["library"])
 
     def check(self, origin: Origin) -> None:
         """Refuse to go on with other data or settings than the run began with."""
@@ -137,6 +149,35 @@ class Checkpoint:
                 raise ValueError("the position is missing")
             return Moment(state, position, trace, len(trace), rng)
 
+    def result(self) -> Result:
+        """The best so far, without the data."""
+        packed = dict(self.origin.settings)
+        if not isinstance(packed["init"], str):
+            packed["init"] = "spectral"  # as of every result that is read: the factors are not in the file
+        with refusing(self.path, "a checkpoint"):
+            settings, (header, arrays) = Settings(**packed), (self.header["outline"], _part(self.arrays, "outline."))
+            observations = unpack_observations(header, arrays)
+        moment = self.moment(observations)
+        if moment.state is None:
+            n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
+            raise ValueError(
+                f"{self.path} is a checkpoint of a fit that had found nothing yet, after {n_sweeps}. Go on from it: "
+                "fit(Y, resume=…), or brtf fit --resume."
+            )
+        reason = end_of(moment, settings, observations.n_observed) or StopReason.UNFINISHED
+        with refusing(self.path, "a checkpoint"):
+            result = Result(observations, moment.state, moment.trace, reason, settings, self.seconds, self.version)
+            tell_of_entries(result, {**header, "outlier_rate": _expected_outlier_rate(moment.state)})
+        if reason is StopReason.UNFINISHED:
+            n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
+            warnings.warn(
+                f"{self.path} is a checkpoint of an unfinished fit: this is the best so far, after {n_sweeps}. Go on "
+                "from it: fit(Y, resume=…), or brtf fit --resume.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return result
+
 
 class Keeper:
     """Keeps the moments of a run: the latest in memory, and on disk every so many seconds and at the end.
@@ -144,6 +185,11 @@ class Keeper:
     A context manager whose value takes the moments. It ends with a last writing, however the run ends. The first
     moment, before anything was done, is written at once, so that a path that cannot be written to is noticed at once;
     if writing fails later, the file is as it was before, a warning says so, and the run goes on.
+
+    Attributes
+    ----------
+    outline : header and arrays that say of the data what a result without them needs, see
+        :func:`brtf.archive.pack_outline`
     """
 
     def __init__(
@@ -152,6 +198,7 @@ class Keeper:
         self.path = os.fspath(path)
         self.origin = origin
         self.every = SECONDS_BETWEEN if every is None else _seconds(every)
+        self.outline: tuple[Header, Arrays] = {}, {}
         self.began = time.monotonic() - seconds
         self.latest: Moment | None = None
         self.written: Moment | None = None
@@ -173,7 +220,7 @@ class Keeper:
     def write(self, moment: Moment) -> None:
         """Write a moment, wholly or not at all."""
         self.written_at = time.monotonic()
-        write_archive(self.path, *_pack(moment, self.origin, self.written_at - self.began))
+        write_archive(self.path, *_pack(moment, self.origin, self.written_at - self.began, self.outline))
         self.written = moment
 
     def _write_if_possible(self, moment: Moment) -> None:
@@ -203,7 +250,7 @@ def begin(
     checkpoint: str | os.PathLike[str] | None,
     every: float | None,
     resume: str | os.PathLike[str] | None,
-) -> tuple[Checkpoint | None, AbstractContextManager[Callable[[Moment], None]]]:
+) -> tuple[Checkpoint | None, Keeper | None]:
     """The checkpoint that a run goes on from, and what keeps the run in a file, if anything does.
 
     Data and settings must be the earlier ones, and no other file may be lost.
@@ -212,7 +259,7 @@ def begin(
     if path is None:
         if every is not None:
             raise ValueError(f"every={every!r} says how often to write a checkpoint: say where, checkpoint=path.")
-        return None, nullcontext(lambda moment: None)
+        return None, None
     origin = Origin.of(observations, settings, rng)
     if resume is None:
         earlier, keeper = None, Keeper(path, origin, every=every)
@@ -229,7 +276,7 @@ def begin(
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint; anything that is not one of this version is refused in one sentence."""
+    """Read a checkpoint to go on from; anything that is not one of this version is refused in one sentence."""
     header, arrays = read_archive(path)
     name = os.fspath(path)
     if header.get("kind") != CHECKPOINT:
@@ -239,7 +286,20 @@ def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
             f"{name} was written by brtf {header.get('library')}, and this is brtf {__version__}: only the version "
             "that began a fit can end it at the same digits. Start anew without resume."
         )
-    with refusing(path, "a checkpoint"):
+    return _unpack(name, header, arrays)
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """Read a result, or the best so far of a checkpoint; anything that does not add up is refused in one sentence."""
+    header, arrays = read_archive(path)
+    if header.get("kind") == CHECKPOINT:
+        return _unpack(os.fspath(path), header, arrays).result()
+    with refusing(path, "a result"):
+        return unpack(header, arrays)
+
+
+def _unpack(name: str, header: Header, arrays: Arrays) -> Checkpoint:
+    with refusing(name, "a checkpoint"):
         packed = header["origin"]
         origin = Origin(
             {name: packed["settings"][name] for name in _settings_names()},
@@ -260,15 +320,18 @@ def _settings_names() -> list[str]:
     return [field.name for field in fields(Settings) if field.name not in WITHOUT_EFFECT]
 
 
-def _pack(moment: Moment, origin: Origin, seconds: float) -> tuple[Header, Arrays]:
+def _pack(
+    moment: Moment, origin: Origin, seconds: float, outline: tuple[Header, Arrays] = ({}, {})
+) -> tuple[Header, Arrays]:
     header: Header = {
         "kind": CHECKPOINT,
         "library": __version__,
         "origin": {field.name: getattr(origin, field.name) for field in fields(origin)},
         "seconds": seconds,
         "rng": _plain(moment.rng),
+        "outline": outline[0],
     }
-    arrays: Arrays = {}
+    arrays: Arrays = {"outline." + name: array for name, array in outline[1].items()}
     pack_trace(moment.trace, header, arrays)
     if moment.state is not None:
         header["state"] = _put(arrays, "state.", pack_state, moment.state)
@@ -334,6 +397,16 @@ def _unpack_position(header: Header, arrays: Arrays, observations: Observations)
 
 def _nested_tuples(value: Any) -> Any:
     return tuple(_nested_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _expected_outlier_rate(state: State) -> float | None:
+    """The mean outlier rate as the state has it; None where it takes the entries to tell."""
+    if state.outliers is None:
+        return 0.0
+    if not isinstance(state.outliers, SlabModel):
+        return None
+    rates = None if state.structure is None else state.structure.rates
+    return float(state.outliers.probability if rates is None else rates.mean.mean())
 
 
 def _bit_generator(state: Mapping[str, Any]) -> np.random.BitGenerator:

@@ -24,7 +24,10 @@ NOT_HERE = (
     "The entries of these data are not held here, and this needs them all at once. Ask for coordinates: "
     "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
 )
-LEFT_BEHIND = "The data of this fit were left behind when it was saved: fit again, or ask for coordinates."
+LEFT_BEHIND = (
+    "The data of this fit were left behind when it was saved. Ask for coordinates, predict(coords=…), or fit again; "
+    "from a checkpoint fit(Y, resume=…) goes on."
+)
 FEWEST_LANES, LANE_BYTES = 64, 2**26
 """Lanes at least, if there are as many chunks, and the bytes of each where there are more."""
 LANE_COORDINATES, LANE_PER_ROW = 2**20, 4
@@ -41,6 +44,7 @@ class Elsewhere:
 
     dtype: np.dtype[Any]
     size: int
+    why: str = NOT_HERE
 
     @property
     def nbytes(self) -> int:
@@ -48,15 +52,20 @@ class Elsewhere:
         return self.size * self.dtype.itemsize
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        raise ValueError(NOT_HERE)
+        raise ValueError(self.why)
 
     def __getitem__(self, index: Any) -> NoReturn:
-        raise ValueError(NOT_HERE)
+        raise ValueError(self.why)
+
+    def __ge__(self, other: Any) -> NoReturn:
+        raise ValueError(self.why)
+
+    __gt__ = __ge__
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # what Python itself asks every object for
             raise AttributeError(name)
-        raise ValueError(NOT_HERE)
+        raise ValueError(self.why)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +181,10 @@ class ChunkedObservations(Observations):
         return np.arange(self.shape[mode]) if self.seen is None else np.flatnonzero(self.seen[mode])
 
     def blocks(self, n_entries: int = 0) -> Iterator[Block]:
-        raise ValueError(NOT_HERE)
+        raise ValueError(_why_not_here(self.chunks))
 
     def entry_coords(self) -> NDArray[np.intp]:
-        raise ValueError(NOT_HERE)
+        raise ValueError(_why_not_here(self.chunks))
 
     def in_one_block(self) -> Observations:
         raise ValueError(
@@ -184,7 +193,7 @@ class ChunkedObservations(Observations):
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
-        raise ValueError(NOT_HERE)
+        raise ValueError(_why_not_here(self.chunks))
 
     def cut(self, chunk: Chunk, read: Reading) -> Iterator[Block]:
         """The blocks of a chunk, at their places in the whole."""
@@ -240,12 +249,17 @@ def outline(
     seen: tuple[NDArray[np.bool_], ...] | None = None,
 ) -> ChunkedObservations:
     """Observations in chunks, or the outline of such that were left behind."""
-    masks = {"masked": Elsewhere(np.dtype(np.bool_), math.prod(shape))}
-    columns = {"coordinates": Elsewhere(np.dtype(np.intp), len(shape) * n_observed)}
-    values: Any = Elsewhere(np.dtype(dtype), n_observed)
+    why = _why_not_here(chunks)
+    masks = {"masked": Elsewhere(np.dtype(np.bool_), math.prod(shape), why)}
+    columns = {"coordinates": Elsewhere(np.dtype(np.intp), len(shape) * n_observed, why)}
+    values: Any = Elsewhere(np.dtype(dtype), n_observed, why)
     mask: Any = masks.get(layout)
     coords: Any = columns.get(layout)
     return ChunkedObservations(shape, values, mask, coords, scale, labels, chunks, float(largest), seen)
+
+
+def _why_not_here(chunks: tuple[Chunk, ...]) -> str:
+    return NOT_HERE if chunks else LEFT_BEHIND
 
 
 def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:

@@ -16,9 +16,9 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
 
-from brtf.archive import load_result, save_result
+from brtf.archive import save_result
 from brtf.blockwise import Written, write_result
-from brtf.checkpoint import begin
+from brtf.checkpoint import begin, load_result
 from brtf.checks import type_name
 from brtf.conventions import (
     OptionAndMethod,
@@ -83,6 +83,9 @@ class BRTF(Shown, BaseEstimator):
         else is said, and bounds and scores of different transforms of the same data compare.
     max_sweeps : int
         Sweeps after which to give up.
+    max_seconds : float or None
+        Seconds of a call of :meth:`fit`, or for a block of :meth:`partial_fit`, after which to stop with the best so
+        far. Looked at after every sweep and proposal; what comes after the stop is not counted.
     tol : float
         Change of the bound, in nats per observed entry, below which the fit has converged.
     dtype : numpy.float32, numpy.float64 or None
@@ -140,6 +143,7 @@ class BRTF(Shown, BaseEstimator):
         calibrate: str | None = None,
         transform: str | None = None,
         max_sweeps: int = 500,
+        max_seconds: float | None = None,
         tol: float = 1e-6,
         dtype: DTypeLike | None = None,
         n_jobs: int | None = None,
@@ -158,6 +162,7 @@ class BRTF(Shown, BaseEstimator):
         self.calibrate = calibrate
         self.transform = transform
         self.max_sweeps = max_sweeps
+        self.max_seconds = max_seconds
         self.tol = tol
         self.dtype = dtype
         self.n_jobs = n_jobs
@@ -181,6 +186,10 @@ class BRTF(Shown, BaseEstimator):
         Ctrl-C and at the end, each time wholly or not at all. With ``resume`` it goes on from such a file to the end
         that the fit would have had, the same to the last bit.
 
+        Ctrl-C leaves the model fitted with the best so far, ``converged_`` False and the reason in ``stop_reason_``;
+        the ``KeyboardInterrupt`` is raised all the same, so that loops and scripts end. Only before the first start is
+        settled, when nothing has been found yet, is the model left as it was.
+
         Parameters
         ----------
         Y : array-like of order ≥ 2
@@ -195,8 +204,8 @@ class BRTF(Shown, BaseEstimator):
             Seconds between two writings; None is 60, and 0 writes after every sweep and every proposal.
         resume : path or None
             A checkpoint to go on from, and to keep the fit in if ``checkpoint`` names no other file. Data and options
-            must be those that it was made with; ``n_jobs`` and ``progress`` may differ, and a ``random_state`` of None
-            stands for the earlier one.
+            must be those that it was made with; ``n_jobs``, ``max_seconds``, which counts anew, and ``progress`` may
+            differ, and a ``random_state`` of None stands for the earlier one.
 
         Returns
         -------
@@ -214,6 +223,7 @@ class BRTF(Shown, BaseEstimator):
             calibrate=self.calibrate,
             transform=self.__dict__["transform"],
             max_sweeps=self.max_sweeps,
+            max_seconds=self.max_seconds,
             tol=self.tol,
             n_jobs=self.n_jobs,
         )
@@ -230,7 +240,9 @@ class BRTF(Shown, BaseEstimator):
             if earlier is not None:
                 rng = earlier.generator(self.random_state, rng)
             shown = (dashboard or "") if self.progress else None
-            self._adopt(fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper))
+            self._adopt(
+                fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper, rescue=self._adopt)
+            )
         if not self.converged_:
             warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
         return self
@@ -256,7 +268,8 @@ class BRTF(Shown, BaseEstimator):
         those of the block. Summed over the blocks, the bounds come close to the one of a fit to all data.
 
         The rank and the kind of outliers are those of the first block, which has to be large enough to show every
-        component. Only for ``inference="calibrated"`` with one noise level and without ``calibrate``.
+        component. Only for ``inference="calibrated"`` with one noise level and without ``calibrate``. Ctrl-C leaves the
+        model as it was before the block.
 
         Parameters
         ----------
@@ -519,7 +532,10 @@ class BRTF(Shown, BaseEstimator):
 
 
 def load(path: str | os.PathLike[str]) -> BRTF:
-    """Read a fitted model from a ``.brtf`` file; a file that is damaged or not ours is refused."""
+    """Read a fitted model from a ``.brtf`` file; a file that is damaged or not ours is refused.
+
+    Of a checkpoint it is the best so far, and a warning says so; the model then holds none of the data.
+    """
     result = load_result(path)
     settings = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}
     model = BRTF(**settings)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
 from tqdm import tqdm
 
 from brtf import __version__
-from brtf.checkpoint import Checkpoint
-from brtf.inference import Moment, affordable_rank, fit_bytes, run
+from brtf.archive import pack_outline
+from brtf.checkpoint import Checkpoint, Keeper
+from brtf.checks import count_of
+from brtf.inference import Fitted, Moment, affordable_rank, fit_bytes, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
 from brtf.result import Result
 from brtf.settings import Settings
 from brtf.streaming import absorb, place_last
-from brtf.trace import Record
+from brtf.trace import Record, StopReason
 from brtf.transforms import TRANSFORMS
 
 FEWEST_HELD_BACK = 20
@@ -32,11 +34,13 @@ def fit(
     *,
     progress: str | None,
     earlier: Checkpoint | None,
-    keeper: AbstractContextManager[Callable[[Moment], None]],
+    keeper: Keeper | None,
+    rescue: Callable[[Result], None],
 ) -> Result:
     """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment.
 
-    ``progress`` is what a progress bar begins with; None for no bar.
+    ``progress`` is what a progress bar begins with; None for no bar. ``rescue`` gets the best so far of a fit that is
+    interrupted, if it has found anything, before the interrupt goes its way.
     """
     if observations.in_chunks:
         _check_chunked(settings)
@@ -52,25 +56,42 @@ def fit(
     since = None if earlier is None else earlier.moment(modelled)
     started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
     n_done = 0 if since is None else since.n_sweeps
-    with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper as keep:
+    latest = since
 
-        def watch(moment: Moment) -> None:
-            show(moment.n_sweeps, moment.latest)
-            keep(moment)
+    def result(fitted: Fitted) -> Result:
+        return Result(
+            observations,
+            fitted.state,
+            fitted.trace,
+            fitted.stop_reason,
+            settings,
+            time.perf_counter() - started,
+            __version__,
+            held_back,
+            fitted.cap_gain,
+        )
 
-        fitted = run(modelled, settings, rng, watch, since)
-    seconds = time.perf_counter() - started
-    return Result(
-        observations,
-        fitted.state,
-        fitted.trace,
-        fitted.stop_reason,
-        settings,
-        seconds,
-        __version__,
-        held_back,
-        fitted.cap_gain,
-    )
+    if keeper is not None:
+        told = transform.for_data(observations.values)
+        pack_outline(observations, told, told.bound_shift(observations), *keeper.outline)
+    try:
+        with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper or nullcontext() as keep:
+
+            def watch(moment: Moment) -> None:
+                nonlocal latest
+                latest = moment
+                show(moment.n_sweeps, moment.latest)
+                if keep is not None:
+                    keep(moment)
+
+            fitted = run(modelled, settings, rng, watch, since)
+    except KeyboardInterrupt as interrupt:
+        if latest is not None and latest.state is not None:
+            rescue(result(Fitted(latest.state, latest.trace, StopReason.INTERRUPTED)))
+            n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
+            interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {latest.state.rank}, not converged.")
+        raise
+    return result(fitted)
 
 
 def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:

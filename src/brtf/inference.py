@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,6 +74,19 @@ class Moment:
         return 0 if self.latest is None else self.latest.sweep
 
 
+class Deadline:
+    """When a run has to stop: so many seconds from now, or never. Time passes only when one looks."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.passed = False
+
+    def look(self) -> bool:
+        """Whether the time is up; ``passed`` then says so too, and not before."""
+        self.passed = self.passed or time.monotonic() >= self._end
+        return self.passed
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """Where a run ended: the last state with a finite bound, the trace, and the reason.
@@ -95,7 +110,8 @@ def run(
     """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every moment.
 
     ``since`` is a moment of an earlier run with the same data and settings: this one goes on from there to the end that
-    it would have had.
+    it would have had. It stops early after ``max_seconds``, as soon as there is a state; what is then done in haste
+    ``watch`` does not see, so that from the last moment it saw one comes to that end too.
     """
     with workers(settings.n_jobs):
         start = Moment(None, None, (), 0, rng.bit_generator.state) if since is None else since
@@ -113,14 +129,18 @@ def _follow(
     watch(start)
     state, trace, position = start.state, list(start.trace), start.position
     reason = stop_reason(trace, settings, observations.n_observed) if trace else None
-    steps = INFERENCES[settings.inference](observations, settings, rng, start) if reason is None else iter(())
+    deadline = Deadline(settings.max_seconds)
+    steps = INFERENCES[settings.inference](observations, settings, rng, start, deadline) if reason is None else iter(())
     for new_state, record, position in steps:
         if record is not None:
             trace.append(record)
             reason = stop_reason(trace, settings, observations.n_observed)
         if state is None or reason is not StopReason.NOT_FINITE:
             state = new_state
-            watch(Moment(state, position, trace, len(trace), rng.bit_generator.state))
+            if not deadline.passed:
+                watch(Moment(state, position, trace, len(trace), rng.bit_generator.state))
+        if deadline.look() and reason is None and state is not None and not _is_last(position):
+            reason = StopReason.MAX_SECONDS
         if reason is not None:
             break
     if state is None:
@@ -128,6 +148,19 @@ def _follow(
     if len(trace) == 1 and reason is StopReason.NOT_FINITE:
         raise ValueError("The start has no finite bound: init is too far from the data. Rescale it or use another.")
     return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason, _cap_gain(position))
+
+
+def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | None:
+    """Why a run ended at this moment; None if it goes on."""
+    reason = stop_reason(moment.trace, settings, n_observed) if moment.trace else None
+    if reason is None and moment.state is not None and _is_last(moment.position):
+        return _end_of_search(moment.state)
+    return reason
+
+
+def _is_last(position: Position | None) -> bool:
+    """Whether nothing is left to do in a search."""
+    return position is not None and not position.agenda
 
 
 def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
@@ -160,7 +193,9 @@ def _end_of_search(state: State) -> StopReason:
     return StopReason.CONVERGED if state.rank else StopReason.RANK_ZERO
 
 
-def paper_inference(observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment) -> Steps:
+def paper_inference(
+    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
+) -> Steps:
     """Algorithm 1 of the paper from its start, or from where it stood."""
     state = paper_start(observations, settings, rng) if since.state is None else since.state
     for swept, record in paper.sweeps(observations, state, since.n_sweeps):
@@ -168,9 +203,12 @@ def paper_inference(observations: Observations, settings: Settings, rng: np.rand
 
 
 def calibrated_inference(
-    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment
+    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
 ) -> Steps:
-    """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal."""
+    """The search of :mod:`brtf.search`: one record per sweep that was kept and per proposal.
+
+    If the time is up before the first start is settled, that is taken as it is.
+    """
     observations = grouped(observations, settings.shared_modes(observations.order))
     problem = Problem(observations, sweep_order(observations), collapsed=True)
     starts = partial(calibrated_starts, problem, settings, rng)
@@ -183,6 +221,8 @@ def calibrated_inference(
         for step in search.run():
             if step.point is None or step.event is None:
                 yield None if step.point is None else step.point.state, None, step.position
+                if step.point is None and deadline.passed:
+                    search.max_sweeps = search.n_sweeps
             else:
                 state, bound = step.point.state, step.point.bound
                 record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
@@ -246,7 +286,7 @@ def affordable_rank(observations: Observations, settings: Settings) -> int:
     return low
 
 
-INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Moment], Steps]] = {
+INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Moment, Deadline], Steps]] = {
     "calibrated": calibrated_inference,
     "paper": paper_inference,
 }

@@ -117,14 +117,10 @@ class Result(Shown):
 
         return float(add_up(observations, lambda: (np.zeros(()),), add)[0]) / observations.n_observed
 
-    @property
+    @cached_property
     def bound_shift(self) -> float:
         """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
-        jacobian = 0.0
-        if self.transform.name is not None:
-            blocks = self.observations.block_list
-            jacobian = math.fsum(float(self.transform.log_jacobian(block.values).sum()) for block in blocks)
-        return jacobian - self.observations.n_observed * float(np.log(self.scale))
+        return self.transform.bound_shift(self.observations)
 
     @property
     def bound(self) -> float:
@@ -404,6 +400,11 @@ class Result(Shown):
     def _conformal_factor(self, level: float) -> float:
         """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them."""
         if self.held_back is None:
+            if self.settings.calibrate is not None and self.observations.in_chunks:
+                raise ValueError(
+                    "The entries held back, by which these intervals are calibrated, are not in a checkpoint. Go on "
+                    'from it with fit(Y, resume=…), or ask for the intervals of="low_rank".'
+                )
             return 1.0
         fit = fit_at_entries(self.as_modelled(self.held_back), self.rows, per_entry=True)
         law, spread, variance = self._error_law_in_slices(

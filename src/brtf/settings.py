@@ -46,6 +46,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
     "transform": (lambda v: v is None or (isinstance(v, str) and v in TRANSFORMS), f"None or one of {TRANSFORMS}"),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
+    "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
     "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
     "tol": (lambda v: _is_real(v) and v >= 0, "a number of at least 0 (nats per observed entry)"),
 }
@@ -66,6 +67,7 @@ class Settings:
     calibrate: str | None = None
     transform: str | None = None
     max_sweeps: int = 500
+    max_seconds: float | None = None
     tol: float = 1e-6
     n_jobs: int | None = None
 

@@ -15,7 +15,7 @@ from brtf.bound import LOG_TWO_PI
 from brtf.calibrated import Point, Problem, cap_precision, evaluate, noise_prior, weighing, with_noise
 from brtf.calibration import Histogram, joint_step
 from brtf.distributions import Array, Gamma, RowGaussians
-from brtf.inference import Fitted, fold_in, stop_reason
+from brtf.inference import Deadline, Fitted, fold_in, stop_reason
 from brtf.local import WIDEST_SLAB, SlabModel
 from brtf.model import MeanFieldOutliers, State
 from brtf.observations import Labels, Observations
@@ -132,8 +132,8 @@ def absorb(
     """The posterior after a block of new rows of the first mode; ``watch`` sees every record.
 
     The new rows start where :func:`brtf.inference.fold_in` puts them, and sweeps over the block follow until one gains
-    less than ``tol`` nats per new entry. Earlier rows of the first mode stay as they are; the new ones come after them.
-    The bounds of the trace are those of ln p(block | earlier data).
+    less than ``tol`` nats per new entry, or for ``max_seconds``, but one at least. Earlier rows of the first mode stay
+    as they are; the new ones come after them. The bounds of the trace are those of ln p(block | earlier data).
 
     Parameters
     ----------
@@ -159,6 +159,7 @@ def absorb(
 def _absorb(
     observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None
 ) -> Fitted:
+    deadline = Deadline(settings.max_seconds)
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
     problem = Problem(observations, modes, collapsed=True)
@@ -178,6 +179,8 @@ def _absorb(
         reason = stop_reason(trace, settings, observations.n_observed)
         if gain < settings.tol * observations.n_observed:
             reason = StopReason.CONVERGED if point.rank else StopReason.RANK_ZERO
+        elif reason is None and deadline.look():
+            reason = StopReason.MAX_SECONDS
     everything = point.state.with_factor(0, _appended(state.factors[0], point.state.factors[0]))
     return Fitted(everything, tuple(trace), reason)
 

@@ -75,6 +75,8 @@ class Summary:
 
     def _outliers(self) -> str:
         rate = self.numbers["outlier_rate"]
+        if np.isnan(rate):
+            return "not known without the data"
         return "none" if rate < 1e-5 else f"{100 * rate:.3g} % of the observed entries"
 
     def __str__(self) -> str:

@@ -16,11 +16,19 @@ class StopReason(Enum):
         "judge of the rank."
     )
     MAX_SWEEPS = "Stopped after max_sweeps sweeps before the bound settled; raise max_sweeps or tol."
+    MAX_SECONDS = (
+        "Stopped after max_seconds before the bound settled; the best so far is kept. Raise max_seconds, or go on from "
+        "a checkpoint."
+    )
     NOT_FINITE = "Stopped because the bound was no longer finite; the last finite state was kept."
+    INTERRUPTED = (
+        "Interrupted before the bound settled; the best so far is kept. Fit again, or go on from a checkpoint."
+    )
+    UNFINISHED = "Not finished: this is the best so far, read from a checkpoint. Go on from it with resume."
 
     @property
     def converged(self) -> bool:
-        return self not in (StopReason.MAX_SWEEPS, StopReason.NOT_FINITE)
+        return self in (StopReason.CONVERGED, StopReason.RANK_ZERO, StopReason.BELOW_RESOLUTION)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ and scores of different transforms of the same data compare.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -56,6 +57,13 @@ class Transform:
     def log_jacobian(self, values: Values) -> Array:
         """ln |dt/dy| at each value."""
         return np.zeros(values.shape)
+
+    def bound_shift(self, observations: Observations) -> float:
+        """What turns a bound of t(Y) in units of the scale into one of the data: Σ ln |dt/dy| − M ln(scale)."""
+        jacobian = 0.0
+        if self.name is not None:
+            jacobian = math.fsum(float(self.log_jacobian(block.values).sum()) for block in observations.block_list)
+        return jacobian - observations.n_observed * float(np.log(observations.scale))
 
     def mean(self, centre: Array, std: Array) -> Array:
         """Mean of t⁻¹(x) for x ~ N(centre, std²)."""

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from brtf import __version__
-from brtf.cli.output import BAD_INPUT, DONE, INTERRUPTED, complain, sentence
+from brtf.cli.output import BAD_INPUT, DONE, complain, ended_by_signals, interrupted_code, sentence
 
 COMMANDS = (
     "demo",
@@ -40,7 +40,7 @@ class _Commands(click.Group):
         return getattr(import_module(f"brtf.cli.{cmd_name}"), cmd_name) if cmd_name in COMMANDS else None
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), ended_by_signals():
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: complain("warning", message)
             try:
@@ -48,9 +48,9 @@ class _Commands(click.Group):
             except click.ClickException as error:
                 complain("error", error.format_message())
                 code = BAD_INPUT
-            except click.Abort:
+            except click.Abort as abort:
                 click.echo("brtf: interrupted, nothing was written.", err=True)
-                code = INTERRUPTED
+                code = interrupted_code(abort.__cause__)
             except (ValueError, TypeError, MemoryError, OSError) as error:
                 complain("error", sentence(error))
                 code = BAD_INPUT
@@ -66,7 +66,8 @@ def main(context: click.Context) -> int:
     Finds the low-rank structure, the outliers, the rank and the noise level of a matrix or tensor with missing
     entries. `brtf demo` shows it at work.
 
-    Exit codes: 0 done, 1 not converged (results are still written), 2 bad input, 130 interrupted.
+    Exit codes: 0 done, 1 not converged (results are still written), 2 bad input, 130 interrupted (143 by SIGTERM, 129
+    by SIGHUP).
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

@@ -93,8 +93,9 @@ def fit(
     not) and report.html (a page about it). Positions count from 0, or from 1 if INPUT is .tns. Nothing is written
     unless everything can be.
 
-    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130) or killed goes on with --resume, everything
-    else being the same, and ends where it would have ended, to the last bit.
+    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130; SIGTERM, 143; SIGHUP, 129) or killed goes on
+    with --resume, everything else being the same, and ends where it would have ended, to the last bit. Without it, what
+    was interrupted is kept in DIR, as checkpoint.brtf.
 
     With --scheduler, a .zarr store, an .npy file or a directory of tables of positions and values (.parquet .csv .tsv)
     is read chunk by chunk by a cluster, to the same result; so is, by this process, any such directory, and a store

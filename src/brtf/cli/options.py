@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from brtf.cli.output import INTERRUPTED
+from brtf.cli.output import interrupted_code
 from brtf.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ DEFAULTS = Settings()
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 out_option = click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to write the results.")
+max_seconds_option = click.option(
+    "--max-seconds", type=float, help="Stop after so many seconds with the best so far  [default: never]."
+)
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random."
 )
@@ -66,6 +71,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         outlier_kind: str,
         transform: str | None,
         max_sweeps: int,
+        max_seconds: float | None,
         tol: float,
         jobs: int | None,
         **rest: Any,
@@ -79,6 +85,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             "outlier_kind": outlier_kind,
             "transform": transform,
             "max_sweeps": max_sweeps,
+            "max_seconds": max_seconds,
             "tol": tol,
             "n_jobs": jobs,
         }
@@ -88,6 +95,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.option("--jobs", type=int, help="Threads to work with; -1 for all cores  [default: 1]."),
         click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry."),
+        max_seconds_option,
         click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up."),
         click.option(
             "--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or logarithm of the data."
@@ -125,19 +133,33 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
 def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
     """The options that keep a fit in a file; they arrive as ``kept`` by the names of :meth:`brtf.BRTF.fit`.
 
-    An interrupt ends the command, which says how to go on.
+    Without them a command with --out keeps the fit there until its results are written. An interrupt ends the command,
+    which says how to go on.
     """
 
     @functools.wraps(command)
-    def collected(checkpoint: Path | None, every: float | None, resume: Path | None, **rest: Any) -> int:
-        path = checkpoint or resume
+    def collected(
+        checkpoint: Path | None, every: float | None, resume: Path | None, out: Path | None, **rest: Any
+    ) -> int:
+        path, named = checkpoint or resume, True
+        if path is None and out is not None:
+            path, named = _free_name(out), False
+            checkpoint = path
         try:
-            return command(kept={"checkpoint": checkpoint, "every": every, "resume": resume}, **rest)
-        except KeyboardInterrupt:
-            if path is None or not path.exists():
+            code = command(kept={"checkpoint": checkpoint, "every": every, "resume": resume}, out=out, **rest)
+        except KeyboardInterrupt as interrupt:
+            if path is None or not (path.exists() if named else _keeps_anything(path)):
                 raise
-            click.echo(f"brtf: interrupted; the same command with --resume {path} goes on from there.", err=True)
-            return INTERRUPTED
+            with suppress(OSError):  # the terminal may be gone
+                click.echo(f"brtf: interrupted; {_how_to_go_on(path)}", err=True)
+            return interrupted_code(interrupt)
+        except Exception:
+            if path is not None and not named and _keeps_anything(path):
+                click.echo(f"brtf: the fit so far is kept; {_how_to_go_on(path)}", err=True)
+            raise
+        if path is not None and not named:
+            path.unlink(missing_ok=True)
+        return code
 
     decorated: Callable[..., int] = collected
     for option in (
@@ -149,6 +171,27 @@ def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def _free_name(directory: Path) -> Path:
+    """Where a checkpoint takes no other file's place."""
+    names = (f"checkpoint{'' if number == 1 else f'-{number}'}.brtf" for number in itertools.count(1))
+    return next(directory / name for name in names if not (directory / name).exists())
+
+
+def _keeps_anything(path: Path) -> bool:
+    """Whether there is a checkpoint of more than the beginning; one of nothing else is removed."""
+    from brtf.storage import read_archive
+
+    if path.exists() and not {"state", "position"} & read_archive(path)[0].keys():
+        path.unlink()
+    return path.exists()
+
+
+def _how_to_go_on(path: Path) -> str:
+    return (
+        f"the same command with --resume {path} goes on from there, and brtf show {path} tells what was found so far."
+    )
 
 
 def read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:

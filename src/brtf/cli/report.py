@@ -52,12 +52,13 @@ def report(
     image_size: list[int] | None,
     title: str | None,
 ) -> int:
-    """Write a page about a saved fit: one HTML file that needs no network.
+    """Write a page about a saved fit, or about a checkpoint: one HTML file that needs no network.
 
     It tells the rank and the strengths of the components, draws their factors with credible bands, the outliers, the
     residuals against the fitted law and the course of the fit, and shows slices of the data beside the low-rank part.
+    A checkpoint holds no data: what needs them is left out, and the page says so.
     """
-    from brtf.archive import load_result
+    from brtf.checkpoint import load_result
     from brtf.readers import read_tensor
     from brtf.report import write_report
 

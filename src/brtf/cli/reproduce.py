@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from brtf.cli.options import seed_option
-from brtf.cli.output import DONE, INTERRUPTED, complain
+from brtf.cli.output import DONE, complain, interrupted_code
 from brtf.experiments import EXPERIMENTS
 
 LIMITS = {True: 120.0, False: 1800.0}
@@ -84,10 +84,10 @@ def reproduce(
                     n_measured += 1
                     if row.error:
                         complain("warning", f"{row.experiment} {row.settings.get('method', '')}: {row.error}")
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             n_left = len(left) - n_measured
             click.echo(f"brtf: interrupted; {n_left} rows are left, and the same command goes on from there.", err=True)
-            return INTERRUPTED
+            return interrupted_code(interrupt)
     found = page.page(cases, rows, quick=quick)
     out.mkdir(parents=True, exist_ok=True)
     written = [out / "reproduction.html"]

@@ -19,6 +19,8 @@ TRACE_LINES = 5
 def show(result: Path, as_json: bool) -> int:
     """Print what a saved fit found: the summary, the strength of every component, the end of the trace.
 
+    Of a checkpoint it is what the unfinished fit has found so far.
+
     The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
     transformed data if a transform was fitted.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.options import DEFAULTS, json_option, keeps_itself, seed_option
+from brtf.cli.options import DEFAULTS, json_option, keeps_itself, max_seconds_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
 from brtf.summary import rank_in_words
 
@@ -32,6 +32,7 @@ FEWEST_COMPONENTS = 2
 @click.option("--clean", is_flag=True, help="Make the mask one of connected objects.")
 @click.option("--max-rank", type=int, help="The largest rank considered  [default: 2, or 3 in colour].")
 @click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up.")
+@max_seconds_option
 @click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry.")
 @click.option("--jobs", type=int, default=-1, show_default=True, help="Threads to work with; -1 for all cores.")
 @seed_option
@@ -48,6 +49,7 @@ def video(
     clean: bool,
     max_rank: int | None,
     max_sweeps: int,
+    max_seconds: float | None,
     tol: float,
     jobs: int,
     seed: int,
@@ -66,7 +68,8 @@ def video(
     `brtf show` and `brtf.load`) and report.html, a page with the frames. Pixels that were dropped are never foreground,
     but with --clean they take after their neighbours.
 
-    With --checkpoint, a fit that was interrupted or killed goes on with --resume, everything else being the same.
+    With --checkpoint, a fit that was interrupted or killed goes on with --resume, everything else being the same; what
+    was interrupted without it is kept in DIR.
     """
     from brtf.estimator import BRTF
     from brtf.foreground import foreground_probability, smooth_mask
@@ -79,6 +82,7 @@ def video(
         outlier_modes=None if clip.tensor.ndim == 2 else (1,),
         n_jobs=jobs,
         max_sweeps=max_sweeps,
+        max_seconds=max_seconds,
         tol=tol,
         random_state=seed,
         progress=not quiet and sys.stderr.isatty(),

@@ -205,7 +205,7 @@ def _guess(observations: Observations) -> Layout:
     rows, columns = longest_modes(shape)
     others = [mode for mode in range(len(shape)) if mode not in (rows, columns)]
     colours = next((mode for mode in others if shape[mode] == 3), None)
-    light = observations.values.min() >= 0 and observations.values.max() <= 255
+    light = not observations.in_chunks and observations.values.min() >= 0 and observations.values.max() <= 255
     photo = colours is not None and bool(light) and min(shape[rows], shape[columns]) >= 16
     return Layout(rows, columns, colours if photo else None, (shape[rows], shape[columns]), photo)
 

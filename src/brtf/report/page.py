@@ -35,6 +35,7 @@ from brtf.views import (
     residual_histogram,
 )
 
+NOT_IN_FILE = "The entries are not there: a checkpoint, and a fit of data that come in chunks, hold none of them."
 MOST_COMPONENTS = 12
 """Components whose factors are drawn, the strongest."""
 MOST_OUTLIERS = 20
@@ -70,26 +71,29 @@ def build_page(
     title: str | None = None,
 ) -> str:
     """The page as text; see :func:`brtf.report.write_report`."""
+    here = not result.observations.in_chunks
+    if data is not None and not here:
+        raise ValueError(f"data= cannot be told from what the fit has seen. {NOT_IN_FILE}")
     layout = layout_of(result.observations, image_modes, image_size)
     held_out = result.held_back if data is None else unseen(result, data)
     known = [part for part in (result.observations, result.held_back, held_out) if part is not None]
-    viewer = make_viewer(result, known, layout)
-    probability = result.outlier_probability_at_entries()
+    viewer = make_viewer(result, known, layout) if here else NOT_IN_FILE
+    probability = result.outlier_probability_at_entries() if here else None
     has_outliers = result.state.outliers is not None
     context = {
         "title": title or _title(result.observations),
         "version": result.version,
         "converged": result.stop_reason.converged,
         "stop_reason": result.stop_reason.value,
-        "lead": _lead(result, probability),
+        "lead": _lead(result),
         "tiles": _tiles(result, probability),
         "complete": result.observations.layout == "complete",
         "viewer": viewer if isinstance(viewer, Viewer) else None,
         "strengths": charts.strengths_chart(result) if result.rank else None,
         "units": fitted_to(result.settings.transform),
         "factors": _factors(result, layout),
-        "outliers": _outliers(result, probability, layout) if has_outliers else None,
-        "residuals": _residuals(result),
+        "outliers": None if probability is None or not has_outliers else _outliers(result, probability, layout),
+        "residuals": _residuals(result) if here else None,
         "course": _course(result),
         "calibration": _calibration(result, held_out, given=data is not None),
         "details": _details(result),
@@ -129,11 +133,11 @@ def _noise_sd(result: Result) -> tuple[Array, bool]:
     return np.sqrt(np.atleast_1d(np.asarray(result.noise_variance))).ravel(), result.state.slices is not None
 
 
-def _lead(result: Result, probability: Array) -> str:
+def _lead(result: Result) -> str:
     observations = result.observations
     found = [count_of(result.rank, "component", "components")]
-    if result.state.outliers is not None:
-        rate = float(probability.mean())
+    rate = result.outlier_rate
+    if result.state.outliers is not None and not np.isnan(rate):
         found.append("no outliers" if rate < 1e-5 else f"outliers in {_percent(rate)} of the observed entries")
     sd, differ = _noise_sd(result)
     found.append(
@@ -148,21 +152,23 @@ def _lead(result: Result, probability: Array) -> str:
     )
 
 
-def _tiles(result: Result, probability: Array) -> list[tuple[str, str, str]]:
+def _tiles(result: Result, probability: Array | None) -> list[tuple[str, str, str]]:
     """Name, number and remark of what one wants to know first."""
     observations, settings = result.observations, result.settings
     sd, differ = _noise_sd(result)
     noise = "standard deviation, typical slice" if differ else "standard deviation"
-    likely = int(np.count_nonzero(probability > 0.5))
-    outliers = (
-        "the model has none"
-        if result.state.outliers is None
-        else f"{likely:,} entries with p\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}½"
-    )
+    if result.state.outliers is None:
+        outliers = "the model has none"
+    elif probability is None:
+        outliers = "of the observed entries"
+    else:
+        likely = np.count_nonzero(probability > 0.5)
+        outliers = f"{likely:,} entries with p\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}½"
+    rate = "?" if np.isnan(result.outlier_rate) else _percent(result.outlier_rate)
     return [
         ("Rank", str(result.rank), "no cap" if settings.max_rank is None else f"capped at {settings.max_rank}"),
         ("Noise", number(float(np.median(sd)), 3), noise),
-        ("Outliers", _percent(float(probability.mean())), outliers),
+        ("Outliers", rate, outliers),
         (
             "Observed",
             _percent(observations.n_observed / observations.n_entries),
@@ -334,6 +340,9 @@ def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None,
         )
     if result.state.outliers is None:
         reasons.append("Outliers. The model was fitted without them.")
+    if result.observations.in_chunks:
+        reasons.append(f"Residuals, and which entries are outliers. {NOT_IN_FILE}")
+        return reasons
     if held_out is None and given:
         reasons.append("Calibration. The fit has seen every entry of the data given.")
     elif held_out is None:
