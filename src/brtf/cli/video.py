@@ -11,7 +11,6 @@ import numpy as np
 
 from brtf.cli.options import DEFAULTS, json_option, keeps_itself, max_seconds_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
-from brtf.summary import rank_in_words
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
@@ -151,6 +150,8 @@ def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]
 
 
 def _text(numbers: dict[str, Any]) -> str:
+    from brtf.summary import rank_in_words
+
     announced = "" if numbers["frames_announced"] is None else f" ({numbers['frames_announced']} announced)"
     low, middle, high = numbers["noise_sd"]
     return table(
