@@ -3,13 +3,20 @@
 Thresholds of accuracy are relative to the expected error of least squares that knows the rank and the outliers.
 """
 
+import re
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import brtf
+from brtf import fitting
+from brtf.calibrated import Problem, evaluate
 from brtf.datasets import paper_synthetic, synthetic
+from brtf.inference import sweep_order
 from brtf.local import FlatSlab, GaussianSlab, StudentSlab
 from brtf.metrics import rrse
+from brtf.observations import observe
 from brtf.trace import StopReason
 
 CUBE = (20, 20, 20)
@@ -155,6 +162,40 @@ def overlapping_spectra(shape=(12, 30, 50), rank=3, noise=1e-3, seed=0):
 OVERLAPPING = overlapping_spectra()
 
 
+def interrupted_above(monkeypatch, model, n_records, **kept):
+    """Ctrl-C where the state has more components than the two that its model allows; returns the note."""
+    follow = fitting.run
+
+    def interrupted(observations, settings, rng, watch, since):
+        def watched(moment):
+            watch(moment)
+            if moment.n_records >= n_records and moment.state.rank > 2:
+                raise KeyboardInterrupt
+
+        return follow(observations, settings, rng, watched, since)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.fit(OVERLAPPING, **kept)
+    return caught.value.__notes__[-1]
+
+
+def assert_reduced_in_haste(model, largest_error):
+    """The state kept has two components, more led to it, and the bound in the trace is its own."""
+    result = model.result_
+    assert model.rank_ == 2
+    assert re.fullmatch(r"reduced to 2 \([+-][0-9.]+\)", result.trace[-1].event)
+    assert result.trace[-2].rank > 2
+    assert (result.trace[-1].sweep, result.trace[-1].rank) == (result.trace[-2].sweep, 2)
+    observations = observe(OVERLAPPING)
+    problem = Problem(observations, sweep_order(observations), collapsed=True)
+    assert result.trace[-1].bound == pytest.approx(evaluate(problem, result.state).bound, rel=1e-9)
+    assert result.trace[-1].noise_variance == result.state.noise_variance
+    assert rrse(model.low_rank(), OVERLAPPING) < largest_error
+    assert result.cap_gain is None
+
+
 @pytest.fixture(scope="module")
 def small():
     """A fit of the easy problem on which properties are tried."""
@@ -205,6 +246,32 @@ class TestTrace:
         with pytest.warns(UserWarning, match="max_sweeps"):
             model = brtf.BRTF(2, max_sweeps=max_sweeps, tol=0.0, random_state=0).fit(OVERLAPPING)
         assert model.rank_ <= 2
+
+    def test_the_cap_holds_even_where_the_time_runs_out(self):
+        """The first start, which no sweep has improved yet, has more components than allowed."""
+        with pytest.warns(ConvergenceWarning, match="max_seconds"):
+            model = brtf.BRTF(2, max_seconds=1e-9, random_state=0).fit(OVERLAPPING)
+        assert_reduced_in_haste(model, 0.7)
+
+    @pytest.mark.parametrize("options", [{"n_jobs": 2}, {"noise": "per-slice"}], ids=str)
+    def test_the_cap_holds_even_where_the_fit_is_interrupted(self, options, monkeypatch):
+        model = brtf.BRTF(2, random_state=0, **options)
+        note = interrupted_above(monkeypatch, model, n_records=5)
+        assert model.result_.stop_reason is StopReason.INTERRUPTED
+        assert note.endswith("rank 2, not converged.")
+        assert_reduced_in_haste(model, 0.3)
+        noise = model.trace_["noise_variance"]
+        assert noise[-1] > 2 * noise[-2]  # it takes what is left over
+
+    def test_a_checkpoint_above_the_cap_leads_to_the_same_end(self, monkeypatch, tmp_path):
+        options, path = {"max_rank": 2, "max_sweeps": 40, "random_state": 0}, tmp_path / "c.brtf"
+        interrupted_above(monkeypatch, brtf.BRTF(**options), n_records=1, checkpoint=path)
+        with pytest.warns(ConvergenceWarning, match="max_sweeps"):
+            resumed = brtf.BRTF(**options).fit(OVERLAPPING, resume=path)
+        with pytest.warns(ConvergenceWarning, match="max_sweeps"):
+            whole = brtf.BRTF(**options).fit(OVERLAPPING)
+        assert resumed.trace_.tobytes() == whole.trace_.tobytes()
+        assert resumed.result_.cap_gain == brtf.load(path).result_.cap_gain
 
     @pytest.mark.parametrize("max_rank", [3, 4, None])
     def test_knowing_the_rank_does_not_hurt(self, max_rank):

@@ -166,7 +166,16 @@ class Checkpoint:
             )
         reason = end_of(moment, settings, observations.n_observed) or StopReason.UNFINISHED
         with refusing(self.path, "a checkpoint"):
-            result = Result(observations, moment.state, moment.trace, reason, settings, self.seconds, self.version)
+            result = Result(
+                observations,
+                moment.state,
+                moment.trace,
+                reason,
+                settings,
+                self.seconds,
+                self.version,
+                cap_gain=moment.cap_gain,
+            )
             tell_of_entries(result, {**header, "outlier_rate": _expected_outlier_rate(moment.state)})
         if reason is StopReason.UNFINISHED:
             n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")

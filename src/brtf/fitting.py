@@ -14,7 +14,7 @@ from brtf import __version__
 from brtf.archive import pack_outline
 from brtf.checkpoint import Checkpoint, Keeper
 from brtf.checks import count_of
-from brtf.inference import Fitted, Moment, affordable_rank, fit_bytes, run
+from brtf.inference import Fitted, Moment, affordable_rank, ended, fit_bytes, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
 from brtf.result import Result
@@ -87,9 +87,10 @@ def fit(
             fitted = run(modelled, settings, rng, watch, since)
     except KeyboardInterrupt as interrupt:
         if latest is not None and latest.state is not None:
-            rescue(result(Fitted(latest.state, latest.trace, StopReason.INTERRUPTED)))
+            fitted = ended(modelled, settings, latest, StopReason.INTERRUPTED)
+            rescue(result(fitted))
             n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
-            interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {latest.state.rank}, not converged.")
+            interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {fitted.state.rank}, not converged.")
         raise
     return result(fitted)
 

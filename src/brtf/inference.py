@@ -14,7 +14,7 @@ import numpy as np
 
 from brtf import kernels, paper
 from brtf.agenda import Position
-from brtf.calibrated import Fit, Problem, update_all_factors
+from brtf.calibrated import Fit, Problem, evaluate, update_all_factors
 from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import RowGaussians
 from brtf.local import SlabModel
@@ -29,6 +29,7 @@ from brtf.search import LARGEST_COLLAPSED_WORK, Search
 from brtf.settings import Settings
 from brtf.starts import initial_factors, paper_start
 from brtf.trace import Record, StopReason
+from brtf.trials import reduced
 from brtf.updates import add_up_rows, scaled_values
 
 Steps = Iterator[tuple[State | None, Record | None, Position | None]]
@@ -72,6 +73,12 @@ class Moment:
         if self.position is not None:
             return self.position.n_sweeps
         return 0 if self.latest is None else self.latest.sweep
+
+    @property
+    def cap_gain(self) -> float | None:
+        """What one more component than the cap allows would bring; None where the cap was not felt."""
+        beyond, bound = (None, None) if self.position is None else (self.position.beyond, self.position.bound)
+        return None if beyond is None or bound is None or beyond <= bound else beyond - bound
 
 
 class Deadline:
@@ -143,11 +150,31 @@ def _follow(
             reason = StopReason.MAX_SECONDS
         if reason is not None:
             break
-    if state is None:
-        raise RuntimeError("the inference ended without a state")
     if len(trace) == 1 and reason is StopReason.NOT_FINITE:
         raise ValueError("The start has no finite bound: init is too far from the data. Rescale it or use another.")
-    return Fitted(state, tuple(trace), _end_of_search(state) if reason is None else reason, _cap_gain(position))
+    return ended(observations, settings, Moment(state, position, trace, len(trace), rng.bit_generator.state), reason)
+
+
+def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Fitted:
+    """What a run has found that ends at this moment; without a reason because nothing is left to do.
+
+    A search that is cut short may have more components on its way than its answer may have. They are given up then, and
+    the trace tells what that costs.
+    """
+    state, position = moment.state, moment.position
+    if state is None:
+        raise RuntimeError("the inference ended without a state")
+    reason = _end_of_search(state) if reason is None else reason
+    cap = settings.rank_limit(observations.shape, observations.n_observed)
+    if position is None or state.rank <= cap:
+        return Fitted(state, moment.trace, reason, moment.cap_gain)
+    with workers(settings.n_jobs):
+        problem = replace(_problem(observations, settings), collapsed=position.collapsed)
+        before = evaluate(problem, state)
+        point = reduced(problem, before, cap)
+    event = f"reduced to {cap} ({point.bound - before.bound:+.1f})"
+    record = Record(moment.n_sweeps, point.bound, point.rank, point.state.noise_variance, event)
+    return Fitted(point.state, (*moment.trace, record), reason)
 
 
 def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | None:
@@ -180,13 +207,6 @@ def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) ->
     return StopReason.MAX_SWEEPS if last.sweep >= settings.max_sweeps else None
 
 
-def _cap_gain(position: Position | None) -> float | None:
-    """What one more component than the cap allows would bring; None where the cap was not felt."""
-    if position is None or position.beyond is None or position.bound is None or position.beyond <= position.bound:
-        return None
-    return position.beyond - position.bound
-
-
 def _end_of_search(state: State) -> StopReason:
     if float(state.tau.mean) > 0.99 * LARGEST_PRECISION:
         return StopReason.BELOW_RESOLUTION
@@ -209,8 +229,7 @@ def calibrated_inference(
 
     If the time is up before the first start is settled, that is taken as it is.
     """
-    observations = grouped(observations, settings.shared_modes(observations.order))
-    problem = Problem(observations, sweep_order(observations), collapsed=True)
+    problem = _problem(observations, settings)
     starts = partial(calibrated_starts, problem, settings, rng)
     search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
     if since.position is not None:
@@ -229,6 +248,12 @@ def calibrated_inference(
                 yield state, record, step.position
     finally:
         search.agenda.clear()  # its moves hold the search, and with it all its states, until they are collected
+
+
+def _problem(observations: Observations, settings: Settings) -> Problem:
+    """What the search begins with."""
+    observations = grouped(observations, settings.shared_modes(observations.order))
+    return Problem(observations, sweep_order(observations), collapsed=True)
 
 
 def _check_bound(found: float, wanted: float, n_observed: int) -> None:

@@ -28,7 +28,7 @@ from brtf.restarts import (
     waiting,
 )
 from brtf.settings import Settings
-from brtf.trials import Trials
+from brtf.trials import Trials, reduced
 from brtf.updates import update_component_precisions
 
 PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
@@ -279,9 +279,7 @@ class Search(Trials):
         else:
             target = self.cap + 1
         before = self.point.bound
-        self.best = self._with_noise_learnt(
-            evaluate(self.problem, proposals.reduce_rank(self.problem, self.point, target))
-        )
+        self.best = reduced(self.problem, self.point, target)
         n_sweeps = min(100, (self.max_sweeps - self.n_sweeps) // 2)
         self._next(partial(self.converge, self.roughly, n_sweeps), partial(self.come_down))
         return f"reduced to {target} ({self.point.bound - before:+.1f})"

@@ -192,10 +192,7 @@ class Trials:
             enough = self.trial.bound - before.bound < self.held_long_enough
             self._next(partial(self.hold, n_held, n_held if enough else k + 1))
         elif n_held:
-            self.tried = self._with_noise_learnt(self.trial)
-
-    def _with_noise_learnt(self, point: Point, kind: type[SlabModel] | None = None) -> Point:
-        return evaluate_at(self.problem, learn_noise_globally(self.problem, point, kind), point.fit)
+            self.tried = _with_noise_learnt(self.problem, self.trial)
 
     @move
     def approach(self, k: int) -> None:
@@ -206,14 +203,14 @@ class Trials:
         if k == 0:
             if not _is_far_off(self.trial.state, self.point.state):
                 return
-            self.tried = self._with_noise_learnt(self.trial, GaussianSlab)
+            self.tried = _with_noise_learnt(self.problem, self.trial, GaussianSlab)
         before = self.trial
         if self._may_sweep(k, 60):
             self.tried = prune(self.problem, sweep(self.problem, before))
             if k < 5 or self.trial.bound - before.bound >= self.roughly:
                 self._next(partial(self.approach, k + 1))
                 return
-        self.tried = self._with_noise_learnt(self.trial, FlatSlab)
+        self.tried = _with_noise_learnt(self.problem, self.trial, FlatSlab)
 
     @move
     def condense(self) -> None:
@@ -260,6 +257,15 @@ class Trials:
             self.best = trial
             return f"{event} (+{gain:.1f})"
         return f"{event} dropped"
+
+
+def reduced(problem: Problem, point: Point, rank: int) -> Point:
+    """As good as can be with so few components, whatever it costs; noise and outliers take what is left over."""
+    return _with_noise_learnt(problem, evaluate(problem, proposals.reduce_rank(problem, point, rank)))
+
+
+def _with_noise_learnt(problem: Problem, point: Point, kind: type[SlabModel] | None = None) -> Point:
+    return evaluate_at(problem, learn_noise_globally(problem, point, kind), point.fit)
 
 
 def _present(point: Point | None) -> Point:
