@@ -82,7 +82,7 @@ def test_what_is_printed(source: Path, tmp_path: Path) -> None:
     assert outcome.stderr == ""
     for words in (
         "12 frames of 20 x 17 pixels",
-        "rank        1 (at most 1",
+        "rank        1 (capped at 1)",
         "noise",
         "foreground",
         "Wrote",

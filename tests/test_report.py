@@ -47,7 +47,7 @@ class TestPage:
     def test_tells_the_numbers_of_the_fit(self, model):
         page = Page(build_page(model.result_))
         assert "12 × 10 × 8 tensor" in page.text
-        assert f"Rank {model.rank_} at most 4 considered" in page.text
+        assert f"Rank {model.rank_} capped at 4" in page.text
         assert number(np.sqrt(model.noise_variance_), 3) in page.text
         assert model.stop_reason_ in page.text
         for row in model.summary().rows():
@@ -129,7 +129,7 @@ class TestPage:
     def test_nothing_to_find_is_a_page_too(self, tensor):
         found = BRTF(random_state=0).fit(tensor)
         page = Page(build_page(found.result_))
-        assert f"Rank {found.rank_} at most" in page.text
+        assert f"Rank {found.rank_} no cap" in page.text
 
     @pytest.mark.parametrize("unit", [1e-290, 1e290])
     def test_extreme_units(self, unit):
