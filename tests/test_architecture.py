@@ -21,6 +21,7 @@ ORDER = (
     "checks",
     "memory",
     "storage",
+    "frames",
     "observations",
     "readers",
     "exports",

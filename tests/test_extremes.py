@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF, Observations, evaluate
+from brtf.observations import observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -101,6 +102,39 @@ def test_a_multi_index_is_a_long_table():
     for long in (table.set_index(["a", "b"]), table.set_index(["a", "b"])["value"]):
         with pytest.raises(ValueError, match="from_frame"):
             BRTF().fit(long)
+
+
+def test_a_long_table_is_not_a_matrix():
+    pandas = pytest.importorskip("pandas")
+    row, column = (axis.ravel() for axis in np.indices((6, 5)))
+    numbered = pandas.DataFrame({"row": row, "column": column, "y": row * column + 0.5})
+    with pytest.raises(ValueError, match=r"from_frame\(Y, index=\['row', 'column'\], value='y'\), or Y.to_numpy\(\)"):
+        BRTF().fit(numbered)
+    with pytest.raises(ValueError, match="from_frame"):
+        BRTF().fit(numbered[numbered["y"] > 1])
+    with pytest.raises(ValueError, match="from_frame"):
+        BRTF().fit(numbered.astype(int))
+    for labels in (
+        numbered["row"].map("r{}".format),
+        pandas.to_datetime(numbered["row"]),
+        numbered["row"].astype("category"),
+    ):
+        with pytest.raises(TypeError, match=r"from_frame\(Y, index=\['row', 'column'\], value='y'\)"):
+            BRTF().fit(numbered.assign(row=labels))
+
+
+def test_a_wide_table_is_a_matrix():
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    measured, counted = rng.standard_normal((30, 3)).round(1), rng.poisson(3.0, (30, 6))
+    for matrix in (measured, counted, counted.astype(bool), counted[:, :3] * [100, 10, 1]):
+        frame = pandas.DataFrame(matrix).add_prefix("x")
+        np.testing.assert_array_equal(observe(frame).values, matrix)
+    year = pandas.Index(range(1990, 2010), name="year")
+    grid = pandas.DataFrame(np.indices((5, 4)).reshape(2, -1).T, index=year).assign(y=0.5)
+    assert observe(grid).shape == (20, 3)  # somebody has named the rows
+    with pytest.raises(ValueError, match="52 columns besides its values"):
+        Observations.from_frame(pandas.DataFrame(np.eye(53)))
 
 
 def test_a_misspelt_quantity_is_refused(matrix):

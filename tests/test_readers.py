@@ -219,7 +219,9 @@ def test_columns_of_a_table_are_chosen_by_name_and_keep_their_labels(tmp_path: P
 
 def test_a_table_whose_first_column_numbers_the_rows_is_not_guessed_at(tmp_path: Path) -> None:
     pd.DataFrame({"row": [0, 1], "column": [0, 1], "y": [1.0, 2.0]}).to_csv(tmp_path / "y.csv")
-    assert "first column" in refusal(tmp_path / "y.csv")
+    sentence = refusal(tmp_path / "y.csv")
+    assert "--index row,column --value y." in sentence
+    assert sentence.endswith("Wide, a matrix: --wide.")
     assert read_tensor(tmp_path / "y.csv", index=["row", "column"]).shape == (2, 2)
 
 
@@ -258,8 +260,8 @@ def test_a_missing_library_is_named_with_its_extra(
     ("text", "sentence"),
     [
         ("a,b,y\n1,2,3\n1,3,4.5x\n", "row 2 below the header, column 'y': '4.5x' is not a number (1 such cell in all)"),
-        ("a,y,b\n1,3,4\n,4,5\n,4,6\n", "row 2 below the header has no label in column 'a' (2 such rows in all)"),
-        ("a,b,y\n1,2,3\n2,2,3\n1,2,4\n", "rows 1 and 3 below the header are both at [a=1, b=2] (1 duplicate in all)"),
+        ("a,y,b\nx,3,4\n,4,5\n,4,6\n", "row 2 below the header has no label in column 'a' (2 such rows in all)"),
+        ("a,b,y\n1,2,.5\n2,2,3\n1,2,4\n", "rows 1 and 3 below the header are both at [a=1, b=2] (1 duplicate in all)"),
         ("a,b,y\n1,2,3\n\n1,3\n", "row 2 below the header has 2 cells and not 3"),
         ("a,b,y\n1,2,3,4\n1,3,4,5\n", "row 1 below the header has 4 cells and not 3"),
         ("a,b,y\n1,2,3\n1,3,4,5\n", "line 3"),
@@ -274,13 +276,107 @@ def test_a_bad_row_of_a_table_is_named(tmp_path: Path, text: str, sentence: str)
     assert sentence in refusal(tmp_path / "y.csv")
 
 
+GRID = {"row": np.repeat(range(5), 4), "column": np.tile(range(4), 5)}
+MEASURED = pd.DataFrame(np.random.default_rng(0).standard_normal((6, 52)).round(3)).add_prefix("w")
+
+
+@pytest.mark.parametrize("suffix", TABLE_FORMATS)
+@pytest.mark.parametrize("labels", [list("ABCDEF"), pd.date_range("2024-01-31", periods=6).astype(str)])
+@pytest.mark.parametrize("name", ["site", None])
+def test_labels_and_numbers_are_a_matrix(tmp_path: Path, suffix: str, labels: Any, name: str | None) -> None:
+    frame = MEASURED.set_axis(pd.Index(labels, name=name)).copy()
+    frame.iloc[2, 3] = np.nan
+    path = tmp_path / f"y{suffix}"
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, sep="\t" if suffix == ".tsv" else ",")
+    read = read_tensor(path)
+    assert read.labels.dims == (name or "row", "column")
+    assert [names.tolist() for names in read.labels.coords] == [list(labels), frame.columns.tolist()]
+    np.testing.assert_array_equal(read.mask, frame.notna())
+    np.testing.assert_array_equal(read.values, frame.to_numpy()[frame.notna()])
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        pd.DataFrame({"site": ["a", "b"], "kind": ["x", "y"], "y": [0.5, 1.5]}),
+        pd.DataFrame({"site": ["a", "a", "b"], "year": [2001, 2002, 2001], "y": [0.5, 1.5, 2.0]}),
+        pd.DataFrame({**GRID, "y": np.arange(20) / 2}),
+        pd.DataFrame({**GRID, "y": np.arange(20)}),
+    ],
+    ids=["labels", "label and years", "positions", "whole values"],
+)
+def test_a_long_table_needs_no_names(tmp_path: Path, long: pd.DataFrame) -> None:
+    long.to_csv(tmp_path / "y.csv", index=False)
+    assert read_tensor(tmp_path / "y.csv").labels.dims == tuple(long.columns[:2])
+
+
+@pytest.mark.parametrize(
+    ("frame", "long", "wide"),
+    [
+        (MEASURED, "--index A,B --value w51.", "--wide, or --wide --index w0 if that column labels the rows."),
+        (
+            pd.DataFrame({"day": ["d", "d", "e"], "a site": ["a", "b", "a"], "temp": [1.5, 2, 3], "rain": [0.1, 2, 3]}),
+            "--index 'day,a site' --value rain.",
+            "--wide --index day, once 'a site' and other columns of text are dropped.",
+        ),
+        (
+            pd.DataFrame({"group": list("aabb"), "x": [0.1, 2, 3, 4], "y": [2.5, 3, 4, 5]}),
+            "A,B",
+            "--wide --index group.",
+        ),
+        (pd.DataFrame({"year": [1, 2, 3], "wins": [4, 6, 8], "losses": [9, 7, 5]}), "year,wins", "--wide --index year"),
+        (pd.DataFrame(np.eye(20, dtype=int)).add_prefix("q"), "--index A,B", "--wide, or"),
+    ],
+    ids=["measurements", "two labels", "labels that repeat", "counts", "zeros and ones"],
+)
+def test_a_table_of_two_readings_is_refused_with_both(
+    tmp_path: Path, frame: pd.DataFrame, long: str, wide: str
+) -> None:
+    frame.to_csv(tmp_path / "y.csv", index=False)
+    sentence = refusal(tmp_path / "y.csv")
+    assert long in sentence
+    assert wide in sentence
+
+
+def test_a_table_that_is_said_to_be_wide(tmp_path: Path) -> None:
+    MEASURED.assign(year=range(2001, 2007)).to_csv(tmp_path / "y.csv", index=False)
+    named = read_tensor(tmp_path / "y.csv", wide=True, index=["year"])
+    assert named.labels.dims == ("year", "column")
+    np.testing.assert_array_equal(named.values, MEASURED)
+    assert read_tensor(tmp_path / "y.csv", wide=True).shape == (6, 53)
+    assert "one column that labels" in refusal(tmp_path / "y.csv", wide=True, index=["w0", "w1"])
+    assert "leave out --value" in refusal(tmp_path / "y.csv", wide=True, value="w0")
+    assert "52 columns besides its values" in refusal(tmp_path / "y.csv", value="year")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a;b;y\n1;2;3\n", "separated by ';' and not by ','"),
+        ("0.5,1.5\n2.5,3\n", "its first line holds numbers"),
+        ("s,a,b\nx,1,2\ny,3,n.d.\n", "row 2 below the header, column 'b': 'n.d.' is not a number"),
+    ],
+)
+def test_a_table_of_another_form_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "y.csv").write_text(text)
+    assert sentence in refusal(tmp_path / "y.csv")
+
+
+def test_a_label_of_a_wide_table_twice_is_named(tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text("s,a,b\nx,1,2\ny,3,4\nx,5,6\n")
+    assert "rows 1 and 3 below the header both have the label 'x'" in refusal(tmp_path / "y.csv", wide=True)
+
+
 def test_numbers_that_pandas_cannot_hold_as_integers_are_numbers(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text(f"a,b,y\n1,2,{10**30}\n2,2,3\n")
     np.testing.assert_array_equal(read_tensor(tmp_path / "y.csv").values, [1e30, 3.0])
 
 
 def test_text_in_a_parquet_column_of_values_is_named(tmp_path: Path) -> None:
-    pd.DataFrame({"a": [1, 2], "b": [1, 2], "y": ["1.5", "x"]}).to_parquet(tmp_path / "y.parquet")
+    pd.DataFrame({"a": [1, 1], "b": [1, 2], "y": ["1.5", "x"]}).to_parquet(tmp_path / "y.parquet")
     assert "row 2 below the header, column 'y': 'x' is not a number" in refusal(tmp_path / "y.parquet")
 
 

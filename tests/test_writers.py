@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,23 @@ def test_a_table_comes_back_with_every_entry_once(tmp_path: Path, suffix: str, s
     for got, wanted in zip(after.labels.coords, before.labels.coords, strict=True):
         assert got.dtype == wanted.dtype
         np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_wide_table_comes_back_wide(tmp_path: Path, suffix: str, labelled: bool) -> None:
+    text = "site,row,a b\nA,1,\nB,3.5,4\n" if labelled else "row,a b\n1,\n3.5,4\n"
+    source, tensor = tmp_path / f"y{suffix}", np.array([[1.0, 0.1], [3.5, 4.0]])
+    if suffix == ".parquet":
+        pd.read_csv(io.StringIO(text)).to_parquet(source)
+    else:
+        source.write_text(text.replace(",", "," if suffix == ".csv" else "\t"))
+    write_like(read_file(source, wide=True), tmp_path / f"imputed{suffix}", tensor)
+    if suffix == ".csv":
+        assert (tmp_path / "imputed.csv").read_text() == text.replace("1,\n", "1.0,0.1\n").replace(",4\n", ",4.0\n")
+    before, after = read_tensor(source, wide=True), read_tensor(tmp_path / f"imputed{suffix}", wide=True)
+    np.testing.assert_array_equal(after.values, tensor)
+    assert after.labels.dims == before.labels.dims
 
 
 def test_arrays_of_several_keep_their_name(tmp_path: Path) -> None:

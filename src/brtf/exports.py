@@ -18,7 +18,7 @@ Table = dict[str, NDArray[Any]]
 def mode_names(observations: Observations) -> list[str]:
     """What the modes are called: as the user calls them, or mode_0, mode_1, …"""
     labels = observations.labels
-    return [f"mode_{mode}" for mode in range(observations.order)] if labels is None else _distinct(labels.dims)
+    return [f"mode_{mode}" for mode in range(observations.order)] if labels is None else distinct_names(labels.dims)
 
 
 def long_table(
@@ -46,7 +46,7 @@ def long_table(
         entries + first_position if labelled is None else labelled[entries]
         for labelled, entries in zip(labels, coords, strict=True)
     ]
-    names = _distinct([*mode_names(observations), *(name for name, _ in numbers)])
+    names = distinct_names([*mode_names(observations), *(name for name, _ in numbers)])
     return dict(zip(names, [*positions, *(column for _, column in numbers)], strict=True))
 
 
@@ -97,7 +97,7 @@ def to_dataset(
         **{name: (dims, tensor) for name, tensor in tensors.items()},
         **{name: ([dims[mode] for mode in modes], array) for name, (modes, array) in slices.items()},
     }
-    names = _distinct([*dims, "component", *variables, *(f"factor_{dim}" for dim in dims)])
+    names = distinct_names([*dims, "component", *variables, *(f"factor_{dim}" for dim in dims)])
     component = names[len(dims)]
     along = [*variables.values(), *(([dim, component], factor) for dim, factor in zip(dims, factors, strict=True))]
     labels = observations.labels
@@ -117,11 +117,11 @@ def to_cp_tensor(factors: Sequence[NDArray[np.float64]]) -> Any:
     return cp_tensor.CPTensor((None, [tensorly.tensor(factor) for factor in factors]))
 
 
-def _distinct(names: Iterable[str]) -> list[str]:
+def distinct_names(names: Iterable[str]) -> list[str]:
     """The names, with an underscore at the end of those that are taken."""
-    distinct: list[str] = []
+    distinct: dict[str, None] = {}
     for name in names:
         while name in distinct:
             name += "_"
-        distinct.append(name)
-    return distinct
+        distinct[name] = None
+    return list(distinct)

@@ -29,6 +29,7 @@ from brtf.checks import (
     read_numbers,
     type_name,
 )
+from brtf.frames import LARGEST_GUESSED_ORDER, numbers_in, refuse_long
 
 __all__ = [
     "BLOCK_ENTRIES",
@@ -39,6 +40,7 @@ __all__ = [
     "distinct_columns",
     "entry_positions",
     "observe",
+    "observe_matrix",
     "robust_scale",
     "warn_empty_slices",
 ]
@@ -404,6 +406,11 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
     return _from_dense(data, mask, labels, dtype)
 
 
+def observe_matrix(frame: Any) -> Observations:
+    """Observations of a pandas table that is known to be wide: the matrix of its numbers, with its labels."""
+    return _from_dense(numbers_in(frame), None, _axes_of(frame), dtype=None)
+
+
 def warn_empty_slices(observations: Observations) -> None:
     """Warn, once per mode, of slices in which nothing is observed.
 
@@ -522,10 +529,16 @@ def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
             "brtf.Observations.from_frame(Y.reset_index())."
         )
     if package == "pandas" and hasattr(Y, "columns"):
-        axes = (Y.index, Y.columns)
-        dims = tuple(f"dim_{mode}" if axis.name is None else str(axis.name) for mode, axis in enumerate(axes))
-        return _table_numbers(Y), Labels(dims, tuple(_axis_labels(axis) for axis in axes))
+        refuse_long(Y)
+        return numbers_in(Y), _axes_of(Y)
     return Y, None
+
+
+def _axes_of(frame: Any) -> Labels:
+    """The labels of the rows and columns of a wide table."""
+    axes = (frame.index, frame.columns)
+    dims = tuple(f"dim_{mode}" if axis.name is None else str(axis.name) for mode, axis in enumerate(axes))
+    return Labels(dims, tuple(_axis_labels(axis) for axis in axes))
 
 
 def _axis_labels(axis: Any) -> NDArray[Any] | None:
@@ -534,16 +547,6 @@ def _axis_labels(axis: Any) -> NDArray[Any] | None:
 
     counts = isinstance(axis, pandas.RangeIndex) and axis.equals(pandas.RangeIndex(len(axis)))
     return None if counts else np.asarray(axis)
-
-
-def _table_numbers(table: Any) -> NDArray[Any]:
-    """The numbers of a pandas table; mixed and nullable numeric columns have no common NumPy type."""
-    from pandas.api.types import is_numeric_dtype
-
-    array: NDArray[Any] = table.to_numpy()
-    if array.dtype == object and all(is_numeric_dtype(column) for column in table.dtypes):
-        array = table.to_numpy(dtype=np.float64, na_value=np.nan)
-    return array
 
 
 def _is_sparse(data: Any) -> bool:
@@ -627,6 +630,11 @@ def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequ
         value = rest[-1]
     if index is None:
         indexed = [column for column in frame.columns if column != value]
+        if len(indexed) > LARGEST_GUESSED_ORDER:
+            raise ValueError(
+                f"frame has {len(indexed)} columns besides its values, so it may be no long table: name the columns "
+                "that index the modes, index=[…], or pass it to fit as it is if it is a matrix."
+            )
     for column in [*indexed, value]:
         if column not in frame.columns:
             raise ValueError(f"frame has no column {column!r}; its columns are {list(frame.columns)}.")
@@ -650,7 +658,7 @@ def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequ
                 )
         shape = [len(uniques) for uniques in labels if uniques is not None]
     names = Labels(tuple(str(column) for column in indexed), tuple(labels), str(value))
-    return _from_coords(positions, _table_numbers(frame[[value]])[:, 0], shape, names, dtype=None)
+    return _from_coords(positions, numbers_in(frame[[value]])[:, 0], shape, names, dtype=None)
 
 
 def _build(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.exports import Table, long_table
+from brtf.exports import Table, distinct_names, long_table
 from brtf.extras import require
 from brtf.observations import Observations
 from brtf.readers import TensorFile
@@ -89,13 +89,13 @@ def _write_mat(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _write_text(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    write_csv(path, _every_entry(source.tensor, tensor), separator=SEPARATORS[source.suffix])
+    write_csv(path, _as_table(source.tensor, tensor), separator=SEPARATORS[source.suffix])
 
 
 def _write_parquet(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     pyarrow = require("pyarrow", extra="label", purpose=".parquet files")
     parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
-    parquet.write_table(pyarrow.table(_every_entry(source.tensor, tensor)), path)
+    parquet.write_table(pyarrow.table(_as_table(source.tensor, tensor)), path)
 
 
 def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
@@ -132,8 +132,12 @@ def _relabelled(source: TensorFile, tensor: NDArray[Any]) -> Any:
     return labelled.to_dataset(name=source.name)
 
 
-def _every_entry(observations: Observations, tensor: NDArray[Any]) -> Table:
-    """A table with a row per entry of the tensor, under the names of the table that was read."""
+def _as_table(observations: Observations, tensor: NDArray[Any]) -> Table:
+    """A table under the names of the one that was read: with a row per entry, or wide if that was wide."""
+    if observations.layout != "coordinates" and observations.labels is not None:
+        labels, columns = observations.labels.coords
+        names = [*([] if labels is None else observations.labels.dims[:1]), *np.asarray(columns).tolist()]
+        return dict(zip(distinct_names(names), [*([] if labels is None else [labels]), *tensor.T], strict=True))
     name = "value" if observations.labels is None else observations.labels.name or "value"
     return long_table(observations, _coords(tensor), [(name, tensor.ravel())])
 

@@ -44,6 +44,7 @@ def compare(
     key: str | None,
     index: str | None,
     value: str | None,
+    wide: bool,
     methods: str | None,
     rank: int | None,
     repeats: int,
@@ -66,7 +67,7 @@ def compare(
 
     from brtf.comparison import METHODS, as_text, compare, default_methods, reason_against
 
-    observations = read(source, mask, key, index, value)
+    observations = read(source, mask, key, index, value, wide)
     chosen = _chosen(methods, METHODS, default_methods(observations))
     for method in chosen:
         reason_against(method, chosen, rank)  # names that are unknown, before anything is fitted

@@ -39,6 +39,7 @@ def evaluate(
     key: str | None,
     index: str | None,
     value: str | None,
+    wide: bool,
     inferences: tuple[str, ...],
     repeats: int,
     as_json: bool,
@@ -55,7 +56,7 @@ def evaluate(
     from brtf.evaluation import evaluate
 
     models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
-    found = evaluate(read(source, mask, key, index, value), model=models, n_repeats=repeats, **options)
+    found = evaluate(read(source, mask, key, index, value, wide), model=models, n_repeats=repeats, **options)
     if as_json:
         print_json({**options, "repeats": repeats, "rows": found.rows})
     else:

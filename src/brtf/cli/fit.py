@@ -68,6 +68,7 @@ def fit(
     key: str | None,
     index: str | None,
     value: str | None,
+    wide: bool,
     out: Path | None,
     replace_outliers: bool,
     inference: str,
@@ -85,8 +86,9 @@ def fit(
 ) -> int:
     """Fit the data in INPUT and print what was found.
 
-    INPUT is an array, NaN = missing (.npy .npz .mat .nc .zarr), a long table, a row per observed entry (.csv .tsv
-    .parquet), or a coordinate list (.tns of FROSTT: positions from 1, then the value).
+    INPUT is an array, NaN = missing (.npy .npz .mat .nc .zarr), a table (.csv .tsv .parquet), long with a row per
+    observed entry or wide with a row per row of a matrix, or a coordinate list (.tns of FROSTT: positions from 1, then
+    the value).
 
     With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.* (the data with the
     missing entries filled in, in the format of INPUT), outliers.csv (the entries that are more likely outliers than
@@ -125,9 +127,9 @@ def fit(
             click.echo(f"Dashboard of the cluster: {dashboard}", err=True)
         file = None
         if scheduler is not None or comes_in_chunks(source):
-            observations = observe_chunks(source, mask, key, index, value)
+            observations = observe_chunks(source, mask, key, index, value, wide)
         else:
-            file = read_source(source, key, index, value)
+            file = read_source(source, key, index, value, wide)
             observations = observe_file(file, mask)
         with staged(out) as staging:
             model.fit(observations, **kept)

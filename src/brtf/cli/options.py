@@ -30,13 +30,25 @@ seed_option = click.option(
 )
 
 
-def reads_input(command: Callable[..., int]) -> Callable[..., int]:
-    """The argument INPUT and the options that say how to read it."""
+def describes_table(command: Callable[..., int]) -> Callable[..., int]:
+    """The options that say how to read a table."""
     for option in (
+        click.option(
+            "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
+        ),
         click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
         click.option(
             "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
         ),
+    ):
+        command = option(command)
+    return command
+
+
+def reads_input(command: Callable[..., int]) -> Callable[..., int]:
+    """The argument INPUT and the options that say how to read it."""
+    command = describes_table(command)
+    for option in (
         click.option("--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file."),
         click.option(
             "--mask",
@@ -194,26 +206,30 @@ def _how_to_go_on(path: Path) -> str:
     )
 
 
-def read(source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None) -> Observations:
+def read(
+    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
+) -> Observations:
     """The data that the options of `reads_input` name."""
-    return observe_file(read_source(source, key, index, value), mask)
+    return observe_file(read_source(source, key, index, value, wide), mask)
 
 
-def read_source(source: Path, key: str | None, index: str | None, value: str | None) -> TensorFile:
+def read_source(source: Path, key: str | None, index: str | None, value: str | None, wide: bool) -> TensorFile:
     """The tensor of INPUT, and what it takes to write another one like it."""
     from brtf.readers import read_file
 
     columns = None if index is None else [name.strip() for name in index.split(",")]
-    return read_file(source, key=key, index=columns, value=value)
+    return read_file(source, key=key, index=columns, value=value, wide=wide)
 
 
 def observe_chunks(
-    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None
+    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
 ) -> Observations:
     """The data that the options of `reads_input` name, to be read chunk by chunk: a store, or a directory of tables."""
     from brtf.observations import Observations
     from brtf.readers import open_file
 
+    if wide:
+        raise ValueError(f"--wide applies to a table, and {source} is read in chunks: leave it out.")
     if source.is_dir() and source.suffix != ".zarr":
         if mask is not None or key is not None:
             raise ValueError("--mask and --key do not apply to a directory of tables.")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from brtf.cli.options import describes_table, read_source
+
 
 def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
     """Whole numbers separated by commas, or by an x in a size."""
@@ -29,8 +31,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     help="Data with entries that the fit has not seen: they judge its intervals.",
 )
 @click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file.")
-@click.option("--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value].")
-@click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last].")
+@describes_table
 @click.option(
     "--image-modes", metavar="0,1", callback=_numbers, help="Modes that make up a picture: rows, columns[, colours]."
 )
@@ -48,6 +49,7 @@ def report(
     key: str | None,
     index: str | None,
     value: str | None,
+    wide: bool,
     image_modes: list[int] | None,
     image_size: list[int] | None,
     title: str | None,
@@ -59,12 +61,10 @@ def report(
     A checkpoint holds no data: what needs them is left out, and the page says so.
     """
     from brtf.checkpoint import load_result
-    from brtf.readers import read_tensor
     from brtf.report import write_report
 
     target = result.with_suffix(".html") if out is None else out
-    columns = None if index is None else [name.strip() for name in index.split(",")]
-    given = None if data is None else read_tensor(data, key=key, index=columns, value=value)
+    given = None if data is None else read_source(data, key, index, value, wide).tensor
     try:
         write_report(
             load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title

@@ -35,7 +35,7 @@ class TensorFile:
     tensor
         What goes to `brtf.observations.observe`: an array of the file's own type; a sparse matrix where a ``.mat``
         file holds one; an xarray.DataArray where the file names its modes; `Observations` of the coordinate layout
-        for tables and coordinate lists.
+        for long tables and coordinate lists, of a dense one for wide tables.
     name
         Name of the array, in formats that hold several.
     """
@@ -51,14 +51,16 @@ def read_tensor(
     key: str | None = None,
     index: Sequence[str] | None = None,
     value: str | None = None,
+    wide: bool = False,
 ) -> Any:
     """Read a tensor from a file; what comes back goes to `brtf.BRTF.fit` or `brtf.observations.observe`.
 
     ========================  =============================================================================
     ``.npy``                  one array, mapped into memory and not copied
     ``.npz``, ``.mat``        one array, or the one called `key`; MATLAB files up to version 7
-    ``.csv``, ``.tsv``        long table with a header: a row per observed entry, with labels and a value
-    ``.parquet``              long table
+    ``.csv``, ``.tsv``        table with a header: long, a row per observed entry with labels and a value, or
+                              wide, a matrix whose rows have labels
+    ``.parquet``              table, likewise
     ``.tns``                  FROSTT coordinates: per line the position in every mode, from 1, and a value
     ``.nc``                   NetCDF 3 or 4: one variable, or the one called `key`, with its labels
     ``.zarr``                 Zarr 2 or 3, a directory: an array, or one array of a group
@@ -71,9 +73,14 @@ def read_tensor(
     key
         Name of the array in an ``.npz``, ``.mat``, ``.nc`` or ``.zarr`` file; not needed if there is only one.
     index
-        Columns of a table that index the modes, in order; all columns but `value` if None.
+        Columns of a table that index the modes, in order; all columns but `value` if None. Of a wide table, the column
+        that labels the rows; if None, the first one if it does not hold numbers.
     value
         Column of a table that holds the values; the last one that is not in `index` if None.
+    wide
+        The table is a matrix. Without it, and without `index` and `value`, a table is a matrix if its first column
+        holds labels, no two alike, and all others hold numbers; it is long if its last column holds numbers and the
+        others labels, or whole numbers that repeat as positions do; any other table is refused.
 
     Returns
     -------
@@ -88,7 +95,7 @@ def read_tensor(
     OSError
         The file is missing or cannot be opened.
     """
-    return read_file(path, key=key, index=index, value=value).tensor
+    return read_file(path, key=key, index=index, value=value, wide=wide).tensor
 
 
 def read_file(
@@ -97,9 +104,10 @@ def read_file(
     key: str | None = None,
     index: Sequence[str] | None = None,
     value: str | None = None,
+    wide: bool = False,
 ) -> TensorFile:
     """Read a tensor together with what it takes to write another one in the same form; see `read_tensor`."""
-    return _read(Path(path), _TENSOR_READERS, {"key": key, "index": index, "value": value})
+    return _read(Path(path), _TENSOR_READERS, {"key": key, "index": index, "value": value, "wide": wide or None})
 
 
 def open_file(path: str | os.PathLike[str], *, key: str | None = None) -> TensorFile:
@@ -177,8 +185,8 @@ _ARRAY_READERS: dict[str, _Reader] = {
 }
 _TENSOR_READERS: dict[str, _Reader] = {
     **_ARRAY_READERS,
-    ".csv": (read_csv, ("index", "value")),
-    ".tsv": (read_csv, ("index", "value")),
-    ".parquet": (read_parquet, ("index", "value")),
+    ".csv": (read_csv, ("index", "value", "wide")),
+    ".tsv": (read_csv, ("index", "value", "wide")),
+    ".parquet": (read_parquet, ("index", "value", "wide")),
     ".tns": (read_tns, ()),
 }
