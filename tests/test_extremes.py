@@ -137,6 +137,33 @@ def test_a_wide_table_is_a_matrix():
         Observations.from_frame(pandas.DataFrame(np.eye(53)))
 
 
+@pytest.mark.parametrize("option", ["noise_modes", "outlier_modes"])
+def test_a_mode_is_no_list_of_modes(matrix, option):
+    with pytest.raises(ValueError, match=f"{option} must be None or a list of modes"):
+        BRTF(noise="per-slice", **{option: np.array(0)}).fit(matrix)
+
+
+def test_a_number_beyond_floats_is_refused(matrix):
+    with pytest.raises(ValueError, match="tol must be a number"):
+        BRTF(tol=10**400).fit(matrix)
+
+
+def test_a_result_is_shown_in_a_line(matrix):
+    for noise in ("common", "per-slice"):
+        model = BRTF(noise=noise, random_state=0).fit(matrix)
+        shown = repr(model.result_)
+        assert len(shown) < 200
+        for words in (
+            f"shape={matrix.shape}",
+            f"rank={model.rank_}",
+            "bound=",
+            "noise_variance=",
+            "outlier_rate=",
+            "True",
+        ):
+            assert words in shown
+
+
 def test_a_misspelt_quantity_is_refused(matrix):
     model = BRTF(random_state=0).fit(matrix)
     with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):

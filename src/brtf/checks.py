@@ -34,6 +34,17 @@ class Labels:
     name: str | None = None
 
 
+def check_dtype(dtype: DTypeLike | None) -> None:
+    """Refuse what is neither float32 nor float64 nor None."""
+    try:
+        known = dtype is None or np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))
+    except TypeError:
+        known = False
+    if not known:
+        got = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else repr(dtype)
+        raise ValueError(f"dtype must be float32 or float64, got {got}.")
+
+
 def cast_values(values: NDArray[Any], dtype: DTypeLike | None) -> NDArray[np.floating[Any]]:
     """Observed values as native, aligned, C-contiguous floats; shared if they are already."""
     kind, itemsize = values.dtype.kind, values.dtype.itemsize

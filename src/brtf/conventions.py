@@ -87,4 +87,6 @@ def feature_names(observations: Observations) -> NDArray[Any] | None:
 
 def as_tuple(modes: Any) -> Any:
     """Any sequence of modes as a tuple; what is none is left for the settings to refuse."""
-    return tuple(modes) if isinstance(modes, Iterable) and not isinstance(modes, str) else modes
+    if isinstance(modes, str) or getattr(modes, "ndim", 1) == 0:
+        return modes
+    return tuple(modes) if isinstance(modes, Iterable) else modes

@@ -19,6 +19,7 @@ from brtf.checks import (
     Labels,
     cast_values,
     check_coords,
+    check_dtype,
     check_labels,
     check_mask,
     check_shape,
@@ -380,8 +381,7 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
     Observations
         A complete float32 or float64 C-contiguous array (a memmap too) is shared, not copied.
     """
-    if dtype is not None and np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise ValueError(f"dtype must be float32 or float64, got {np.dtype(dtype)}.")
+    check_dtype(dtype)
     if isinstance(Y, Observations):
         if mask is not None:
             raise ValueError("mask= was given together with Observations, which know what is observed: drop it.")

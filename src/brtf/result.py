@@ -65,6 +65,14 @@ class Result(Shown):
     held_back: Observations | None = None
     cap_gain: float | None = None
 
+    def __repr__(self) -> str:
+        noise = np.asarray(self.noise_variance)
+        levels = f"{noise:.4g}" if noise.ndim == 0 else f"{noise.min():.4g}…{noise.max():.4g}"
+        return (
+            f"Result(shape={self.observations.shape}, rank={self.rank}, bound={self.bound:.8g}, "
+            f"noise_variance={levels}, outlier_rate={self.outlier_rate:.4g}, converged={self.stop_reason.converged})"
+        )
+
     # ---- numbers -------------------------------------------------------------------------------------------
 
     @property

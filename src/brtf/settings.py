@@ -17,12 +17,19 @@ LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
 
 
+LARGEST_RANK = 2**31 - 1
+"""Ranks are array lengths; no memory holds the R×R matrices of a rank as large."""
+
+
 def _is_int(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _is_real(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+    except OverflowError:  # an integer beyond the range of floats
+        return False
 
 
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -75,6 +82,8 @@ class Settings:
         for field in fields(self):
             valid, wanted = RANGES[field.name]
             value = getattr(self, field.name)
+            if field.name == "max_rank" and _is_int(value) and value > LARGEST_RANK:
+                raise ValueError(f"max_rank must be at most {LARGEST_RANK}, got {value}.")
             if not valid(value):
                 raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")
         if self.inference == "paper" and self.noise != "common":

@@ -86,6 +86,10 @@ def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]
     """The given factor matrices as float arrays, or an error that says which one does not fit."""
     if len(factors) != len(shape):
         raise ValueError(f"init must have one factor matrix per mode ({len(shape)}), got {len(factors)}.")
+    for mode, factor in enumerate(factors):
+        dtype = np.asarray(factor).dtype
+        if dtype.kind not in "biuf":
+            raise TypeError(f"init[{mode}] must hold real numbers, got dtype {dtype}.")
     means = [np.array(factor, dtype=np.float64) for factor in factors]
     for mode, (mean, length) in enumerate(zip(means, shape, strict=True)):
         wanted = (length, means[0].shape[-1] if means[0].ndim else 0)
