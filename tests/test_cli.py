@@ -358,6 +358,37 @@ def test_the_demo_explains_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert words in outcome.stdout
 
 
+@pytest.mark.parametrize("module", ["jinja2", "PIL"])
+@pytest.mark.parametrize("command", [["demo"], ["report", "absent.brtf"], ["video", "absent.mp4", "--out", "d"]])
+def test_a_page_that_cannot_be_made_is_said_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    without(monkeypatch, module)
+    monkeypatch.setattr(brtf.BRTF, "fit", None)
+    outcome = run(*command)
+    assert outcome.exit_code == 2
+    assert outcome.stdout == ""
+    assert outcome.stderr == f'brtf: error: {module} is needed for a report: pip install "brtf[viz]".\n'
+    assert os.listdir(tmp_path) == []
+
+
+def test_results_without_a_page(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "jinja2")
+    outcome = run("fit", source, "--out", tmp_path / "out", *SETTINGS)
+    assert outcome.exit_code == 0
+    assert outcome.stderr.startswith("brtf: warning: There will be no report.html: jinja2 is needed")
+    assert sorted(os.listdir(tmp_path / "out")) == ["imputed.npy", "outliers.csv", "result.brtf"]
+
+
+def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    """As if a library that draws pages were not installed."""
+    for name in [*sys.modules]:
+        if name.startswith("brtf.report."):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+
+
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": math.inf, "b": [math.nan, 1.0, {"c": -math.inf}], "d": "nan"})
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0, {"c": None}], "d": "nan"}

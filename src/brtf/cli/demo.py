@@ -33,7 +33,9 @@ def demo(out: Path, as_json: bool) -> int:
     from brtf.datasets import toy_video
     from brtf.estimator import BRTF
     from brtf.metrics import coverage, f_measure, rrse
+    from brtf.report import require_page
 
+    require_page()
     clip = toy_video(**SIZE, missing=0.3, seed=0)
     if not as_json:
         click.echo(

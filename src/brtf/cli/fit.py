@@ -111,6 +111,7 @@ def fit(
     from brtf.executors import executing
     from brtf.passes import count_workers
 
+    has_page = out is not None and _has_page()
     model = BRTF(
         inference=inference,
         init=init,
@@ -134,7 +135,7 @@ def fit(
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
-                names = _write_results(staging, model, file, replace_outliers)
+                names = _write_results(staging, model, file, replace_outliers, has_page)
                 written = [out / name for name in names]
     summary = model.summary()
     if as_json:
@@ -159,7 +160,21 @@ def _security(scheduler: str | None, *files: str | None) -> Any:
     return certified(scheduler, *given)
 
 
-def _write_results(staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool) -> list[str]:
+def _has_page() -> bool:
+    """Whether there will be a page; a warning if not, as the results are worth more than the page."""
+    from brtf.report import require_page
+
+    try:
+        require_page()
+    except ImportError as error:  # an optional extra
+        warnings.warn(f"There will be no report.html: {error}", stacklevel=2)
+        return False
+    return True
+
+
+def _write_results(
+    staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, has_page: bool
+) -> list[str]:
     """Write what `brtf fit --out` promises, one step for each; returns the names in the same order."""
     from brtf.writers import write_csv, write_like
 
@@ -175,11 +190,9 @@ def _write_results(staging: Path, model: BRTF, file: TensorFile | None, replace_
         write_like(file, staging / written[-1], filled.astype(result.observations.values.dtype, copy=False))
     written.append("outliers.csv")
     write_csv(staging / written[-1], result.outlier_table(first_position=1 if file.suffix == ".tns" else 0))
-    try:
+    if has_page:
         model.report(staging / "report.html")
         written.append("report.html")
-    except ImportError as error:  # an optional extra; the results are worth more than the page
-        warnings.warn(f"No report.html: {error}", stacklevel=2)
     return written
 
 

@@ -61,15 +61,11 @@ def report(
     A checkpoint holds no data: what needs them is left out, and the page says so.
     """
     from brtf.checkpoint import load_result
-    from brtf.report import write_report
+    from brtf.report import require_page, write_report
 
+    require_page()
     target = result.with_suffix(".html") if out is None else out
     given = None if data is None else read_source(data, key, index, value, wide).tensor
-    try:
-        write_report(
-            load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title
-        )
-    except ImportError as error:
-        raise click.ClickException(str(error)) from error
+    write_report(load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title)
     click.echo(f"Wrote {target}.")
     return 0

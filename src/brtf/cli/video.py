@@ -72,8 +72,10 @@ def video(
     """
     from brtf.estimator import BRTF
     from brtf.foreground import foreground_probability, smooth_mask
+    from brtf.report import require_page
     from brtf.video import read_clip
 
+    require_page()
     clip = read_clip(source, frames=_frames(frames), scale=scale, gray=gray, drop=drop, seed=seed)
     model = BRTF(
         max_rank=max(FEWEST_COMPONENTS, clip.n_channels) if max_rank is None else max_rank,

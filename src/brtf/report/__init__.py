@@ -6,10 +6,17 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from brtf.extras import require
+
 if TYPE_CHECKING:
     from brtf.result import Result
 
-__all__ = ["write_report"]
+__all__ = ["require_page", "write_report"]
+
+
+def require_page() -> Any:
+    """The module that builds the page, or a sentence that says what to install: to be asked before a long fit."""
+    return require("brtf.report.page", extra="viz", purpose="a report")
 
 
 def write_report(
@@ -52,10 +59,7 @@ def write_report(
     from brtf.observations import observe
     from brtf.storage import atomic_file
 
-    try:
-        from brtf.report.page import build_page
-    except ImportError as error:
-        raise ImportError(f'a report needs {error.name}: pip install "brtf[viz]".', name=error.name) from error
+    build_page = require_page().build_page
     given = None if data is None else observe(data)
     page = build_page(result, given, image_modes=image_modes, image_size=image_size, title=title)
     with atomic_file(path) as file:
