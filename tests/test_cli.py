@@ -129,7 +129,7 @@ def test_a_table_comes_back_as_a_table_with_its_own_labels(table: Path, tmp_path
 def test_the_imputed_data_have_the_format_of_the_input(tmp_path: Path, suffix: str) -> None:
     path, out = write(tmp_path / f"y{suffix}", DATA.observed), tmp_path / "out"
     for _ in range(2):  # the second time over the first
-        numbers = run_json("fit", path, "--out", out, *SETTINGS)
+        numbers = run_json("fit", path, "--out", out, "--overwrite", *SETTINGS)
         assert sorted(os.listdir(out)) == sorted([f"imputed{suffix}", "outliers.csv", "report.html", "result.brtf"])
         assert sorted(numbers["written"]) == sorted(str(file) for file in out.iterdir())
         imputed = observe(read_tensor(out / f"imputed{suffix}"))
@@ -147,7 +147,7 @@ def test_float32_stays_float32(tmp_path: Path) -> None:
 def test_nothing_is_moved_where_something_is_in_the_way(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "outliers.csv").mkdir(parents=True)
-    outcome = run("fit", source, "--out", out, *SETTINGS)
+    outcome = run("fit", source, "--out", out, "--overwrite", *SETTINGS)
     assert outcome.exit_code == 2
     assert outcome.stderr.endswith("outliers.csv should be replaced by a file: move it away.\n")
     assert sorted(os.listdir(out)) == ["checkpoint.brtf", "outliers.csv"]
@@ -287,7 +287,7 @@ def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, mo
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("brtf.writers.write_csv", refuse)
-    outcome = run("fit", source, "--out", out, "--max-sweeps", 1, "--inference", "paper")
+    outcome = run("fit", source, "--out", out, "--overwrite", "--max-sweeps", 1, "--inference", "paper")
     assert outcome.exit_code == 2
     assert outcome.stderr.splitlines()[-1] == f"brtf: error: {out / 'outliers.csv'}: No space left on device."
     (out / "checkpoint.brtf").unlink()  # the fit itself is kept
@@ -387,6 +387,38 @@ def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
         if name.startswith("brtf.report."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "there"),
+    [
+        (["fit", "y.npy", "--out", "d"], "outliers.csv"),
+        (["fit", "y.npy", "--out", "d"], "imputed.npy"),
+        (["demo", "--out", "d"], "result.brtf"),
+        (["video", "absent.mp4", "--out", "d"], "mask.mp4"),
+        (["compare", "y.npy", "--out", "d"], "comparison.html"),
+        (["report", "d/y.brtf"], "y.html"),
+    ],
+)
+def test_nothing_is_replaced_unasked(
+    source: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], there: str
+) -> None:
+    monkeypatch.chdir(source.parent)
+    Path("d").mkdir()
+    Path("d", there).write_text("mine")
+    outcome = run(*arguments)
+    assert outcome.exit_code == 2
+    start = f"brtf: error: {Path('d', there)} is there already."
+    assert outcome.stderr == f"{start} Pass --overwrite to replace what is there, or another --out.\n"
+    assert [(path.name, path.read_text()) for path in Path("d").iterdir()] == [(there, "mine")]
+
+
+def test_the_demo_may_be_run_twice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("brtf.cli.demo.SIZE", {"height": 16, "width": 16, "frames": 8})
+    for _ in range(2):
+        assert run("demo").exit_code in (0, 1)
+    assert sorted(os.listdir("brtf-demo")) == ["report.html", "result.brtf"]
 
 
 def test_json_has_neither_nan_nor_infinity(capsys: pytest.CaptureFixture[str]) -> None:

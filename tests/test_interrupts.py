@@ -333,7 +333,7 @@ class TestCheckpoints:
         assert 'id="residuals"' not in page
         assert "Residuals, and which entries are outliers. The entries are not there" in page
         np.save(tmp_path / "y.npy", SMALL)
-        outcome = invoke("report", tmp_path / "c.brtf", "--data", tmp_path / "y.npy")
+        outcome = invoke("report", tmp_path / "c.brtf", "--overwrite", "--data", tmp_path / "y.npy")
         assert outcome.exit_code == 2
         assert "cannot be told from what the fit has seen" in outcome.stderr
 

@@ -36,15 +36,17 @@ def kinds_of(frame: Any) -> list[Kind]:
 def looks_long(frame: Any, kinds: Sequence[Kind]) -> bool:
     """Whether every column but the last indexes a mode, and the last holds the values.
 
-    Labels index, and so do whole numbers if there are enough rows: as many as a tensor of rank one has numbers of its
-    own, Σ_n (I_n − 1) + 1, or twice as many where the values are whole numbers too. In a table of measurements, nearly
-    every number is another, so there never are.
+    Labels index, and so do whole numbers, and beside labels any numbers, if there are enough rows: as many as a tensor
+    of rank one has numbers of its own, Σ_n (I_n − 1) + 1, or twice as many where the values are whole numbers too. In a
+    table of measurements nearly every number is another, so there never are.
     """
     *index, last = kinds
-    if not 2 <= len(index) <= LARGEST_GUESSED_ORDER or "numbers" in index or last == "labels":
+    if not 2 <= len(index) <= LARGEST_GUESSED_ORDER or last == "labels":
         return False
-    if "whole" not in index:
+    if {*index} == {"labels"}:
         return True
+    if "numbers" in index and "labels" not in index:
+        return False
     only_whole = {*kinds} == {"whole"}
     if only_whole and len(kinds) > MOST_WHOLE_COLUMNS:
         return False

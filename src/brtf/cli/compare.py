@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brtf.cli.options import chooses_model, json_option, out_option, read, reads_input, seed_option
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, written_text
+from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
 from brtf.evaluation import PATTERNS
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ PAGE = "comparison.html"
 )
 @seed_option
 @out_option
+@overwrite_option
 @json_option
 def compare(
     source: Path,
@@ -50,6 +51,7 @@ def compare(
     repeats: int,
     seed: int,
     out: Path | None,
+    overwrite: bool,
     as_json: bool,
     model_options: dict[str, Any],
     **how: Any,
@@ -67,6 +69,8 @@ def compare(
 
     from brtf.comparison import METHODS, as_text, compare, default_methods, reason_against
 
+    if out is not None:
+        refuse_overwriting([out / PAGE], overwrite=overwrite)
     observations = read(source, mask, key, index, value, wide)
     chosen = _chosen(methods, METHODS, default_methods(observations))
     for method in chosen:

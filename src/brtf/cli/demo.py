@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from brtf.cli.options import json_option
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
+from brtf.cli.options import json_option, overwrite_option
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
 
 SIZE = {"height": 32, "width": 48, "frames": 30}
 
@@ -19,12 +19,11 @@ SIZE = {"height": 32, "width": 48, "frames": 30}
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    default=Path("brtf-demo"),
-    show_default=True,
-    help="Where to write the page and the result.",
+    help="Where to write the page and the result  [default: brtf-demo, where those of an earlier demo are replaced].",
 )
+@overwrite_option
 @json_option
-def demo(out: Path, as_json: bool) -> int:
+def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     """Part a generated surveillance clip into scene and passers-by, and compare with the truth.
 
     The clip is 32 x 48 pixels in colour, 30 frames: flickering light, moving objects, noise that differs from pixel to
@@ -35,6 +34,10 @@ def demo(out: Path, as_json: bool) -> int:
     from brtf.metrics import coverage, f_measure, rrse
     from brtf.report import require_page
 
+    if out is None:
+        out, overwrite = Path("brtf-demo"), True
+    written = [out / "result.brtf", out / "report.html"]
+    refuse_overwriting(written, overwrite=overwrite)
     require_page()
     clip = toy_video(**SIZE, missing=0.3, seed=0)
     if not as_json:
@@ -73,7 +76,6 @@ def demo(out: Path, as_json: bool) -> int:
         ),
     ]
     numbers = model.summary().numbers
-    written = [out / "result.brtf", out / "report.html"]
     if as_json:
         comparison = {name: {"found": found, "true": true} for name, _, found, true in compared}
         print_json({**numbers, "comparison": comparison, "written": [str(path) for path in written]})

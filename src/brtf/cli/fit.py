@@ -18,11 +18,12 @@ from brtf.cli.options import (
     observe_chunks,
     observe_file,
     out_option,
+    overwrite_option,
     read_source,
     reads_input,
     seed_option,
 )
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, written_text
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
 from brtf.settings import INFERENCES, INITS
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ DENSE_LIMIT = 10_000_000
 @click.command()
 @reads_input
 @out_option
+@overwrite_option
 @click.option("--replace-outliers", is_flag=True, help="Leave the outliers out of the imputed data too.")
 @click.option("--inference", type=click.Choice(INFERENCES), default=DEFAULTS.inference, show_default=True)
 @chooses_model
@@ -70,6 +72,7 @@ def fit(
     value: str | None,
     wide: bool,
     out: Path | None,
+    overwrite: bool,
     replace_outliers: bool,
     inference: str,
     init: str,
@@ -93,7 +96,7 @@ def fit(
     With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.* (the data with the
     missing entries filled in, in the format of INPUT), outliers.csv (the entries that are more likely outliers than
     not) and report.html (a page about it). Positions count from 0, or from 1 if INPUT is .tns. Nothing is written
-    unless everything can be.
+    unless everything can be, and nothing is replaced without --overwrite.
 
     With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130; SIGTERM, 143; SIGHUP, 129) or killed goes on
     with --resume, everything else being the same, and ends where it would have ended, to the last bit. Without it, what
@@ -111,6 +114,9 @@ def fit(
     from brtf.executors import executing
     from brtf.passes import count_workers
 
+    if out is not None:
+        planned = ("result.brtf", f"imputed{source.suffix.lower()}", "outliers.csv", "report.html", "fitted.zarr")
+        refuse_overwriting((out / name for name in planned), overwrite=overwrite)
     has_page = out is not None and _has_page()
     model = BRTF(
         inference=inference,

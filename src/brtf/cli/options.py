@@ -25,6 +25,7 @@ out_option = click.option("--out", metavar="DIR", type=click.Path(path_type=Path
 max_seconds_option = click.option(
     "--max-seconds", type=float, help="Stop after so many seconds with the best so far  [default: never]."
 )
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace results that are there already.")
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random."
 )

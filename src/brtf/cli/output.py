@@ -54,6 +54,16 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def refuse_overwriting(paths: Iterable[Path], *, overwrite: bool) -> None:
+    """Raise, before anything is done, if there are results already and nobody has allowed to replace them."""
+    there = [path for path in paths if path.exists()]
+    if there and not overwrite:
+        raise ValueError(
+            f"{', '.join(map(str, there))} {'is' if len(there) == 1 else 'are'} there already. Pass --overwrite to "
+            "replace what is there, or another --out."
+        )
+
+
 @contextmanager
 def staged(directory: Path | None) -> Iterator[Path | None]:
     """A place to write: its content moves to the directory together in the end, and vanishes if something fails."""

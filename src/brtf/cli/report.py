@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from brtf.cli.options import describes_table, read_source
+from brtf.cli.options import describes_table, overwrite_option, read_source
+from brtf.cli.output import refuse_overwriting
 
 
 def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -24,6 +25,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 @click.option(
     "--out", metavar="F.html", type=click.Path(path_type=Path), help="Where to write  [default: RESULT.html]."
 )
+@overwrite_option
 @click.option(
     "--data",
     metavar="F",
@@ -45,6 +47,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
 def report(
     result: Path,
     out: Path | None,
+    overwrite: bool,
     data: Path | None,
     key: str | None,
     index: str | None,
@@ -65,6 +68,7 @@ def report(
 
     require_page()
     target = result.with_suffix(".html") if out is None else out
+    refuse_overwriting([target], overwrite=overwrite)
     given = None if data is None else read_source(data, key, index, value, wide).tensor
     write_report(load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title)
     click.echo(f"Wrote {target}.")

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.options import DEFAULTS, json_option, keeps_itself, max_seconds_option, seed_option
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, staged, table, written_text
+from brtf.cli.options import (
+    DEFAULTS,
+    json_option,
+    keeps_itself,
+    max_seconds_option,
+    overwrite_option,
+    seed_option,
+)
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
 
 if TYPE_CHECKING:
     from brtf.estimator import BRTF
     from brtf.foreground import Mask
     from brtf.video import Clip
 
+WRITTEN = ("background.mp4", "foreground.mp4", "mask.mp4", "result.brtf", "report.html")
 FEWEST_COMPONENTS = 2
 """A scene and a change of its light; of C channels the scene alone needs C components."""
 
@@ -24,6 +32,7 @@ FEWEST_COMPONENTS = 2
 @click.command()
 @click.argument("source", metavar="INPUT")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Where to write the clips.")
+@overwrite_option
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Size of the frames, at most 1.")
 @click.option("--frames", metavar="A:B", help="Which frames, from A up to but not B, counted from 0  [default: all].")
 @click.option("--gray", is_flag=True, help="Fit one grey channel instead of the colours.")
@@ -41,6 +50,7 @@ FEWEST_COMPONENTS = 2
 def video(
     source: str,
     out: Path,
+    overwrite: bool,
     scale: float,
     frames: str | None,
     gray: bool,
@@ -75,6 +85,7 @@ def video(
     from brtf.report import require_page
     from brtf.video import read_clip
 
+    refuse_overwriting((out / name for name in WRITTEN), overwrite=overwrite)
     require_page()
     clip = read_clip(source, frames=_frames(frames), scale=scale, gray=gray, drop=drop, seed=seed)
     model = BRTF(
@@ -131,7 +142,7 @@ def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
     model.save(directory / "result.brtf")
     pixel_modes = (0,) if clip.tensor.ndim == 2 else (0, 1)
     model.report(directory / "report.html", image_modes=pixel_modes, image_size=(clip.height, clip.width))
-    return [*clips, "result.brtf", "report.html"]
+    return list(WRITTEN)
 
 
 def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]:
