@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from pathlib import Path
@@ -123,6 +124,28 @@ def test_a_wide_table_comes_back_wide(tmp_path: Path, suffix: str, labelled: boo
     before, after = read_tensor(source, wide=True), read_tensor(tmp_path / f"imputed{suffix}", wide=True)
     np.testing.assert_array_equal(after.values, tensor)
     assert after.labels.dims == before.labels.dims
+
+
+def test_labels_that_spreadsheets_would_run_are_inert_and_come_back(tmp_path: Path) -> None:
+    labels = ["=1+2", "+x", "-y", "@z", "\tt", "\rr", "'=q", "''-q", "'plain", "a=b"]
+    names = ["=site", "-day", "@y"]
+    long = pd.DataFrame({names[0]: np.repeat(labels, 2), names[1]: [1, -2] * 10, names[2]: np.arange(20) - 9.5})
+    long.to_parquet(tmp_path / "y.parquet")
+    source = read_file(tmp_path / "y.parquet")
+    written = tmp_path / "imputed.csv"
+    write_like(type(source)(".csv", source.tensor), written, source.tensor.values.reshape(10, 2))
+    with open(written, newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert not any(cell.startswith(tuple("=+-@\t\r")) for cell in [*header, *(row[0] for row in rows)])
+    assert {row[1] for row in rows} == {"1", "-2"}  # numbers stay numbers
+    read = read_tensor(written)
+    assert (*read.labels.dims, read.labels.name) == tuple(names)
+    assert sorted(read.labels.coords[0].tolist()) == sorted(labels)
+
+
+def test_labels_of_others_stay_apart(tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text("a,b,y\n=x,k,1\n'=x,k,2\n")
+    assert read_tensor(tmp_path / "y.csv").labels.coords[0].tolist() == ["'=x", "=x"]
 
 
 def test_arrays_of_several_keep_their_name(tmp_path: Path) -> None:

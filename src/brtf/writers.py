@@ -7,7 +7,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from brtf.exports import Table, distinct_names, long_table
 from brtf.extras import require
 from brtf.observations import Observations
 from brtf.readers import TensorFile
-from brtf.readers.tables import SEPARATORS
+from brtf.readers.tables import SEPARATORS, inert
 from brtf.storage import name_written
 
 __all__ = ["write_csv", "write_like"]
@@ -45,20 +45,34 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
-    """Write a table as text with a header: numbers with all digits, dates in ISO 8601."""
+    """Write a table as text with a header: numbers with all digits, dates in ISO 8601.
+
+    Text that begins with = + - @, a tab or a carriage return, which spreadsheets run as a formula, gets an apostrophe
+    before it; the readers take it away.
+    """
     with name_written(path):
-        _write_rows(path, [list(table)], table.values(), separator)
+        _write_rows(path, [inert(list(table))], table.values(), separator)
 
 
 def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
     """Write lines of text and then columns, as many rows at once as fit into a cache."""
     cells = [_as_text(column) for column in columns]
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter=separator, lineterminator="\n")
+        # A carriage return alone is not quoted by every Python, and readers take it for the end of the row.
+        returns = any(
+            "\r" in str(text) for column in cells if column.dtype.kind in "OU" for text in set(column.tolist())
+        )
+        quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+        writer = csv.writer(file, delimiter=separator, lineterminator="\n", quoting=quoting)
         writer.writerows(header)
         for start in range(0, len(cells[0]), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            writer.writerows(zip(*(column[rows].tolist() for column in cells), strict=True))
+            writer.writerows(zip(*(_listed(column[rows]) for column in cells), strict=True))
+
+
+def _listed(column: NDArray[Any]) -> list[Any]:
+    """Cells as Python objects, text such that no spreadsheet takes it for a formula."""
+    return inert(column.tolist()) if column.dtype.kind in "OU" else column.tolist()
 
 
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:

@@ -20,6 +20,8 @@ from brtf.observations import Observations, observe_matrix
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
 """Cells of the value column that say nothing. In a column of labels they are labels, but for the first."""
+FORMULA = tuple("=+-@\t\r")
+"""How text begins that a spreadsheet would take for a formula."""
 BYTES_PER_CELL = 8
 """The least that a cell takes in memory: columns of a few bytes may claim any number of rows."""
 
@@ -36,13 +38,16 @@ def read_csv(
     check_memory(path.stat().st_size, "its text", "cut it into smaller files")
 
     def read(missing: Any) -> Any:
-        return pandas.read_csv(
+        frame = pandas.read_csv(
             path,
             sep=separator,
             keep_default_na=False,
             na_values=missing,
             low_memory=False,  # in pieces, a column's labels could be numbers in one and text in the next
         )
+        frame.columns = restored(frame.columns.tolist())
+        texts = frame.columns[[kind == "labels" for kind in kinds_of(frame)]]
+        return frame.assign(**{name: restored(frame[name].tolist()) for name in texts if _is_inert(frame[name])})
 
     frame = read(list(MISSING))
     header = frame.columns.tolist()
@@ -56,6 +61,26 @@ def read_csv(
     if frame[index].isna().any(axis=None):  # in a column of labels NA is one
         frame = read({value: MISSING})
     return _from_table(frame, index, value), None
+
+
+def inert(cells: Sequence[Any]) -> list[Any]:
+    """Cells with an apostrophe before text that a spreadsheet would take for a formula, or that has one already."""
+    return [f"'{cell}" if isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA) else cell for cell in cells]
+
+
+def restored(cells: Sequence[Any]) -> list[Any]:
+    """Cells as they were before `inert`; as they are if one of them begins as no cell does after it."""
+    if any(isinstance(cell, str) and cell.startswith(FORMULA) for cell in cells):
+        return list(cells)
+    return [
+        cell[1:] if isinstance(cell, str) and cell != (bare := cell.lstrip("'")) and bare.startswith(FORMULA) else cell
+        for cell in cells
+    ]
+
+
+def _is_inert(column: Any) -> bool:
+    """Whether a column has cells that begin with an apostrophe."""
+    return any(isinstance(cell, str) and cell.startswith("'") for cell in column.unique())
 
 
 def read_parquet(
