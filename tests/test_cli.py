@@ -308,6 +308,25 @@ def test_an_interrupt_leaves_nothing_but_a_checkpoint_behind(
     assert os.listdir(tmp_path / "out") == ["checkpoint.brtf"]
 
 
+def test_a_checkpoint_is_no_earlier_result(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command that goes on from what was interrupted needs no --overwrite."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(brtf.BRTF, "save", interrupt)
+        assert run("fit", source, "--out", out, *SETTINGS).exit_code == 130
+    (out / "checkpoint-2.brtf").write_bytes((out / "checkpoint.brtf").read_bytes())
+    assert run("fit", source, "--out", out, "--resume", out / "checkpoint.brtf", *SETTINGS).exit_code == 0
+    assert {"checkpoint.brtf", "checkpoint-2.brtf", "result.brtf"} <= {*os.listdir(out)}
+    outcome = run("fit", source, "--out", out, "--resume", out / "checkpoint-2.brtf", *SETTINGS)
+    assert outcome.exit_code == 2
+    assert f"{out / 'result.brtf'}" in outcome.stderr
+    assert f"{out / 'checkpoint'}" not in outcome.stderr
+
+
 def test_show_repeats_the_summary_and_adds_strengths_and_trace(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fitted = run_json("fit", source, "--out", out, *SETTINGS)

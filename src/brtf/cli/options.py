@@ -137,7 +137,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             help="One noise level, one per slice, or as the bound decides.",
         ),
         click.option("--no-outliers", is_flag=True, help="Fit a model without outliers."),
-        click.option("--max-rank", type=int, help="The largest rank considered  [default: by the shape, at most 100]."),
+        click.option("--max-rank", type=int, help="The largest rank that the answer may have  [default: no cap]."),
     ):
         decorated = option(decorated)
     return decorated
