@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
-from brtf import BRTF, Observations
+from brtf import BRTF, Observations, load
 from brtf.datasets import synthetic
 
 NAN = np.nan
@@ -453,6 +453,42 @@ class TestNewData:
         assert found.transform(noise).shape == (8, 0)
         low, high = found.predict_interval(of="observation")
         assert (low < high).all()
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {},
+            {"outliers": False},
+            {"noise": "per-slice"},
+            {"outlier_modes": (2,)},
+            {"outlier_kind": "replacement"},
+            {"calibrate": "conformal"},
+        ],
+        ids=str,
+    )
+    def test_every_method_answers_at_rank_zero(self, options, tmp_path):
+        noise = np.random.default_rng(0).standard_normal((8, 9, 7))
+        found = BRTF(random_state=0, **options).fit(noise)
+        assert found.rank_ == 0
+        found.save(tmp_path / "zero.brtf")
+        for one in (found, load(tmp_path / "zero.brtf")):
+            loadings, std = one.transform(noise[:3], return_std=True)
+            assert loadings.shape == std.shape == (3, 0)
+            assert one.sample(2).shape == (2, 8, 9, 7)
+            assert np.isfinite(one.predict_interval(of="observation")).all()
+            assert one.score(noise) > -2.0
+            assert one.to_frame("imputed").shape == (noise.size, 6)
+            assert one.to_xarray()["factor_mode_0"].shape == (8, 0)
+            one.report(tmp_path / "zero.html")
+            assert "rank" in str(one.summary())
+        assert BRTF(random_state=0, **options).fit_transform(noise).shape == (8, 0)
+
+    @pytest.mark.parametrize("outliers", [True, False])
+    def test_partial_fit_goes_on_at_rank_zero(self, outliers):
+        noise = np.random.default_rng(0).standard_normal((12, 9, 7))
+        found = BRTF(outliers=outliers, random_state=0).fit(noise[:8]).partial_fit(noise[8:])
+        assert found.factors_[0].shape == (12, 0)
+        assert 0.8 < found.noise_variance_ < 1.2
 
 
 # ---- what a user may get wrong -----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from brtf.observations import observe
 from brtf.passes import whole
 from brtf.proposals import (
     FEW_COMPONENTS,
+    _cosines,
     add_components,
     birth,
     condense,
@@ -163,3 +164,9 @@ def test_a_component_of_outliers_on_a_fibre_is_expendable_among_many():
     problem = problem_of(observed)
     columns = [np.hstack([factor, own]) for factor, own in zip(data.factors, fibre, strict=True)]
     assert expendable_components(problem, point_with(problem, columns))[0] == FEW_COMPONENTS + 1
+
+
+def test_a_component_that_has_all_but_vanished_is_still_compared():
+    """Squares of its rows underflow; the cosine of a component with itself is one all the same."""
+    cosines = _cosines(np.array([[1e-200, 1.0], [2e-200, 2.0], [0.0, 0.0]]))
+    np.testing.assert_allclose(cosines, np.ones((2, 2)), rtol=1e-12)

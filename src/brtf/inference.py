@@ -349,6 +349,8 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
     problem = Problem(observations, (0,), collapsed=True)
     centre = state.factors[0].centre
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None], centre)
+    if state.rank == 0:  # nothing to look for
+        return start
     state = state.with_factor(0, start)
     if isinstance(state.outliers, SlabModel):
         state = state.with_factor(0, robust_rows(problem, state, 0).with_centre(centre))

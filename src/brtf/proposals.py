@@ -301,7 +301,8 @@ def collinear_pairs(state: State) -> list[tuple[int, int]]:
 
 
 def _cosines(columns: Array) -> Array:
-    unit = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-300)
+    sized = columns / np.maximum(np.abs(columns).max(axis=0), 1e-300)  # squares of a vanishing component underflow
+    unit = sized / np.maximum(np.linalg.norm(sized, axis=0), 1e-300)
     return unit.T @ unit
 
 
