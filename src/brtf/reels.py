@@ -173,6 +173,8 @@ class _Video:
                 if not container.streams.video:
                     raise ValueError("it has no video stream; is it sound only, or cut short?")
                 stream = container.streams.video[0]
+                if stream.codec_context is None:
+                    raise ValueError("its codec is not known; is it damaged?")
                 if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
                     raise ValueError(TOO_LARGE)
                 yield container, stream

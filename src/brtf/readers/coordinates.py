@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.checks import count_of
 from brtf.memory import check_memory
@@ -17,7 +18,7 @@ def read_tns(path: Path) -> tuple[Observations, None]:
     check_memory(path.stat().st_size, "its text", "cut it into smaller files")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*input contained no data", category=UserWarning)
-        lines = np.loadtxt(path, comments="#", ndmin=2, encoding="utf-8")
+        lines = _read_lines(path)
     if lines.size == 0:
         raise ValueError("it has no entry.")
     positions, values = lines[:, :-1], lines[:, -1]
@@ -40,3 +41,30 @@ def read_tns(path: Path) -> tuple[Observations, None]:
             f"({count_of(repeated.size, 'duplicate', 'duplicates')} in all). Keep one of them, or average them."
         )
     return Observations.from_coords(coords, values, shape), None
+
+
+def _read_lines(path: Path) -> NDArray[np.float64]:
+    """The numbers of all lines but empty ones and comments, in rows."""
+    try:
+        return np.loadtxt(path, comments="#", ndmin=2, encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("it is not text: it was altered, or is not a coordinate list.") from None
+    except ValueError as error:
+        raise ValueError(_first_wrong_line(path) or str(error)) from None
+
+
+def _first_wrong_line(path: Path) -> str | None:
+    """What is wrong with the first line that does not hold as many numbers as those before."""
+    n_before = None
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            words = line.partition("#")[0].split()
+            for word in words:
+                try:
+                    float(word)
+                except ValueError:
+                    return f"line {number} holds {word[:40]!r}, which is no number."
+            if words and n_before not in (None, len(words)):
+                return f"line {number} holds {len(words)} numbers, but those before it {n_before}."
+            n_before = len(words) or n_before
+    return None

@@ -52,7 +52,9 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
         if beginning.startswith(b"CDF"):
             check_memory(2 * path.stat().st_size, "its content", "save it as NetCDF 4")
             # Not mapped: SciPy's reader leaves a file open when it cannot make sense of it.
-            content, engine = io.BytesIO(file.read()), "scipy"
+            whole = file.read()
+            _check_classic(whole)
+            content, engine = io.BytesIO(whole), "scipy"
         elif beginning == b"\x89HDF":
             content, engine = file, "h5netcdf"
             _check_links(h5py, file)
@@ -64,6 +66,18 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
                 with h5py.File(path, "r") as stored:
                     _check_written(name, stored[name])
             return _load_variable(dataset, key)
+
+
+def _check_classic(content: bytes) -> None:
+    """Refuse a NetCDF 3 file that SciPy cannot make sense of; it says so in many ways, and none is about the file."""
+    from scipy.io import netcdf_file
+
+    try:
+        netcdf_file(io.BytesIO(content), mmap=False)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError("what its header says does not agree with its content: it was cut or altered.") from error
 
 
 def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
