@@ -168,3 +168,26 @@ def test_a_misspelt_quantity_is_refused(matrix):
     model = BRTF(random_state=0).fit(matrix)
     with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
         model.predict(of="obs")
+
+
+def test_sizes_too_far_apart_for_floats_are_refused_or_answered(capfd):
+    """LAPACK wrote to the terminal here, and its error came through."""
+    rng = np.random.default_rng([1, 0])
+    for inference in ("paper", "calibrated"):
+        data = rng.choice([-1.0, 1.0], (5, 7, 8)) * 10.0 ** rng.uniform(-100, 100, (5, 7, 8))
+        try:
+            model = BRTF(inference=inference, outliers=False, max_sweeps=20, random_state=0).fit(data)
+        except ValueError as error:
+            assert "so far apart that the fit left the range of floats" in str(error)
+        else:
+            assert np.isfinite(model.low_rank()).all()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_columns_that_are_no_names_are_refused():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"a": [0, 1], "b": [0, 1], "y": [1.0, 2.0]})
+    with pytest.raises(TypeError, match=r"index and value must name columns of frame, got \{\}"):
+        Observations.from_frame(table, index=["a", "b"], value={})
+    with pytest.raises(TypeError, match="index must be a list of columns"):
+        Observations.from_frame(table, index=3)

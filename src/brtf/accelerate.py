@@ -64,6 +64,9 @@ class Anderson:
         sweeps = zip(self._images, self._points, strict=True)
         for change, (one, other) in zip(changes, pairwise(sweeps), strict=True):
             np.subtract(other[0] - other[1], one[0] - one[1], out=change)
+        if not (np.isfinite(changes).all() and np.isfinite(image - point).all()):  # LAPACK would print a complaint
+            self._forget()
+            return None
         weights, *_ = np.linalg.lstsq(changes.T, image - point, rcond=1e-10)
         for change, (earlier, later) in zip(changes, pairwise(self._images), strict=True):
             np.subtract(later, earlier, out=change)

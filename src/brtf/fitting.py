@@ -27,6 +27,10 @@ FEWEST_HELD_BACK = 20
 """With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
 
 
+FAR_APART = 1e8
+"""From this many typical sizes on, the squares of the largest entries drown the typical ones in a float."""
+
+
 def fit(
     observations: Observations,
     settings: Settings,
@@ -84,7 +88,7 @@ def fit(
                 if keep is not None:
                     keep(moment)
 
-            fitted = run(modelled, settings, rng, watch, since)
+            fitted = _run_in_range(modelled, settings, rng, watch, since)
     except KeyboardInterrupt as interrupt:
         if latest is not None and latest.state is not None:
             fitted = ended(modelled, settings, latest, StopReason.INTERRUPTED)
@@ -110,6 +114,33 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
     return Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+
+
+def _run_in_range(
+    modelled: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    watch: Callable[[Moment], None],
+    since: Moment | None,
+) -> Fitted:
+    """Run the inference; data whose sizes are so far apart that it leaves the range of floats are refused."""
+    apart = modelled.largest > FAR_APART * modelled.scale
+    cause = None
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore") if apart else nullcontext():
+            fitted = run(modelled, settings, rng, watch, since)
+        means = [rows.mean for rows in fitted.state.factors]
+        if np.isfinite(fitted.trace[-1].bound) and all(np.isfinite(mean).all() for mean in means):
+            return fitted
+    except (np.linalg.LinAlgError, ArithmeticError) as error:
+        if not apart:
+            raise
+        cause = error
+    raise ValueError(
+        f"Y reaches {modelled.largest:.3g}, where its typical size is {modelled.scale:.3g} or less: so far apart that "
+        "the fit left the range of floats. Mark fill values and the like missing: pass mask=, or set them to NaN; or "
+        'try transform="log".'
+    ) from cause
 
 
 def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:

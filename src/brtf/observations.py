@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -466,8 +466,8 @@ def robust_scale(values: NDArray[np.floating[Any]]) -> float:
     """The typical size of the values, which outliers do not move.
 
     1.4826 median|y|, the standard deviation of centred Gaussian values; max|y| if that is zero; 1 if
-    all values are zero. Held where y / scale and its square are finite in the type of the values:
-    divide by the scale, for 1 / scale may overflow.
+    all values are zero. At least 1e-40 of max|y|, so that y / scale and products of its squares are finite
+    (1e-12 for float32): divide by the scale, for 1 / scale may overflow.
 
     Parameters
     ----------
@@ -478,7 +478,7 @@ def robust_scale(values: NDArray[np.floating[Any]]) -> float:
     if largest == 0.0:
         return 1.0
     typical = 1.4826 * _median_size(values.reshape(-1)) or largest
-    lowest_share = 1e-100 if values.dtype == np.float64 else 1e-12
+    lowest_share = 1e-40 if values.dtype == np.float64 else 1e-12
     return min(max(typical, largest * lowest_share), float(np.finfo(values.dtype).max))
 
 
@@ -622,7 +622,12 @@ def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequ
         raise ValueError(f"frame has several columns of one name: {list(frame.columns)}. Rename them.")
     if isinstance(index, str):
         raise TypeError(f"index must be a list of columns, one per mode, got {index!r}.")
+    if not isinstance(index, Iterable | None):
+        raise TypeError(f"index must be a list of columns, one per mode, got {index!r}.")
     indexed = [] if index is None else list(index)
+    for column in (*indexed, value):
+        if not isinstance(column, Hashable):
+            raise TypeError(f"index and value must name columns of frame, got {column!r}.")
     if value is None:
         rest = [column for column in frame.columns if column not in indexed]
         if not rest:

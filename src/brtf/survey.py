@@ -327,7 +327,7 @@ def robust_scale(observations: ChunkedObservations) -> float:
             prefixes[k] = (prefixes[k] << 16) | digit
     low, high = (float(np.array(prefix, kind).view(dtype)) for prefix in prefixes)
     typical = 1.4826 * (low + 0.5 * (high - low)) or largest
-    lowest_share = 1e-100 if dtype == np.float64 else 1e-12
+    lowest_share = 1e-40 if dtype == np.float64 else 1e-12
     return min(max(typical, largest * lowest_share), float(np.finfo(dtype).max))
 
 

@@ -578,6 +578,8 @@ def learn_outlier_prior(outliers: MeanFieldOutliers) -> MeanFieldOutliers:
 
 def solve_concentration(gap: float) -> float:
     """The a with ln a − ψ(a) = gap > 0: one root, bracketed by 1/(2·gap) < a < 1/gap."""
+    if not np.isfinite(gap):
+        raise FloatingPointError("a precision is not a finite number")
     if gap < 1e-4:  # the first two terms 1/(2a) + 1/(12a²) of the difference are exact here to rounding
         return float((6.0 + np.sqrt(36.0 + 48.0 * gap)) / (24.0 * gap))
     return float(brentq(lambda a: np.log(a) - digamma(a) - gap, 0.5 / gap, 1.0 / gap, xtol=1e-300, rtol=1e-14))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -344,15 +345,24 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """
     spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
     scaled = precision * spread[:, :, None] * spread[:, None, :]
-    try:
-        lower = np.linalg.cholesky(scaled)
-    except np.linalg.LinAlgError:  # singular to rounding: components that meet the same entries alike
-        lower = np.linalg.cholesky(scaled + np.finfo(float).eps * 4 * scaled.shape[-1] * np.eye(scaled.shape[-1]))
+    lower = _cholesky(scaled)
     half = np.linalg.inv(lower) * spread[:, None, :]
     cov = half.transpose(0, 2, 1) @ half
     shared = precision.shape[0] != linear.shape[0]
     mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
     return mean, cov, 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
+
+
+def _cholesky(scaled: Array) -> Array:
+    """Cholesky factors (I, R, R) of precisions of unit diagonal, even where rounding has made some indefinite."""
+    little = 4 * scaled.shape[-1] * float(np.finfo(float).eps)
+    for jitter in (0.0, little):  # singular to rounding: components that meet the same entries alike
+        with suppress(np.linalg.LinAlgError):
+            return np.asarray(np.linalg.cholesky(scaled + jitter * np.eye(scaled.shape[-1])), dtype=np.float64)
+    # beside components that are stronger by more than the digits of a float nothing is known of a weak one
+    values, vectors = np.linalg.eigh(scaled)
+    values = np.maximum(values, 4 * little * values[:, -1:])
+    return np.linalg.cholesky((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
 
 
 def khatri_rao(matrices: Sequence[Array]) -> Array:
