@@ -6,7 +6,7 @@ FLOOR_TESTS := $(addprefix tests/test_,$(addsuffix .py,bound calibrated checkpoi
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow test-floors lint docs pictures oracle calibration bench reproduction scale real video \
-	comparison clean
+	comparison fuzz clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -66,6 +66,13 @@ video: .venv/installed
 # All methods on real data, likewise (hours; stop it whenever you like, it goes on where it was).
 comparison: .venv/installed
 	$(BIN)/python benchmarks/comparison.py
+
+# Random inputs, options and damaged files: each is answered soundly or refused in a sentence (some minutes). By night:
+# make fuzz CASES=100000 SEED=1
+CASES ?= 10000
+SEED ?= 0
+fuzz: .venv/installed
+	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) --seed $(SEED)
 
 lint: .venv/installed
 	$(BIN)/ruff check src tests benchmarks docs examples
