@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_random_inputs_options_and_files_are_answered_or_refused():
-    command = [sys.executable, str(ROOT / "benchmarks" / "fuzz.py"), "--cases", "140", "--seed", "3", "--jobs", "1"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "fuzz.py"), "--cases", "150", "--seed", "3", "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "140 cases" in done.stdout and "seed 3" in done.stdout
+    assert "150 cases" in done.stdout and "seed 3" in done.stdout

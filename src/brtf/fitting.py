@@ -124,17 +124,16 @@ def _run_in_range(
     since: Moment | None,
 ) -> Fitted:
     """Run the inference; data whose sizes are so far apart that it leaves the range of floats are refused."""
-    apart = modelled.largest > FAR_APART * modelled.scale
+    if modelled.largest <= FAR_APART * modelled.scale:
+        return run(modelled, settings, rng, watch, since)
     cause = None
     try:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore") if apart else nullcontext():
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             fitted = run(modelled, settings, rng, watch, since)
         means = [rows.mean for rows in fitted.state.factors]
         if np.isfinite(fitted.trace[-1].bound) and all(np.isfinite(mean).all() for mean in means):
             return fitted
     except (np.linalg.LinAlgError, ArithmeticError) as error:
-        if not apart:
-            raise
         cause = error
     raise ValueError(
         f"Y reaches {modelled.largest:.3g}, where its typical size is {modelled.scale:.3g} or less: so far apart that "
