@@ -483,6 +483,14 @@ class TestParts:
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, shuffled=False))
         assert chunked.n_observed == tensor.size
 
+    @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+    def test_values_are_read_to_the_last_digit(self, suffix, tmp_path):
+        tensor = np.random.default_rng(0).standard_normal(SHAPE)
+        chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, suffix=suffix))
+        for chunk in chunked.chunks:
+            for block in chunked.cut(chunk, chunk.read):
+                np.testing.assert_array_equal(block.values, tensor[tuple(block.coords)])
+
     @pytest.mark.parametrize("indexed", [True, False])
     def test_the_index_of_a_pandas_table(self, tmp_path, indexed):
         """Levels with names are positions, though they come last in the file; one without only numbers the rows."""

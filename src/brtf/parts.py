@@ -19,7 +19,7 @@ from brtf.executors import in_tree, over_lanes
 from brtf.extras import require
 from brtf.observations import Block
 from brtf.passes import Sums, add_up, visit
-from brtf.readers.tables import parquet_header
+from brtf.readers.tables import exact_numbers, parquet_header
 from brtf.survey import robust_scale
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
@@ -61,7 +61,8 @@ def _columns(path: str, names: list[str]) -> list[NDArray[Any]]:
         table = parquet.read_table(path, columns=names, use_threads=False)
         return [table[name].to_numpy() for name in names]
     pandas = require("pandas", extra="label", purpose="tables")
-    frame = pandas.read_csv(path, sep="\t" if path.endswith(".tsv") else ",", usecols=names)
+    separator = "\t" if path.endswith(".tsv") else ","
+    frame = pandas.read_csv(path, sep=separator, usecols=names, **exact_numbers(pandas))
     return [frame[name].to_numpy() for name in names]
 
 

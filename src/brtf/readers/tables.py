@@ -44,6 +44,7 @@ def read_csv(
             keep_default_na=False,
             na_values=missing,
             low_memory=False,  # in pieces, a column's labels could be numbers in one and text in the next
+            **exact_numbers(pandas),
         )
         frame.columns = restored(frame.columns.tolist())
         texts = frame.columns[[kind == "labels" for kind in kinds_of(frame)]]
@@ -81,6 +82,12 @@ def restored(cells: Sequence[Any]) -> list[Any]:
 def _is_inert(column: Any) -> bool:
     """Whether a column has cells that begin with an apostrophe."""
     return any(isinstance(cell, str) and cell.startswith("'") for cell in column.unique())
+
+
+def exact_numbers(pandas: Any) -> dict[str, str]:
+    """Options with which ``pandas.read_csv`` loses no digit; from version 3.1 it needs none, and warns of them."""
+    major, minor = (int(part) for part in pandas.__version__.split(".")[:2])
+    return {"float_precision": "round_trip"} if (major, minor) < (3, 1) else {}
 
 
 def read_parquet(
