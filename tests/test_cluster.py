@@ -43,7 +43,7 @@ def client():
     with (
         dask.config.set(options),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs="CRITICAL"
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs="CRITICAL"
         ) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
