@@ -395,3 +395,30 @@ def test_sparse_data_go_through(monkeypatch):
     again = replace(model.result_, observations=replace(model.result_.observations))
     np.testing.assert_allclose(again.outlier_probability_at_entries(), probability.data, rtol=1e-9)
     assert rrse(model.low_rank(), low_rank) < 0.06
+
+
+# ---- what nothing can be said of ---------------------------------------------------------------------------
+
+
+def test_noise_is_not_taken_for_replaced_values():
+    """A histogram of 256 free numbers fits any noise better than noise does; what it costs is counted."""
+    noise = np.random.default_rng(0).standard_normal((20, 20, 20))
+    model = BRTF(outlier_kind="replacement", random_state=0).fit(noise)
+    assert model.outlier_rate_ < 0.02
+    assert model.noise_variance_ == pytest.approx(1.0, rel=0.05)
+    assert any("outliers added" in event for event in model.trace_["event"])
+
+
+@pytest.mark.parametrize("kind", ["four values", "any value, shared"])
+def test_where_all_would_be_replaced_outliers_are_added(kind):
+    """Values without any structure: their own histogram explains them best, and leaves no noise to learn."""
+    if kind == "four values":
+        data, options = np.random.default_rng(2).choice([0.0, 1.0, 5.0, 7.3], size=(6, 7, 4)), {}
+    else:
+        data, options = np.random.default_rng(3).uniform(size=(5, 6, 4)), {"outlier_modes": (2,)}
+    model = BRTF(outlier_kind="replacement", random_state=0, **options).fit(data)
+    assert any("replacement left 0 entries" in event for event in model.trace_["event"])
+    assert model.outlier_rate_ < 0.5
+    assert np.all(np.abs(model.sample(20, random_state=0)) < 10.0 * data.max())
+    low, high = model.predict_interval(of="observation")
+    assert np.all(high - low < 3.0 * data.max())

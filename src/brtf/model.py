@@ -6,12 +6,14 @@ y_m = x_m + s_m + ε_m at the observed entries m, with x_m = Σ_r Π_n a⁽ⁿ�
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaln, digamma
+from scipy.optimize import minimize_scalar
+from scipy.special import betaln, digamma, gammaln
 
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
@@ -87,6 +89,24 @@ class ReplacementLaw:
         share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)
         width = (self.highest - self.lowest) / counts.size
         return replace(self, density=share / width)
+
+    def price(self, counts: Array) -> float:
+        """Nats that learning the law from so many replaced values in each bin is worth less than knowing it.
+
+        What the bound counts with the law as it was learnt, less the evidence of the counts with the law unknown,
+        Dirichlet(a, …, a), for the a that makes them most likely.
+        """
+        n_bins, n_values = counts.size, float(counts.sum())
+
+        def cost(log_prior: float) -> float:
+            prior = math.exp(log_prior)
+            likelihood = np.sum(gammaln(prior + counts) - gammaln(prior))
+            return float(gammaln(n_bins * prior + n_values) - gammaln(n_bins * prior) - likelihood)
+
+        learnt = self.learnt(counts)
+        mass = learnt.density * (self.highest - self.lowest) / n_bins
+        found = minimize_scalar(cost, bounds=(math.log(1e-3), math.log(1e4)), method="bounded")
+        return float(counts @ np.log(mass) + found.fun)
 
 
 @dataclass(frozen=True, eq=False)

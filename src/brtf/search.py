@@ -11,7 +11,17 @@ import numpy as np
 
 from brtf import proposals
 from brtf.agenda import Move, Position, check_agenda, move
-from brtf.calibrated import Problem, evaluate, evaluate_at, noise_worth, slice_noise, with_local_model
+from brtf.calibrated import (
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise_globally,
+    noise_worth,
+    slice_noise,
+    with_local_model,
+    with_noise,
+)
+from brtf.calibration import PROBABILITY_RANGE
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
 from brtf.model import OutlierStructure, State
 from brtf.observations import Block
@@ -19,6 +29,7 @@ from brtf.passes import Sums, visit
 from brtf.posteriors import initial_law, initial_rates, measured_channels
 from brtf.restarts import (
     START_COMPONENTS,
+    START_MODEL,
     START_PRECISIONS,
     WORTH,
     anneal,
@@ -44,6 +55,8 @@ MANY_AFTER, MANY_TIMES = 3, 4
 start has, and how many times the present ones."""
 SLACK = 2
 """Times the cap that the rank may have on the way: where components overlap, the way to a few leads through more."""
+FEWEST_REGULAR = 10.0
+"""Entries, of those that are not replaced, from which noise can be learnt."""
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 """Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
 
@@ -143,9 +156,13 @@ class Search(Trials):
         return self.max_sweeps if self.most == self.cap else self.max_sweeps // 2
 
     @property
-    def _end(self) -> tuple[Move, Move]:
+    def _end(self) -> tuple[Move, ...]:
         """What comes after all other moves."""
-        return partial(self.search_collapsed), partial(self.converge, self.converged_gain, self.max_sweeps)
+        return (
+            partial(self.search_collapsed),
+            partial(self.converge, self.converged_gain, self.max_sweeps),
+            *([partial(self.check_replaced, True)] if self.replaced else []),
+        )
 
     def _mind_budget(self) -> None:
         """Come down to the cap without further ado when half of the sweeps are spent."""
@@ -362,8 +379,47 @@ class Search(Trials):
         law = initial_law(*value_range(self.problem)) if self.replaced else None
         state = replace(self.point.state, structure=OutlierStructure(self.shared_modes, law=law))
         self.best = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        self._next(partial(self.converge, self.roughly, 60), partial(self.measure_channels))
+        self._next(
+            partial(self.converge, self.roughly, 60),
+            *([partial(self.check_replaced, False)] if self.replaced else []),
+            partial(self.measure_channels),
+        )
         return "outliers structured"
+
+    @move
+    def check_replaced(self, last: bool) -> str | None:
+        """Outliers that are added instead, where replacement is not worth what its law costs, or leaves no noise.
+
+        A histogram of 256 free numbers describes any noise better than noise does, and values without structure best
+        of all, but then nothing is known of x or of the noise. The price is asked for once the search has ended, which
+        then goes on without such a law.
+        """
+        state, sums = self.point.state, self.point.structure_sums
+        if state.structure is None or state.structure.law is None or sums is None:
+            return None
+        n_observed = self.problem.observations.n_observed
+        n_regular = float(sums[0].sum())
+        enough = max((1.0 - PROBABILITY_RANGE[1]) * n_observed, min(FEWEST_REGULAR, 0.5 * n_observed))
+        price = state.structure.law.price(sums[4])
+        structure = OutlierStructure(self.shared_modes) if self.shared_modes else None
+        state = with_noise(state, 1.0, START_MODEL, n_observed)
+        point = evaluate_at(self.problem, replace(state, slices=None, structure=None), self.point.fit)
+        point = evaluate_at(self.problem, learn_noise_globally(self.problem, point), point.fit)
+        if state.slices is not None:
+            point = evaluate_at(self.problem, slice_noise(self.problem, point.state, state.slices.modes), point.fit)
+        if structure is not None:
+            point = evaluate_at(self.problem, replace(point.state, structure=structure), point.fit)
+        added = settle_noise(self.problem, point)
+        if n_regular >= enough and (not last or self.point.bound - price >= added.bound):
+            return None
+        self.best = added
+        if last:
+            self._next(
+                partial(self.converge, self.roughly, 60),
+                partial(self.explore, 0),
+                partial(self.converge, self.converged_gain, self.max_sweeps),
+            )
+        return f"outliers added, as replacement left {n_regular:.0f} entries, at a price of {price:.0f}"
 
     @move
     def measure_channels(self) -> str | None:
