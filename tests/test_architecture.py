@@ -60,6 +60,7 @@ ORDER = (
     "streaming",
     "shown",
     "result",
+    "diagnosis",
     "blockwise",
     "archive",
     "checkpoint",

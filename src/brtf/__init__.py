@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from brtf import datasets, metrics
 from brtf.observations import Observations
+from brtf.trace import FitWarning
 
 if TYPE_CHECKING:
     from brtf import baselines, foreground, ranks, video
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "BRTF",
+    "FitWarning",
     "Observations",
     "__version__",
     "baselines",

@@ -21,7 +21,7 @@ from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
 from brtf.storage import CorruptFile, write_archive
-from brtf.trace import Record, StopReason
+from brtf.trace import Doubt, Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 
 Header = dict[str, Any]
@@ -39,6 +39,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "stop_reason": result.stop_reason.name,
         "seconds": result.seconds,
         "cap_gain": result.cap_gain,
+        "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
     arrays: Arrays = {}
     if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
@@ -94,6 +95,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         version=str(header["library"]),
         held_back=held_back,
         cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
+        diagnosis=tuple(Doubt(*(str(one[k]) for k in ("kind", "sentence", "remedy"))) for one in header["diagnosis"]),
     )
     if observations.in_chunks:
         tell_of_entries(result, header)

@@ -39,6 +39,7 @@ from brtf.result import Quantity, Result, as_structured, check_quantity
 from brtf.settings import Settings
 from brtf.shown import Shown
 from brtf.survey import comes_in_chunks, row_blocks
+from brtf.trace import FitWarning
 from brtf.uncertainty import honest_rows
 
 Array = NDArray[np.float64]
@@ -116,6 +117,8 @@ class BRTF(Shown, BaseEstimator):
     bound_ : final lower bound of ln p(Y), in nats; with a transform it includes Σ ln |dt/dy|
     trace_ : structured array, a row per sweep kept and per proposal: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
+    diagnosis_ : doubts about the fit, each with its kind, a sentence and a remedy; empty where nothing is wrong. Each
+        is also a :class:`brtf.FitWarning`, or a ConvergenceWarning
     shape_in_, n_observed_, n_features_in_ : what it was given
     feature_names_in_ : the column names, where a matrix was given whose columns have names
     result_ : everything above in one object, as saved
@@ -243,8 +246,7 @@ class BRTF(Shown, BaseEstimator):
             self._adopt(
                 fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper, rescue=self._adopt)
             )
-        if not self.converged_:
-            warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
+        self._warn()
         return self
 
     def _executing(self) -> AbstractContextManager[str | None]:
@@ -318,9 +320,15 @@ class BRTF(Shown, BaseEstimator):
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
         check_shape(block, earlier.observations, same_rows=False)
         self._adopt(fit_on(block, earlier, progress="" if self.progress else None))
-        if not self.converged_:
-            warnings.warn(self.stop_reason_, ConvergenceWarning, stacklevel=2)
+        self._warn()
         return self
+
+    def _warn(self) -> None:
+        """One warning for every doubt about the fit."""
+        for doubt in self.diagnosis_:
+            unconverged = doubt.kind == "not converged"
+            told = self.stop_reason_ if unconverged else str(doubt)
+            warnings.warn(told, ConvergenceWarning if unconverged else FitWarning, stacklevel=3)
 
     def _adopt(self, result: Result) -> None:
         """Set the fitted attributes from a result."""
@@ -337,6 +345,7 @@ class BRTF(Shown, BaseEstimator):
         self.n_sweeps_ = result.trace[-1].sweep
         self.converged_ = result.stop_reason.converged
         self.stop_reason_ = result.stop_reason.value
+        self.diagnosis_ = result.diagnosis
         self.shape_in_ = result.observations.shape
         self.n_observed_ = result.observations.n_observed
         self.n_features_in_ = math.prod(self.shape_in_[1:])

@@ -14,6 +14,7 @@ from brtf import __version__
 from brtf.archive import pack_outline
 from brtf.checkpoint import Checkpoint, Keeper
 from brtf.checks import count_of
+from brtf.diagnosis import diagnose
 from brtf.inference import Fitted, Moment, affordable_rank, ended, fit_bytes, run
 from brtf.memory import check_memory
 from brtf.observations import Observations, warn_empty_slices
@@ -63,7 +64,7 @@ def fit(
     latest = since
 
     def result(fitted: Fitted) -> Result:
-        return Result(
+        found = Result(
             observations,
             fitted.state,
             fitted.trace,
@@ -74,6 +75,7 @@ def fit(
             held_back,
             fitted.cap_gain,
         )
+        return replace(found, diagnosis=diagnose(found))
 
     if keeper is not None:
         told = transform.for_data(observations.values)
@@ -113,7 +115,8 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
         fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
-    return Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+    result = Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+    return replace(result, diagnosis=diagnose(result))
 
 
 def _run_in_range(

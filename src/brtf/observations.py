@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -119,6 +119,8 @@ class Observations:
         Robust scale of the values, see `robust_scale`.
     labels
         Names of modes and positions, where the input had them.
+    mask_doubted
+        Whether the mask that was given looks inverted.
     """
 
     shape: tuple[int, ...]
@@ -127,6 +129,7 @@ class Observations:
     coords: NDArray[np.intp] | None
     scale: float
     labels: Labels | None = None
+    mask_doubted: bool = field(default=False, kw_only=True)
 
     @property
     def order(self) -> int:
@@ -575,8 +578,19 @@ def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | Non
     if n_observed == 0:
         raise nothing_observed()
     given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may be the caller's
+    doubted = mask is not None and _looks_inverted(array, observed)
     kept = np.array(observed, order="C") if given else np.ascontiguousarray(observed)
-    return _build(shape, array[observed], kept, None, labels, dtype)
+    built = _build(shape, array[observed], kept, None, labels, dtype)
+    return replace(built, mask_doubted=doubted)
+
+
+def _looks_inverted(array: NDArray[Any], observed: NDArray[np.bool_]) -> bool:
+    """Whether all observed entries are equal, while most of the others, which nobody should have filled in, differ."""
+    value = array[observed][0]
+    if (array[observed] != value).any():
+        return False
+    others = array[~observed]
+    return bool(np.mean((others != value) & ~np.isnan(others)) > 0.5)
 
 
 def _from_coords(

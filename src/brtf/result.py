@@ -28,7 +28,7 @@ from brtf.posteriors import block_outliers, grouped, relative_precision
 from brtf.predictive import ErrorLaw, error_law, split_conformal
 from brtf.settings import Settings
 from brtf.shown import Shown
-from brtf.trace import Record, StopReason
+from brtf.trace import Doubt, Record, StopReason
 from brtf.transforms import TRANSFORMS, Transform
 from brtf.uncertainty import hidden_variance, honest_rows
 from brtf.updates import fit_at_entries, scaled_values, variance_field
@@ -53,6 +53,7 @@ class Result(Shown):
     seconds : wall-clock time of the fit
     held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
     cap_gain : nats that one more component would bring, where the cap on the rank held it down
+    diagnosis : doubts about the fit, the gravest first; empty where nothing is wrong
     """
 
     observations: Observations
@@ -64,6 +65,7 @@ class Result(Shown):
     version: str
     held_back: Observations | None = None
     cap_gain: float | None = None
+    diagnosis: tuple[Doubt, ...] = ()
 
     def __repr__(self) -> str:
         noise = np.asarray(self.noise_variance)

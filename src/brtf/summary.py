@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -46,6 +46,7 @@ class Summary:
                 "seconds": result.seconds,
                 "converged": result.stop_reason.converged,
                 "stop_reason": result.stop_reason.value,
+                "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
             }
         )
 
@@ -53,6 +54,7 @@ class Summary:
         """Pairs of a name and what there is to say, in words."""
         numbers = self.numbers
         return [
+            *(("doubt", f"{doubt['sentence']} {doubt['remedy']}") for doubt in numbers["diagnosis"]),
             ("shape", times(numbers["shape"])),
             ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
             ("inference", numbers["inference"]),

@@ -31,6 +31,22 @@ class StopReason(Enum):
         return self in (StopReason.CONVERGED, StopReason.RANK_ZERO, StopReason.BELOW_RESOLUTION)
 
 
+class FitWarning(UserWarning):
+    """A doubt about a finished fit, see ``diagnosis_``."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Something about a fit that its user should know, and what to do about it."""
+
+    kind: str
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.remedy}"
+
+
 @dataclass(frozen=True)
 class Record:
     """One line of the trace. The bound and the noise are those of the data in units of their scale.

@@ -85,6 +85,7 @@ def build_page(
         "version": result.version,
         "converged": result.stop_reason.converged,
         "stop_reason": result.stop_reason.value,
+        "doubts": [doubt for doubt in result.diagnosis if doubt.kind != "not converged"],
         "lead": _lead(result),
         "tiles": _tiles(result, probability),
         "complete": result.observations.layout == "complete",

@@ -1,0 +1,97 @@
+"""Doubts about a fit: raised where the model does not describe the data, and nowhere else."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from brtf import BRTF, FitWarning, load
+from brtf.datasets import paper_synthetic, synthetic
+from brtf.diagnosis import diagnose
+
+
+def inverted():
+    rng = np.random.default_rng(0)
+    seen = rng.random((8, 9, 7)) < 0.5
+    return np.where(seen, rng.standard_normal(seen.shape), 0.0), ~seen
+
+
+def half_explained():
+    return synthetic((12, 11, 10), 2, noise=0.01, seed=0).observed
+
+
+def draw(law):
+    return law(np.random.default_rng(0))
+
+
+DOUBTED = {
+    "booleans": ("binary", draw(lambda rng: rng.random((10, 11, 6)) < 0.3), {}),
+    "counts with many zeros": ("equal values", draw(lambda rng: rng.poisson(0.4, (12, 10, 9))), {}),
+    "too small a cap": ("cap", half_explained(), {"max_rank": 1}),
+    "nothing to replace": (
+        "replacement",
+        np.random.default_rng(2).choice([0.0, 1.0, 5.0, 7.3], size=(6, 7, 4)),
+        {"outlier_kind": "replacement"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DOUBTED)
+def test_what_the_model_does_not_describe_is_said(name, tmp_path):
+    kind, data, options = DOUBTED[name]
+    model = BRTF(random_state=0, **options)
+    with pytest.warns(FitWarning) as told:
+        model.fit(data)
+    assert kind in [doubt.kind for doubt in model.diagnosis_]
+    assert [str(warning.message) for warning in told] == [str(doubt) for doubt in model.diagnosis_]
+    assert told[0].filename == __file__
+    first = str(model.summary()).splitlines()[0]
+    assert model.diagnosis_[0].sentence in first
+    model.save(tmp_path / "fit.brtf")
+    assert load(tmp_path / "fit.brtf").diagnosis_ == model.diagnosis_
+    model.report(tmp_path / "fit.html")
+    assert 'class="doubt"' in (tmp_path / "fit.html").read_text(encoding="utf-8")
+
+
+def test_an_inverted_mask_is_noticed():
+    data, mask = inverted()
+    with pytest.warns(FitWarning, match="probably inverted"):
+        model = BRTF(random_state=0).fit(data, mask=mask)
+    assert model.diagnosis_[0].kind == "mask"
+    assert not BRTF(random_state=0).fit(data, mask=~mask).diagnosis_
+
+
+def test_a_fit_that_has_not_converged_says_so():
+    with pytest.warns(ConvergenceWarning, match="max_sweeps"):
+        model = BRTF(random_state=0, max_sweeps=3).fit(half_explained())
+    assert model.diagnosis_[0].kind == "not converged"
+
+
+def test_the_gain_of_one_more_component_decides():
+    result = BRTF(2, random_state=0).fit(half_explained()).result_
+    assert not diagnose(result)
+    assert not diagnose(result, gain_of_one_more=-3.0)
+    assert "by 70.2 nats" in diagnose(result, gain_of_one_more=70.2)[0].sentence
+
+
+SOUND = {
+    **{
+        f"paper {seed} {share}": paper_synthetic(seed=seed, **share).observed
+        for seed in range(2)
+        for share in ({"outliers": 0.1, "missing": 0.5}, {"outliers": 0.4}, {"missing": 0.9})
+    },
+    "noise": draw(lambda rng: rng.standard_normal((9, 8, 7))),
+    "heavy tails": draw(lambda rng: rng.standard_t(2, (9, 8, 7))),
+    "tiny": draw(lambda rng: rng.standard_normal((3, 2))),
+    "one value": np.full((4, 5, 3), 2.0),
+    "zeros": np.zeros((4, 5)),
+    "exact": synthetic((9, 8, 7), 2, noise=0.0, seed=0).low_rank,
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_nothing_is_said_of_what_is_sound(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not BRTF(random_state=0).fit(SOUND[name]).diagnosis_
