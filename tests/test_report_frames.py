@@ -223,3 +223,14 @@ class TestDrawing:
         ]
         assert ramp(values, 0.0, 2.0, (1, 2, 3))[0, :, 3].tolist() == [0, 0, 0, 130, 64]
         assert photograph(values, 0.0, 1.0)[0].tolist() == [[0, 0, 0, 255]] * 3 + [[255] * 4, [0, 0, 0, 0]]
+
+
+def test_what_is_far_below_the_noise_is_no_outlier_in_the_picture():
+    """Posterior means of 3e-5 beside noise of .3: the colours run to what would be an outlier."""
+    rng = np.random.default_rng(0)
+    numbers = rng.standard_normal((6, 7))
+    frame = frames.Frame(numbers, numbers, 3e-5 * numbers, np.ones((6, 7)))
+    layout = frames.Layout(0, 1, None, (6, 7), False)
+    assert frames.Shades.of([frame], layout, 0.3).reach == pytest.approx(1.2)
+    large = frame._replace(outliers=50.0 * numbers)
+    assert frames.Shades.of([large], layout, 0.3).reach > 50.0

@@ -131,7 +131,7 @@ def _replacement(result: Result) -> Doubt | None:
 
 def _is_met(result: Result) -> bool:
     """Whether the noise is far below the data."""
-    return bool(np.max(result.noise_variance) < 1e-6 * result.scale**2)
+    return result.state.noise_variance < 1e-6
 
 
 def _has_structure(result: Result) -> bool:

@@ -25,6 +25,8 @@ FRAMES_FOR_SHADES = 8
 """Frames whose numbers decide what the colours stand for."""
 MOST_BYTES = 6_000_000
 """What all pictures together may add to a page."""
+OUTLYING = 4.0
+"""Standard deviations of the noise from which an entry would be an outlier: what is smaller stays pale."""
 SPARSEST = 0.01
 """With a smaller share of entries observed a slice is nearly empty, and a picture of it says nothing."""
 Positions = NDArray[np.intp]
@@ -116,8 +118,8 @@ class Shades:
     most: float
 
     @classmethod
-    def of(cls, frames: Sequence[Frame], layout: Layout) -> Shades:
-        """Ends that suit the given frames."""
+    def of(cls, frames: Sequence[Frame], layout: Layout, noise_sd: float) -> Shades:
+        """Ends that suit the given frames; an outlier in full colour is several times as large as the noise."""
         data, low_rank, outliers, std = (
             np.concatenate([part.ravel() for part in k]) for k in zip(*frames, strict=True)
         )
@@ -131,7 +133,7 @@ class Shades:
             high = float(np.abs(low_rank).max(initial=0.0)) or max(largest, -smallest) or 1.0
             low = 0.0 if smallest >= 0 else -high
         sizes = np.abs(outliers[outliers != 0])
-        reach = float(np.quantile(sizes, 0.995)) if sizes.size else high
+        reach = max(float(np.quantile(sizes, 0.995)) if sizes.size else high, OUTLYING * noise_sd)
         least, most = (float(end) for end in np.quantile(std, (0.0, 0.998))) if std.size else (0.0, 1.0)
         if most - least < 0.05 * most:
             least = 0.0  # nearly the same everywhere: shades of rounding would mislead
@@ -234,7 +236,8 @@ def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -
         coords = _coords(layout, sliders, np.unravel_index(number_, lengths or [1]), rows, columns, observations.order)
         return _frame(result, values, outliers, coords, (rows.size, columns.size), layout)
 
-    shades = Shades.of([frame(k) for k in shown[spread(shown.size, FRAMES_FOR_SHADES)]], layout)
+    noise_sd = float(np.sqrt(np.median(result.noise_variance))) if result.settings.transform is None else 0.0
+    shades = Shades.of([frame(k) for k in shown[spread(shown.size, FRAMES_FOR_SHADES)]], layout, noise_sd)
     pictures = [shades.draw(frame(k)) for k in shown]
     notes = []
     if rows.size < layout.size[0] or columns.size < layout.size[1]:
