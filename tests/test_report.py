@@ -300,3 +300,11 @@ class TestFile:
         outcome = CliRunner().invoke(cli.main, ["report", str(tmp_path / "fit.brtf")])
         assert outcome.exit_code == 2
         assert "brtf[viz]" in outcome.stderr
+
+
+def test_the_page_says_where_the_bound_was_re_scaled(tmp_path):
+    data = synthetic((8, 7, 3), 1, outliers=0.05, seed=0).observed
+    model = BRTF(outlier_modes=(2,), random_state=0).fit(data)
+    assert any(event.startswith("bound re-scaled") for event in model.trace_["event"])
+    model.report(tmp_path / "page.html")
+    assert "the bound was re-scaled" in (tmp_path / "page.html").read_text(encoding="utf-8")

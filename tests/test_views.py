@@ -9,7 +9,7 @@ import xarray as xr
 from brtf import BRTF, Observations
 from brtf.datasets import synthetic
 from brtf.observations import observe
-from brtf.trace import Record
+from brtf.trace import RESCALED, Record
 from brtf.views import (
     axis_of,
     by_strength,
@@ -252,3 +252,12 @@ class TestNames:
         assert positions[-1] == length - 1
         assert positions.size == min(length, most)
         assert np.ptp(np.diff(positions)) <= 1 if positions.size > 1 else True
+
+
+def test_bounds_before_a_re_scaling_are_not_compared():
+    """Counting shared entries changes what the bound measures: a fall of 70 000 nats is no loss."""
+    trace = (Record(1, 1e5, 2, 0.1), Record(2, 3e4, 2, 0.1, f"{RESCALED}: 1.49 shared entries worth one"))
+    trace = (*trace, Record(3, 3e4 + 5.0, 2, 0.1))
+    sweeps, gap, _ = nats_below_best(trace)
+    np.testing.assert_array_equal(sweeps, [2, 3])
+    np.testing.assert_allclose(gap, [5.0, 0.0])

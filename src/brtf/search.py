@@ -39,6 +39,7 @@ from brtf.restarts import (
     waiting,
 )
 from brtf.settings import Settings
+from brtf.trace import RESCALED
 from brtf.trials import Trials, reduced
 from brtf.updates import update_component_precisions
 
@@ -430,7 +431,7 @@ class Search(Trials):
         n_shared = math.prod(self.problem.observations.shape[mode] for mode in self.shared_modes)
         structure = measured_channels(structure, sums, n_shared)
         self.best = evaluate_at(self.problem, replace(self.point.state, structure=structure), self.point.fit)
-        return f"{structure.n_channels:.2f} shared entries worth one"
+        return f"{RESCALED}: {structure.n_channels:.2f} shared entries worth one"
 
     @move
     def choose_rates(self) -> str | None:

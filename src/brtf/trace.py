@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+RESCALED = "bound re-scaled"
+"""How an event begins after which the bound measures something else: earlier ones do not compare with later ones."""
+
 
 class StopReason(Enum):
     """Why a fit ended; the value is the sentence shown to the user."""

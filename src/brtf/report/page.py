@@ -22,6 +22,7 @@ from brtf.report.svg import glyph, number
 from brtf.result import Result
 from brtf.settings import Settings
 from brtf.summary import Summary, fitted_to
+from brtf.trace import RESCALED
 from brtf.views import (
     Move,
     axis_of,
@@ -267,6 +268,7 @@ def _course(result: Result) -> dict[str, Any]:
         legend.append((glyph("dropped", "move dropped"), "tried and dropped"))
     return {
         "judged": result.settings.inference == "calibrated",
+        "rescaled": any(record.event.startswith(RESCALED) for record in result.trace),
         "bound": charts.bound_chart(result),
         "rank": charts.rank_chart(result),
         "legend": legend,
