@@ -18,11 +18,11 @@ from scipy.special import digamma, expit, gammaln, log_expit, logit
 
 from brtf import calibrated
 from brtf.calibrated import with_noise
-from brtf.calibration import LARGEST_PRECISION, PROBABILITY_RANGE, Histogram, NoisePrior
+from brtf.calibration import PROBABILITY_RANGE, Histogram, NoisePrior
 from brtf.distributions import Gamma, RowGaussians
 from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
-from brtf.model import MeanFieldOutliers, Prior, ReplacementLaw, State
+from brtf.model import LARGEST_PRECISION, MeanFieldOutliers, Prior, ReplacementLaw, State
 from brtf.observations import Observations, observe, robust_scale
 from brtf.starts import entry_values
 from brtf.tables import EvidenceTable

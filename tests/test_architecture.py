@@ -41,6 +41,7 @@ ORDER = (
     "executors",
     "passes",
     "survey",
+    "rounding",
     "parts",
     "posteriors",
     "updates",

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 import oracle
 from brtf import kernels
-from brtf.calibration import LARGEST_PRECISION, Histogram, NoisePrior, branch_step, global_step, joint_step
+from brtf.calibration import Histogram, NoisePrior, branch_step, global_step, joint_step
 from brtf.kernels.reference import LOG2_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
+from brtf.model import LARGEST_PRECISION
 from brtf.tables import tabulate
 
 PRIOR = NoisePrior(1e-6, 1e-18)

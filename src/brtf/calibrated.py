@@ -13,7 +13,6 @@ import numpy as np
 from brtf import kernels
 from brtf.bound import BoundTerms, calibrated_terms
 from brtf.calibration import (
-    LARGEST_PRECISION,
     ROUGHLY,
     Histogram,
     NoisePrior,
@@ -27,7 +26,7 @@ from brtf.calibration import (
 from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
-from brtf.model import SliceNoise, State
+from brtf.model import LARGEST_PRECISION, SliceNoise, State
 from brtf.observations import Block, Observations, block_positions
 from brtf.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
 from brtf.posteriors import (
@@ -61,13 +60,14 @@ class Problem:
 
     ``collapsed`` is form 2, in which the outliers depend on the factors: entries are weighted and the covariances
     know what was an outlier. Form 1 completes the data instead; it is cheaper and looser. Values beyond ``limit``, in
-    units of the data's scale, are clipped.
+    units of the data's scale, are clipped. In the same units, no noise has a precision above ``largest_precision``.
     """
 
     observations: Observations
     modes: tuple[int, ...]
     collapsed: bool
     limit: float = math.inf
+    largest_precision: float = LARGEST_PRECISION
     slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
     packed: LastPacked = field(default_factory=LastPacked)  # of the factors that were looked at last
 
@@ -459,14 +459,18 @@ def rotate(state: State) -> State:
 
 
 def noise_prior(state: State) -> NoisePrior:
-    return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate)
+    """The prior of τ, and the largest τ̄ with which no slice's τ̄ω̄ exceeds what it may be."""
+    steadiest = 1.0 if state.slices is None else float(state.slices.precision.mean.max())
+    return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate, state.prior.largest_precision / steadiest)
 
 
 def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
     """The slices' noise, then the joint step for (τ, π, shape, ζ), or the closed form for τ without outliers."""
     state, deviations = point.state, point.deviations
     if state.slices is not None and point.slice_squares is not None and point.slice_entries is not None:
-        state = _with_slices(state, update_slice_noise(state.slices, point.slice_entries, point.slice_squares))
+        largest = state.prior.largest_precision / float(state.tau.mean)
+        slices = update_slice_noise(state.slices, point.slice_entries, point.slice_squares, largest)
+        state = _with_slices(state, slices)
         if state.structure is None:
             variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
             deviations = deviation_histogram(problem, state, point.fit, variance)
@@ -552,16 +556,18 @@ def noise_worth(point: Point, state: State) -> float:
 
 
 def with_noise(state: State, tau: float, model: SlabModel | None, n_observed: float) -> State:
-    """The state with q(τ) of mean ``tau`` and the given outlier model."""
+    """The state with q(τ) of mean ``tau``, or the largest there may be, and the given outlier model."""
     concentration = state.prior.tau_concentration + 0.5 * n_observed
+    tau = min(tau, noise_prior(state).largest)
     return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
 
 
 def cap_precision(state: State) -> State:
     """Hold τ̄ at the resolution of the data."""
-    if float(state.tau.mean) <= LARGEST_PRECISION:
+    largest = noise_prior(state).largest
+    if float(state.tau.mean) <= largest:
         return state
-    return replace(state, tau=Gamma(state.tau.concentration, state.tau.concentration / LARGEST_PRECISION))
+    return replace(state, tau=Gamma(state.tau.concentration, state.tau.concentration / largest))
 
 
 def typical_residual(problem: Problem, state: State, residual: Field) -> float:

@@ -16,9 +16,8 @@ from brtf import kernels
 from brtf.distributions import Array
 from brtf.kernels.reference import N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, SlabModel, StudentSlab
+from brtf.model import LARGEST_PRECISION
 
-LARGEST_PRECISION = 1e16
-"""Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
 MINORITY = 9.0
 """Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
 noise could pass for a slab of the least width, with π near one, at no loss."""
@@ -94,10 +93,11 @@ class Histogram:
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """Ga(a₀^τ, b₀^τ) of the noise precision."""
+    """Ga(a₀^τ, b₀^τ) of the noise precision, and the largest that it may have."""
 
     concentration: float
     rate: float
+    largest: float = LARGEST_PRECISION
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,10 +173,10 @@ def worth(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior)
     return _objective(np.concatenate([[np.log(tau)], model.parameters]), type(model), histogram, prior).value
 
 
-def _limits(kind: type[SlabModel]) -> list[tuple[float, float]]:
+def _limits(kind: type[SlabModel], prior: NoisePrior) -> list[tuple[float, float]]:
     shape = sorted(kind.shape_parameter(value) for value in kind.shape_range)
     return [
-        (-700.0, float(np.log(LARGEST_PRECISION))),
+        (-700.0, float(np.log(prior.largest))),
         (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
         (shape[0], shape[1]),
         (float(np.log(kind.narrowest)), float(np.log(WIDEST_SLAB))),
@@ -197,7 +197,7 @@ def joint_step(
     To within ``little`` nats a step.
     """
     kind = type(model)
-    limits = _limits(kind)
+    limits = _limits(kind, prior)
     if kind is FlatSlab:  # entries beyond its edge are what it cannot explain
         model = replace(model, width=max(model.width, tau * float(histogram.deviation[-1])))
     start = np.concatenate([[np.log(tau)], model.parameters])
@@ -229,7 +229,7 @@ def branch_step(
     ``n_counted`` is the number of entries that carry noise: all, or those not replaced, where ``outlying`` is None.
     """
     kind, half = type(model), 0.5 * n_counted + prior.concentration
-    limits = [limit for k, limit in enumerate(_limits(kind)) if k != 1]
+    limits = [limit for k, limit in enumerate(_limits(kind, prior)) if k != 1]
 
     def objective(parameters: Array) -> Ascent:
         precision = float(np.exp(parameters[0]))
@@ -282,7 +282,7 @@ def global_step(
         return float(histogram.deviation[np.searchsorted(order, share)])
 
     if precisions is None:
-        precisions = [min(1.0 / quantile(share), LARGEST_PRECISION) for share in NOISE_QUANTILES]
+        precisions = [min(1.0 / quantile(share), prior.largest) for share in NOISE_QUANTILES]
     coarse, candidates = histogram.coarsened(6), list(starts)
     shape = 1.0 if kind is StudentSlab else 30.0
     sizes = [(share, quantile(1.0 if kind is FlatSlab else 1.0 - 0.5 * share)) for share in OUTLIER_SHARES]

@@ -15,16 +15,16 @@ import numpy as np
 from brtf import kernels, paper
 from brtf.agenda import Position
 from brtf.calibrated import Fit, Problem, evaluate, update_all_factors
-from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import RowGaussians
 from brtf.local import SlabModel
 from brtf.memory import available_bytes
-from brtf.model import State
+from brtf.model import LARGEST_PRECISION, State
 from brtf.observations import Block, Observations
 from brtf.passes import Sums, workers
 from brtf.posteriors import grouped
 from brtf.proposals import add_components, empty_state, random_start, robust_rows
 from brtf.restarts import START_COMPONENTS, START_MODEL, portfolio
+from brtf.rounding import largest_precision
 from brtf.search import LARGEST_COLLAPSED_WORK, Search
 from brtf.settings import Settings
 from brtf.starts import initial_factors, paper_start
@@ -253,7 +253,8 @@ def calibrated_inference(
 def _problem(observations: Observations, settings: Settings) -> Problem:
     """What the search begins with."""
     observations = grouped(observations, settings.shared_modes(observations.order))
-    return Problem(observations, sweep_order(observations), collapsed=True)
+    finest = LARGEST_PRECISION if settings.transform is not None else largest_precision(observations)
+    return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
 
 
 def _check_bound(found: float, wanted: float, n_observed: int) -> None:

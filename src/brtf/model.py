@@ -18,15 +18,22 @@ from scipy.special import betaln, digamma, gammaln
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 
+LARGEST_PRECISION = 1e16
+"""Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
+
 
 @dataclass(frozen=True)
 class Prior:
-    """Top-level numbers of the model: Gamma priors of the component precisions λ and of the noise precision τ."""
+    """Top-level numbers of the model: Gamma priors of the component precisions λ and of the noise precision τ.
+
+    ``largest_precision`` is where calibrated inference holds the precision of the noise, that of every slice too.
+    """
 
     lam_concentration: float = 1e-6
     lam_rate: float = 1e-6
     tau_concentration: float = 1e-6
     tau_rate: float = 1e-6
+    largest_precision: float = LARGEST_PRECISION
 
 
 @dataclass(frozen=True, eq=False)

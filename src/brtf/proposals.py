@@ -25,7 +25,6 @@ from brtf.calibrated import (
     typical_residual,
     with_noise,
 )
-from brtf.calibration import LARGEST_PRECISION
 from brtf.distributions import Array, Gamma, RowGaussians
 from brtf.local import SlabModel
 from brtf.model import Prior, State, component_amplitudes
@@ -78,7 +77,7 @@ def empty_state(problem: Problem, model: SlabModel | None) -> State:
     """Rank 0: everything is noise and outliers."""
     observations = problem.observations
     state = State(
-        prior=Prior(tau_rate=1e-18),
+        prior=Prior(tau_rate=1e-18, largest_precision=problem.largest_precision),
         factors=tuple(
             RowGaussians(np.zeros((length, 0)), np.zeros((_n_covariances(problem, length), 0, 0)))
             for length in observations.shape
@@ -121,7 +120,7 @@ def steady_start(problem: Problem, mode: int, n_components: int, model: SlabMode
     typical, before = (typical_residual(problem, state, field) for field in (rest, problem.values))
     if not 0 < typical < 0.5 * before:
         return None
-    return with_noise(state, min(1.0 / typical**2, LARGEST_PRECISION), model, observations.n_observed)
+    return with_noise(state, 1.0 / typical**2, model, observations.n_observed)
 
 
 def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:

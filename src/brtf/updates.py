@@ -6,6 +6,7 @@ of ``docs/equations.md``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -540,13 +541,15 @@ def update_noise(state: State, fit: Fit) -> State:
     )
 
 
-def update_slice_noise(slices: SliceNoise, n_entries: Array, squares: Array) -> SliceNoise:
+def update_slice_noise(slices: SliceNoise, n_entries: Array, squares: Array, largest: float = math.inf) -> SliceNoise:
     """C14: q(ω_g) = Ga(a_t + ½M_g, a_t + ½ Σ_{m∈g} τ̄ w_m D_m), and a_t where the bound is largest.
 
     ``n_entries`` holds M_g and ``squares`` the sums of τ̄ w D over each slice, both (G,): as ln f is convex with slope
-    −w/2, this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1.
+    −w/2, this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1. No ω̄ is
+    beyond the ``largest``.
     """
-    precision = Gamma(slices.concentration + 0.5 * n_entries, slices.concentration + 0.5 * squares)
+    concentration = slices.concentration + 0.5 * n_entries
+    precision = Gamma(concentration, np.maximum(slices.concentration + 0.5 * squares, concentration / largest))
     gap = float(np.mean(precision.mean) - np.mean(precision.mean_log) - 1.0)
     return SliceNoise(slices.modes, precision, solve_concentration(max(gap, SMALLEST_GAP)))
 
