@@ -1,6 +1,7 @@
 """Doubts about a fit: raised where the model does not describe the data, and nowhere else."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,9 +71,13 @@ def test_a_fit_that_has_not_converged_says_so():
 
 def test_the_gain_of_one_more_component_decides():
     result = BRTF(2, random_state=0).fit(half_explained()).result_
-    assert not diagnose(result)
-    assert not diagnose(result, gain_of_one_more=-3.0)
-    assert "by 70.2 nats" in diagnose(result, gain_of_one_more=70.2)[0].sentence
+    assert result.cap_gain is None and not diagnose(result)
+    (doubt,) = diagnose(replace(result, cap_gain=1234.4))
+    assert str(doubt) == (
+        "max_rank=2 was reached; one more component would raise the bound by about 1,234 nats. "
+        "Raise max_rank, or leave it out: without it the rank is found."
+    )
+    assert "about 2.7 nats" in diagnose(replace(result, cap_gain=2.71))[0].sentence
 
 
 SOUND = {

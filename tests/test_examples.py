@@ -104,7 +104,7 @@ def test_every_example_is_in_the_readme_with_a_small_picture():
     names = [path.stem for path in EXAMPLES]
     assert sorted(shown) == [(name, name) for name in names] and len(names) == 5
     sizes = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "pictures").glob("*.png")}
-    assert sorted(sizes) == names
+    assert set(names) <= set(sizes)
     assert max(sizes.values()) < 60_000
 
 

@@ -307,4 +307,16 @@ def test_the_page_says_where_the_bound_was_re_scaled(tmp_path):
     model = BRTF(outlier_modes=(2,), random_state=0).fit(data)
     assert any(event.startswith("bound re-scaled") for event in model.trace_["event"])
     model.report(tmp_path / "page.html")
-    assert "the bound was re-scaled" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    text = Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    assert re.search(r"On the way the bound was re-scaled \(\d\.\d\d shared entries worth one\)", text)
+    assert "The bound is drawn from where it compares with the final one." in text
+
+
+def test_the_page_says_what_lowered_the_bound():
+    data = synthetic((9, 8, 7), 2, seed=0).observed
+    capped = BRTF(1, random_state=0).fit(data)
+    text = Page(build_page(capped.result_)).text
+    assert "kept only if it raised the bound, but for coming down to max_rank. The bound is drawn from" in text
+    free = Page(build_page(BRTF(random_state=0).fit(data).result_)).text
+    assert "kept only if it raised the bound. " in free
+    assert "is drawn from where" not in free and "another form" not in free and "re-scaled" not in free

@@ -10,14 +10,15 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import brtf
-from brtf import fitting
+from brtf import fitting, search
 from brtf.calibrated import Problem, evaluate
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference import sweep_order
 from brtf.local import FlatSlab, GaussianSlab, StudentSlab
 from brtf.metrics import rrse
 from brtf.observations import observe
-from brtf.trace import StopReason
+from brtf.report.page import build_page
+from brtf.trace import REFORMED, StopReason, comparable
 
 CUBE = (20, 20, 20)
 
@@ -212,10 +213,27 @@ class TestTrace:
         assert np.isfinite(bounds).all()
         forced = np.char.startswith(model.trace_["event"].astype(str), "reduced to")  # by a cap on the rank
         assert np.all((np.diff(bounds) >= 0.0) | forced[1:])
+        assert np.all(np.diff([record.bound for record in comparable(model.result_.trace)]) >= 0.0)
         assert model.bound_ == bounds[-1]
         assert np.all(np.diff(model.trace_["sweep"]) >= 0)
         assert model.n_sweeps_ == model.trace_["sweep"][-1] <= 500
         assert model.rank_ == model.trace_["rank"][-1]
+
+    def test_another_form_of_the_bound_is_said(self, monkeypatch):
+        """Many components of complete data are searched with completed data, whose bound is looser."""
+        monkeypatch.setattr(search, "LARGEST_COLLAPSED_RANK", 1)
+        model = fit(synthetic((9, 8, 7), 2, outliers=0.1, seed=0))
+        trace = model.result_.trace
+        (first, last) = (k for k, record in enumerate(trace) if record.event.startswith(REFORMED))
+        assert [trace[k].event for k in (first, last)] == [
+            "another form of the bound: completed data",
+            "another form of the bound: weighted entries",
+        ]
+        assert trace[first].bound < trace[first - 1].bound
+        drawn = comparable(trace)
+        assert len(drawn) == len(trace) and drawn[last - 1].bound == drawn[last].bound == trace[last].bound
+        assert np.all(np.diff([record.bound for record in drawn]) >= -1e-9)
+        assert "earlier ones are shifted to meet it" in build_page(model.result_)
 
     @pytest.mark.parametrize("max_sweeps", [1, 5, 10])
     def test_sweeps_are_limited(self, max_sweeps):

@@ -9,7 +9,7 @@ import xarray as xr
 from brtf import BRTF, Observations
 from brtf.datasets import synthetic
 from brtf.observations import observe
-from brtf.trace import RESCALED, Record
+from brtf.trace import IMPOSED, RESCALED, Record, imposed
 from brtf.views import (
     axis_of,
     by_strength,
@@ -261,3 +261,14 @@ def test_bounds_before_a_re_scaling_are_not_compared():
     sweeps, gap, _ = nats_below_best(trace)
     np.testing.assert_array_equal(sweeps, [2, 3])
     np.testing.assert_allclose(gap, [5.0, 0.0])
+
+
+@pytest.mark.parametrize("event", [*IMPOSED, "born 1"])
+def test_the_bound_is_drawn_from_where_it_had_to_fall(event):
+    trace = (Record(1, 80.0, 3, 0.1), Record(2, 50.0, 2, 0.1, f"{event} 2 (-30.0)"), Record(3, 55.0, 2, 0.1))
+    raised = (Record(1, 40.0, 3, 0.1), *trace[1:])
+    named = event in IMPOSED
+    np.testing.assert_array_equal(nats_below_best(trace)[0], [2, 3] if named else [1, 2, 3])
+    np.testing.assert_array_equal(nats_below_best(raised)[0], [1, 2, 3])
+    assert imposed(trace) == ([IMPOSED[event]] if named else [])
+    assert imposed(raised) == []

@@ -23,15 +23,13 @@ LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
 """Entries of a tensor, and length of a mode, up to which the residuals are searched for structure."""
 
 
-def diagnose(result: Result, gain_of_one_more: float | None = None) -> tuple[Doubt, ...]:
-    """The doubts about a fit, the gravest first; empty where nothing is wrong.
-
-    ``gain_of_one_more`` is what one more component would raise the bound by, in nats, where that is known.
-    """
+def diagnose(result: Result) -> tuple[Doubt, ...]:
+    """The doubts about a fit, the gravest first; empty where nothing is wrong."""
     found = (
         _not_converged(result),
         _mask(result),
-        _rank(result, gain_of_one_more),
+        _rank(result),
+        _cap(result),
         _values(result),
         _outliers(result),
         _replacement(result),
@@ -55,23 +53,27 @@ def _mask(result: Result) -> Doubt | None:
     )
 
 
-def _rank(result: Result, gain: float | None) -> Doubt | None:
-    if result.settings.inference == "paper":  # whose start says its rank, and whose outliers take up the noise
+def _rank(result: Result) -> Doubt | None:
+    if result.settings.inference == "paper":  # whose outliers take up the noise
         return None
-    limit = result.settings.max_rank
-    if result.rank == 0 and _has_structure(result):
-        return Doubt(
-            "rank 0",
-            "No component was found, yet the data have structure: their leading direction explains far more than "
-            "chance.",
-            'Look for strong outliers or levels that differ: try transform="log" or "sqrt", or noise="auto".',
-        )
-    if limit is None or result.rank < limit:
+    if result.rank > 0 or not _has_structure(result):
         return None
-    if (gain is None and not _has_structure(result)) or (gain is not None and gain <= 0):
+    return Doubt(
+        "rank 0",
+        "No component was found, yet the data have structure: their leading direction explains far more than chance.",
+        'Look for strong outliers or levels that differ: try transform="log" or "sqrt", or noise="auto".',
+    )
+
+
+def _cap(result: Result) -> Doubt | None:
+    if result.cap_gain is None:
         return None
-    worth = "" if gain is None else f"; one more component would raise the bound by {gain:.3g} nats"
-    return Doubt("cap", f"The rank has reached max_rank={limit}, and structure is left{worth}.", "Raise max_rank.")
+    return Doubt(
+        "cap",
+        f"max_rank={result.settings.max_rank} was reached; one more component would raise the bound by about "
+        f"{result.cap_gain:,.{0 if result.cap_gain >= 10 else 1}f} nats.",
+        "Raise max_rank, or leave it out: without it the rank is found.",
+    )
 
 
 def _values(result: Result) -> Doubt | None:

@@ -39,7 +39,7 @@ from brtf.restarts import (
     waiting,
 )
 from brtf.settings import Settings
-from brtf.trace import RESCALED
+from brtf.trace import REFORMED, RESCALED
 from brtf.trials import Trials, reduced
 from brtf.updates import update_component_precisions
 
@@ -124,32 +124,35 @@ class Search(Trials):
         self._next(partial(self.search, 1) if enough else partial(self.start, which))
 
     @move
-    def search(self, phase: int) -> None:
+    def search(self, phase: int) -> str | None:
         """What was asked for of noise and outliers, and then rounds of moves, from the given phase on.
 
         Complete data that are large or have many components are searched in form 1, which is much cheaper there.
         """
         self.starts.cache_clear()
-        self._suit_form(self.point.rank)
+        event = self._suit_form(self.point.rank)
         self._next(
             *([partial(self.choose_noise)] if self.must_differ else []),
             *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
             *([partial(self.come_down)] if phase == 1 else []),
             partial(self.explore, phase),
         )
+        return event
 
     @move
-    def search_collapsed(self) -> None:
+    def search_collapsed(self) -> str | None:
         """What was searched in form 1 is finished in form 2 where that is not out of reach."""
-        if not self.problem.collapsed and self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
-            self._change_form(collapsed=True)
-            self._next(partial(self.explore, 0))
+        if self.problem.collapsed or not self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
+            return None
+        self._next(partial(self.explore, 0))
+        return self._change_form(collapsed=True)
 
-    def _suit_form(self, rank: int) -> None:
+    def _suit_form(self, rank: int) -> str | None:
         """Go on in form 1 where the data are complete and so many components make weighted Grams expensive."""
         many = rank > LARGEST_COLLAPSED_RANK or not self._affords(rank)
         if self.problem.collapsed and many and self._is_complete:
-            self._change_form(collapsed=False)
+            return self._change_form(collapsed=False)
+        return None
 
     @property
     def _budget(self) -> int:
@@ -180,12 +183,13 @@ class Search(Trials):
         """Whether weighted Grams of that rank are cheap enough."""
         return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= work
 
-    def _change_form(self, *, collapsed: bool) -> None:
+    def _change_form(self, *, collapsed: bool) -> str:
         before = self.point.bound
         self.problem = replace(self.problem, collapsed=collapsed)
         self.best = evaluate(self.problem, self.point.state)
         if self.beyond is not None:
             self.beyond += self.point.bound - before
+        return f"{REFORMED}: {'weighted entries' if collapsed else 'completed data'}"
 
     @move
     def explore(self, phase: int) -> None:
@@ -231,24 +235,22 @@ class Search(Trials):
             self._try(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
 
     @move
-    def grow(self, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> None:
+    def grow(self, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> str | None:
         """A birth, and others until the proposals fail in a row. Where one follows another, many components at once.
 
         ``hopeless`` are the kinds of residual, clipped or not, in which nothing was found.
         """
         rank = self.point.rank
         if failures == len(BIRTHS) or rank >= self.most:
-            return
+            return None
         n_many = min(MANY_TIMES * rank, self.most)
         if _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2:
-            if not self._affords(n_many, LARGEST_COLLAPSED_WORK):
-                self._suit_form(n_many)
             self._next(partial(self.grow_many, 0, successes, n_many))
-            return
+            return None if self._affords(n_many, LARGEST_COLLAPSED_WORK) else self._suit_form(n_many)
         n_components, clipped = BIRTHS[failures]
         if clipped in hopeless:
             self._next(partial(self.grow, failures + 1, successes, hopeless))
-            return
+            return None
         n_components = min(n_components, self.most - rank)
         birth = proposals.birth(self.problem, self.point, n_components, self.rng, clipped=clipped)
         if birth is None:
@@ -256,6 +258,7 @@ class Search(Trials):
         else:
             then = partial(self.go_on_growing, rank, failures, successes, hopeless)
             self._try(birth, f"born {n_components}", then)
+        return None
 
     @move
     def grow_many(self, attempt: int, successes: int, n_many: int) -> None:

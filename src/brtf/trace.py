@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 RESCALED = "bound re-scaled"
 """How an event begins after which the bound measures something else: earlier ones do not compare with later ones."""
+REFORMED = "another form of the bound"
+"""How an event begins that changes nothing but how tight the bound is: earlier ones compare when shifted."""
+IMPOSED = {
+    "reduced to": "coming down to max_rank",
+    "noise per slice": "noise that differs between slices, as asked for",
+    "outliers structured": "outliers that are shared or replace the data, as asked for",
+    "outliers added": "adding outliers where the data do not support replaced values",
+}
+"""How events begin that happen even if they lower the bound, and what they are."""
 
 
 class StopReason(Enum):
@@ -62,3 +73,30 @@ class Record:
     rank: int
     noise_variance: float
     event: str = ""
+
+
+def imposed(trace: Sequence[Record]) -> list[str]:
+    """What lowered the bound and was kept all the same, each once."""
+    return list(dict.fromkeys(_imposed(*pair) for pair in pairwise(trace) if _imposed(*pair)))
+
+
+def comparable(trace: Sequence[Record]) -> list[Record]:
+    """The records whose bounds compare with the last one's: after it was re-scaled, or lowered as it had to be.
+
+    Those before another form of the bound took over are shifted by what that changed.
+    """
+    found, shift = list(trace[-1:]), 0.0
+    for before, after in zip(trace[-2::-1], trace[:0:-1], strict=True):
+        if after.event.startswith(RESCALED) or _imposed(before, after):
+            break
+        if after.event.startswith(REFORMED):
+            shift += after.bound - before.bound
+        found.append(replace(before, bound=before.bound + shift))
+    return found[::-1]
+
+
+def _imposed(before: Record, after: Record) -> str:
+    """What an event is that lowered the bound and was kept all the same; empty for all others."""
+    if not after.bound < before.bound:
+        return ""
+    return next((words for start, words in IMPOSED.items() if after.event.startswith(start)), "")

@@ -16,7 +16,7 @@ from brtf.model import component_amplitudes
 from brtf.observations import Observations, entry_positions
 from brtf.predictive import ErrorLaw
 from brtf.result import Result
-from brtf.trace import RESCALED, Record
+from brtf.trace import Record, comparable
 
 MOST_HELD_OUT = 20_000
 """Held-out entries that are compared: coverages are then right to 0.7 %, two standard deviations, at worst."""
@@ -152,13 +152,12 @@ def moves(trace: tuple[Record, ...]) -> list[Move]:
 def nats_below_best(trace: tuple[Record, ...]) -> tuple[Array, Array, float]:
     """Sweeps, how far the bound was then below the best one, in nats, and what counts as none.
 
-    Records without a finite bound are left out, and so are those before the bound was re-scaled for the last time, with
-    which later ones do not compare. The last number is a power of ten below every gap of a hundredth of a
-    nat or more: on a logarithmic scale smaller gaps stand there.
+    Records without a finite bound are left out, and so are those that do not compare with the last. The last number is
+    a power of ten below every gap of a hundredth of a nat or more: on a logarithmic scale smaller gaps stand there.
     """
-    trace = trace[max((k for k, record in enumerate(trace) if record.event.startswith(RESCALED)), default=0) :]
-    sweeps = np.array([record.sweep for record in trace], dtype=np.float64)
-    bounds = np.array([record.bound for record in trace])
+    records = comparable(trace)
+    sweeps = np.array([record.sweep for record in records], dtype=np.float64)
+    bounds = np.array([record.bound for record in records])
     finite = np.isfinite(bounds)
     gap = bounds[finite].max(initial=-np.inf) - bounds[finite]
     smallest = float(np.min(gap, initial=1.0, where=gap >= 1e-2))

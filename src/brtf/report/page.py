@@ -22,7 +22,7 @@ from brtf.report.svg import glyph, number
 from brtf.result import Result
 from brtf.settings import Settings
 from brtf.summary import Summary, fitted_to
-from brtf.trace import RESCALED
+from brtf.trace import REFORMED, RESCALED, comparable, imposed
 from brtf.views import (
     Move,
     axis_of,
@@ -268,7 +268,10 @@ def _course(result: Result) -> dict[str, Any]:
         legend.append((glyph("dropped", "move dropped"), "tried and dropped"))
     return {
         "judged": result.settings.inference == "calibrated",
-        "rescaled": any(record.event.startswith(RESCALED) for record in result.trace),
+        "imposed": imposed(result.trace),
+        "rescaled": [record.event.split(": ")[1] for record in result.trace if record.event.startswith(RESCALED)],
+        "reformed": any(record.event.startswith(REFORMED) for record in result.trace),
+        "cut": len(comparable(result.trace)) < len(result.trace),
         "bound": charts.bound_chart(result),
         "rank": charts.rank_chart(result),
         "legend": legend,
