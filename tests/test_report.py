@@ -312,6 +312,14 @@ def test_the_page_says_where_the_bound_was_re_scaled(tmp_path):
     assert "The bound is drawn from where it compares with the final one." in text
 
 
+def test_nothing_is_drawn_where_there_are_no_outliers(model, monkeypatch):
+    assert "outliers, % of the observed" in build_page(model.result_)
+    nowhere = np.full(model.n_observed_, 0.3)
+    monkeypatch.setattr(type(model.result_), "outlier_probability_at_entries", lambda result: nowhere)
+    text = build_page(model.result_)
+    assert "Outlier rate over" not in text and "outliers, % of the observed" not in text
+
+
 def test_the_page_says_what_lowered_the_bound():
     data = synthetic((9, 8, 7), 2, seed=0).observed
     capped = BRTF(1, random_state=0).fit(data)

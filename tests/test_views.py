@@ -16,6 +16,7 @@ from brtf.views import (
     calibration,
     component_strengths,
     factor_profiles,
+    full_colour,
     half_width,
     largest_outliers,
     longest_modes,
@@ -261,6 +262,15 @@ def test_bounds_before_a_re_scaling_are_not_compared():
     sweeps, gap, _ = nats_below_best(trace)
     np.testing.assert_array_equal(sweeps, [2, 3])
     np.testing.assert_allclose(gap, [5.0, 0.0])
+
+
+def test_a_map_without_outliers_is_pale():
+    observations = observe(np.ones((4, 5, 6)))
+    nowhere, once = np.full(120, 1e-5), np.where(np.arange(120) == 7, 1.0, 1e-5)
+    cells = outlier_map(observations, nowhere, (0, 1))
+    assert np.max(cells) < 1e-3 * full_colour(observations, cells)
+    cells = outlier_map(observations, once, (0, 1))
+    assert np.max(cells) == full_colour(observations, cells)
 
 
 @pytest.mark.parametrize("event", [*IMPOSED, "born 1"])

@@ -16,6 +16,7 @@ from brtf.views import (
     by_strength,
     component_strengths,
     factor_profiles,
+    full_colour,
     half_width,
     longest_modes,
     moves,
@@ -165,7 +166,8 @@ def plot_outliers(result: Result, *, modes: tuple[int, int] | None = None, ax: A
     cells = outlier_map(observations, result.outlier_probability_at_entries(), (down, right))
     rows, columns = axis_of(observations, down), axis_of(observations, right)
     extent = (-0.5, columns.length - 0.5, rows.length - 0.5, -0.5)
-    drawn = ax.imshow(cells, aspect="auto", extent=extent, interpolation="nearest", cmap="Oranges", vmin=0.0)
+    drawn = ax.imshow(cells, aspect="auto", extent=extent, interpolation="nearest", cmap="Oranges")
+    drawn.set_clim(0.0, full_colour(observations, cells))
     for ticks, axis in ((ax.xaxis, columns), (ax.yaxis, rows)):
         _label_positions(ticks, axis, np.arange(axis.length))
     ax.set_xlabel(_plain(columns.name))

@@ -269,6 +269,11 @@ def outlier_map(
     return _mean_by(cell, probability, cells[0] * cells[1]).reshape(cells)
 
 
+def full_colour(observations: Observations, cells: Array) -> float:
+    """The mean outlier probability that a map is to show in full colour: the largest, or one outlier in a cell."""
+    return max(float(np.nanmax(cells)), np.count_nonzero(~np.isnan(cells)) / observations.n_observed)
+
+
 def _mean_by(group: NDArray[np.intp], values: Array, n_groups: int) -> Array:
     count = np.bincount(group, minlength=n_groups)
     total = np.bincount(group, weights=values, minlength=n_groups)

@@ -20,6 +20,7 @@ from brtf.views import (
     axis_of,
     by_strength,
     component_strengths,
+    full_colour,
     half_width,
     moves,
     nats_below_best,
@@ -244,7 +245,7 @@ def _visible(expected: Array) -> Array:
 def rates_chart(observations: Observations, probability: Array, mode: int) -> Markup:
     """Where along a mode outliers are: the mean outlier probability at every position."""
     rates = 100.0 * outlier_rates(observations, probability, mode)
-    return _bars_along(axis_of(observations, mode), rates, "outliers, % of the observed", "bar two")
+    return _bars_along(axis_of(observations, mode), rates, "outliers, % of the observed", "bar two", least_top=1.2)
 
 
 def noise_chart(axis: Axis, noise_sd: Array) -> Markup:
@@ -252,7 +253,7 @@ def noise_chart(axis: Axis, noise_sd: Array) -> Markup:
     return _bars_along(axis, noise_sd, "standard deviation of the noise", "bar one")
 
 
-def _bars_along(axis: Axis, heights: Array, y_title: str, style: str) -> Markup:
+def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top: float = 0.0) -> Markup:
     """A bar for every position of a mode; of neighbours the highest where there are very many."""
     titles: list[str] | None = None
     x_title = axis.name
@@ -261,7 +262,7 @@ def _bars_along(axis: Axis, heights: Array, y_title: str, style: str) -> Markup:
         x_title += ", the highest of neighbours"
     else:
         titles = [f"{axis.text(k)}: {number(float(height), 3)}" for k, height in enumerate(heights)]
-    top = 1.1 * float(np.nanmax(heights)) or 1.0
+    top = max(1.1 * float(np.nanmax(heights)), least_top) or 1.0
     chart = Chart(
         Scale(-0.5, axis.length - 0.5),
         Scale(0.0, top),
@@ -280,7 +281,7 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
     """Where outliers are over two modes; the stronger the colour, the larger their mean probability."""
     down, right = (axis_of(observations, mode) for mode in modes)
     cells = outlier_map(observations, probability, modes)
-    top = float(np.nanmax(cells)) or 1.0
+    top = float(np.nanmax(cells))
     upright = position_ticks(down, 400.0)
     left = 14.0 + LETTER * max(len(text) for _, text in upright)
     chart = Chart(
@@ -296,7 +297,7 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
         y_ticks=[(-value, text) for value, text in upright],
         grid=False,
     )
-    chart.image(data_uri(ramp(cells, 0.0, top, WARM)))
+    chart.image(data_uri(ramp(cells, 0.0, full_colour(observations, cells), WARM)))
     return chart.markup()
 
 

@@ -223,7 +223,7 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
         ]
         for k in range(found.outlier.size)
     ]
-    any_likely = bool(np.any(probability > 1e-3))
+    any_likely = bool(np.any(probability > 0.5))
     return {
         "header": [
             *("row, column" if mode == pixels else axis.name for mode, axis in enumerate(axes)),
