@@ -26,7 +26,22 @@ def draw(law):
     return law(np.random.default_rng(0))
 
 
+def spectra():
+    """Peaks of heights that span decades, with noise in proportion."""
+    rng = np.random.default_rng(0)
+    peaks = np.exp(-0.5 * ((np.linspace(0, 1, 40)[:, None] - rng.uniform(0.1, 0.9, 3)) / 0.05) ** 2)
+    return rng.lognormal(0, 2, (10, 3)) @ peaks.T * np.exp(0.7 * rng.standard_normal((10, 40)))
+
+
+def moving_peak():
+    place, where = np.linspace(0, 1, 60), np.linspace(0.2, 0.8, 20)[:, None]
+    noise = 0.01 * np.random.default_rng(0).standard_normal((20, 60))
+    return 100 * np.exp(-0.5 * ((place - where) / 0.02) ** 2) + noise
+
+
 DOUBTED = {
+    "noise in proportion to the level": ("outliers", spectra(), {"max_rank": 1}),
+    "a peak that moves": ("rank 0", moving_peak(), {}),
     "booleans": ("binary", draw(lambda rng: rng.random((10, 11, 6)) < 0.3), {}),
     "counts with many zeros": ("equal values", draw(lambda rng: rng.poisson(0.4, (12, 10, 9))), {}),
     "too small a cap": ("cap", half_explained(), {"max_rank": 1}),

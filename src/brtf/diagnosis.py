@@ -61,7 +61,8 @@ def _rank(result: Result) -> Doubt | None:
     return Doubt(
         "rank 0",
         "No component was found, yet the data have structure: their leading direction explains far more than chance.",
-        'Look for strong outliers or levels that differ: try transform="log" or "sqrt", or noise="auto".',
+        "It is called outliers, or is not low-rank, as a peak that moves is not. Look at the data; try "
+        'transform="log" or "sqrt" where levels span decades, or outliers=False.',
     )
 
 
@@ -113,8 +114,9 @@ def _outliers(result: Result) -> Doubt | None:
     return Doubt(
         "outliers",
         f"{100 * result.outlier_rate:.3g} % of the entries are called outliers: that is no exception any more.",
-        'Raise max_rank, try transform="sqrt" or "log" or noise="auto", or outlier_kind="replacement" if values stand '
-        "in place of the data.",
+        ("" if result.settings.max_rank is None else "Raise max_rank, or leave it out. ")
+        + 'Try transform="log" or "sqrt" where noise grows with the level, noise="auto" where it differs between '
+        'slices, or outlier_kind="replacement" where other values stand in place of the data.',
     )
 
 
