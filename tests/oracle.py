@@ -753,6 +753,10 @@ def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
             outlying, regular = structure.rates.outlying[place], structure.rates.regular[place]
             together = digamma(outlying + regular)
             rates[:, m] = digamma(regular) - together, digamma(outlying) - together
+        if structure.sides is not None:
+            beta = stats.beta(structure.sides.positive, structure.sides.negative)
+            above = values[m] > x[m]
+            logs[1, m] += np.log(2.0) + beta.expect(lambda a, above=above: np.log(a if above else 1.0 - a))
     of_groups = np.array([[rates[z, group[0]] + logs[z, group].sum() for group in groups.values()] for z in (0, 1)])
     assigned = np.array(list(itertools.product((0, 1), repeat=len(groups))))
     terms = of_groups[assigned, np.arange(len(groups))].sum(axis=1)

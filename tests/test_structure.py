@@ -1,4 +1,4 @@
-"""Outliers that hang together: shared along modes, in place of the data, at rates of their slices.
+"""Outliers that hang together: shared along modes, in place of the data, at rates of their slices, of one sign.
 
 The evidence is that of every assignment tried, nothing lowers the bound, and no accident of the input matters.
 """
@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
-from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise, sweep, update_all_factors
-from brtf.calibration import MINORITY, Histogram, NoisePrior, branch_step, shared_rate
+from brtf import kernels
+from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise, noise_worth, sweep, update_all_factors
+from brtf.calibration import (
+    MINORITY,
+    Histogram,
+    NoisePrior,
+    _objective,
+    branch_step,
+    joint_step,
+    shared_rate,
+    sided_step,
+    worth,
+)
 from brtf.distributions import Gamma, RowGaussians
-from brtf.kernels.reference import LOG2_BINS
+from brtf.kernels.reference import LOG2_BINS, N_BINS
 from brtf.local import FlatSlab, GaussianSlab, StudentSlab
-from brtf.model import OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates
+from brtf.model import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates
 from brtf.observations import Observations, observe
 from brtf.posteriors import (
     LAW_BINS,
@@ -48,7 +59,17 @@ forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form
 
 
 def structured_case(
-    seed, layout, kind=GaussianSlab, *, modes=(), law=False, rates=None, slices=None, channels=1.0, complete=None
+    seed,
+    layout,
+    kind=GaussianSlab,
+    *,
+    modes=(),
+    law=False,
+    rates=None,
+    slices=None,
+    channels=1.0,
+    complete=None,
+    sides=None,
 ):
     """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ."""
     case = oracle.slab_case(seed, 3, layout, kind, complete=complete)
@@ -62,7 +83,7 @@ def structured_case(
     if rates is not None:
         n_slices = int(np.prod([shape[mode] for mode in rates]))
         differing = SliceRates(rates, rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices), (0.7, 2.0))
-    state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing))
+    state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing, sides))
     if slices is not None:
         n_slices = int(np.prod([shape[mode] for mode in slices]))
         precision = Gamma(rng.uniform(2.0, 6.0, n_slices), rng.uniform(1.0, 5.0, n_slices))
@@ -86,7 +107,8 @@ def probabilities(problem, point):
             coords = problem.observations.entry_coords()[:, block.entries]
             place = np.ravel_multi_index(tuple(coords[mode] for mode in state.slices.modes), lengths)
             rho = rho * state.slices.precision.mean[place]
-        parts.append(block_outliers(state, block, problem.values(block), rho)[0])
+        positive = point.fit.residual(block) >= 0.0
+        parts.append(block_outliers(state, block, problem.values(block), rho, positive)[0])
     return np.concatenate(parts)
 
 
@@ -105,6 +127,9 @@ STRUCTURES = {
     "shared, slices": {"modes": (1,), "slices": (0,)},
     "replaced, slices": {"law": True, "slices": (2,)},
     "rates, slices": {"rates": (1,), "slices": (1,)},
+    "sides": {"sides": Sides(5.0, 1.5)},
+    "sides, slices": {"sides": Sides(1.2, 7.0), "slices": (0,)},
+    "sides at rates": {"sides": Sides(3.0, 2.0), "rates": (2,), "slices": (2,)},
 }
 structures = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
 
@@ -125,8 +150,8 @@ def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, mon
         scale = sum(max(1.0, abs(rho)) for rho in [wanted, *case.values])
         assert point.terms.likelihood == pytest.approx(wanted, abs=TABLE * scale)
         np.testing.assert_allclose(probabilities(problem, point), outlier, rtol=0, atol=1e-5)
-        rates = case.state.structure.rates
-        assert point.terms.outliers == (0.0 if rates is None else -rates.kl)
+        parts = [case.state.structure.rates, case.state.structure.sides]
+        assert point.terms.outliers == pytest.approx(-sum(part.kl for part in parts if part is not None), rel=1e-14)
 
 
 @pytest.mark.parametrize("modes", SHARED)
@@ -214,6 +239,44 @@ def test_rates_held_by_a_huge_prior_are_the_common_rate(structure):
     np.testing.assert_allclose(probabilities(problem, differing), probabilities(problem, common), rtol=1e-6)
     learnt = learnt_rates(held, differing.structure_sums[5], problem.n_entries_along((0,)))
     np.testing.assert_allclose(learnt.mean, rate, rtol=1e-6)
+
+
+@forms
+@layouts
+def test_as_many_outliers_on_either_side_are_those_without_sides(layout, collapsed):
+    """Also where the numbers are learnt, from histograms of both sides."""
+    strength = 1e9
+    case = structured_case(5, layout, StudentSlab, sides=Sides(strength, strength))
+    plain = replace(case.state, structure=None)
+    problem = problem_of(case, collapsed=collapsed)
+    sided, alike = evaluate(problem, case.state), evaluate(problem, plain)
+    n_observed = case.observations.n_observed
+    assert sided.terms.likelihood == pytest.approx(alike.terms.likelihood, abs=1e-5 * n_observed)
+    np.testing.assert_allclose(probabilities(problem, sided), probabilities(problem, alike), atol=1e-5)
+    held = replace(sided, structure_sums=None)  # so that only the noise is learnt
+    ours, theirs = learn_noise(problem, held, max_steps=40), learn_noise(problem, alike, max_steps=40)
+    found, wanted = (noise_worth(alike, state) for state in (ours, theirs))
+    assert found == pytest.approx(wanted, abs=1e-3)  # both end within 1e-6 nats a step of the same optimum
+    assert found > noise_worth(alike, plain) + 0.1
+
+
+@pytest.mark.parametrize("structure", [{}, {"rates": (2,), "slices": (2,)}], ids=["alone", "at rates"])
+def test_mirrored_data_have_mirrored_sides(structure):
+    case = structured_case(5, "masked", sides=Sides(6.0, 2.0), **structure)
+    first = case.state.factors[0]
+    state = replace(
+        case.state,
+        factors=(RowGaussians(-first.mean, first.cov), *case.state.factors[1:]),
+        structure=replace(case.state.structure, sides=Sides(2.0, 6.0)),
+    )
+    problem = problem_of(case)
+    other = replace(problem, observations=replace(case.observations, values=-case.observations.values))
+    ours, theirs = evaluate(problem, case.state), evaluate(other, state)
+    for _ in range(4):
+        assert theirs.bound == pytest.approx(ours.bound, rel=1e-10)
+        sides, mirrored = (point.state.structure.sides for point in (ours, theirs))
+        assert (sides.positive, sides.negative) == pytest.approx((mirrored.negative, mirrored.positive), rel=1e-9)
+        ours, theirs = sweep(problem, ours), sweep(other, theirs)
 
 
 def test_entries_that_are_surely_replaced_do_not_count():
@@ -401,6 +464,65 @@ def test_the_divergence_of_rates_is_that_of_draws():
         ratio = stats.beta.logpdf(drawn, outlying, regular) - stats.beta.logpdf(drawn, *rates.prior)
         total, error = total + ratio.mean(), error + ratio.std() / np.sqrt(draws)
     assert rates.kl == pytest.approx(total, abs=4 * error)
+
+
+def test_the_divergence_of_sides_is_that_of_draws():
+    sides, draws = Sides(4.0, 1.5), 200_000
+    drawn = np.random.default_rng(3).beta(4.0, 1.5, draws)
+    ratio = stats.beta.logpdf(drawn, 4.0, 1.5)  # the prior is uniform
+    assert sides.kl == pytest.approx(ratio.mean(), abs=4 * ratio.std() / np.sqrt(draws))
+    assert Sides(1.0, 1.0).kl == 0.0
+    assert sides.mean == pytest.approx(drawn.mean(), abs=4 * drawn.std() / np.sqrt(draws))
+
+
+def test_sides_count_the_outliers_on_each_side():
+    """Given which entries are outliers, q(a) is where the bound is largest."""
+    case = structured_case(12, "masked", sides=Sides(2.0, 2.0))
+    problem = problem_of(case)
+    point = evaluate(problem, case.state)
+    outlier, above = probabilities(problem, point), point.fit.residual(problem.observations.block_list[0]) > 0
+    sides = learn_noise(problem, point).structure.sides
+    assert sides.positive == pytest.approx(1.0 + outlier[above].sum(), rel=1e-9)
+    assert sides.negative == pytest.approx(1.0 + outlier[~above].sum(), rel=1e-9)
+
+
+def one_sided_deviations(rate=0.3, reach=8.0, n_entries=4000, sign=1.0):
+    """Noise of variance one, and outliers of one sign among them: the histogram that counts signs."""
+    rng = np.random.default_rng(7)
+    deviation = rng.standard_normal(n_entries)
+    deviation += sign * (rng.random(n_entries) < rate) * rng.uniform(0.0, reach, n_entries)
+    counts, totals, above = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(N_BINS)
+    kernels.count_deviations(deviation**2, counts, totals)
+    kernels.count_deviations(deviation[deviation >= 0] ** 2, above, np.zeros(N_BINS))
+    return Histogram.from_bins(counts, totals, float((deviation**2).max()), 0.0, above)
+
+
+@pytest.mark.parametrize("kind", oracle.SLABS)
+def test_scores_of_two_sides_are_derivatives(kind):
+    histogram = replace(one_sided_deviations(), log_sides=Sides(9.0, 2.0).mean_logs)
+    place, step = np.array([0.2, -1.1, kind.shape_parameter(6.0), np.log(80.0)]), 1e-5
+    found = _objective(place, kind, histogram, NoisePrior(1e-6, 1e-6))
+    for k in range(4):
+        nudge = step * np.eye(4)[k]
+        ends = [_objective(place + sign * nudge, kind, histogram, NoisePrior(1e-6, 1e-6)) for sign in (-1.0, 1.0)]
+        slope = (ends[1].value - ends[0].value) / (2.0 * step)
+        # Tables of ln J are right to 1e-7 of a few thousand nats, divided by the step.
+        assert found.gradient[k] == pytest.approx(slope, rel=1e-4, abs=20.0 if kind is StudentSlab else 0.1)
+    assert np.all(np.linalg.eigvalsh(found.information) > 0)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("reach", [3.0, 8.0, 50.0])
+def test_outliers_of_one_sign_are_found(reach, sign):
+    """From a model that takes them for noise too: the largest deviations are of one sign."""
+    histogram, prior = one_sided_deviations(reach=reach, sign=sign), NoisePrior(1e-6, 1e-6)
+    tau, model, _ = joint_step(1.0, GaussianSlab(0.1, 30.0, 30.0), replace(histogram, positive=None), prior)
+    before = worth(tau, model, histogram, prior)
+    _, found, sides, value = sided_step(tau, model, histogram, prior)
+    assert value > before + 20.0
+    assert (sides.mean if sign > 0 else 1.0 - sides.mean) > 0.93
+    if reach > 3.0:  # where outliers are not larger than noise, few of them are told from it
+        assert found.probability == pytest.approx(0.3, abs=0.06)
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])

@@ -16,7 +16,7 @@ from brtf.checks import check_labels, check_shape
 from brtf.chunks import outline
 from brtf.distributions import Centre, Gamma, RowGaussians
 from brtf.local import LOCAL_MODELS, SlabModel
-from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
+from brtf.model import MeanFieldOutliers, OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
 from brtf.observations import Labels, Observations
 from brtf.result import Result
 from brtf.settings import Settings
@@ -285,6 +285,8 @@ def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays)
     if structure.rates is not None:
         packed["rate_modes"], packed["rate_prior"] = list(structure.rates.modes), list(structure.rates.prior)
         arrays["structure.outlying"], arrays["structure.regular"] = structure.rates.outlying, structure.rates.regular
+    if structure.sides is not None:
+        packed["sides"] = [structure.sides.positive, structure.sides.negative]
     header["structure"] = packed
 
 
@@ -294,7 +296,7 @@ def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) ->
     packed = header["structure"]
     if "local_model" not in header:
         raise ValueError("a structure of outliers needs a local model")
-    law, rates = None, None
+    law, rates, sides = None, None, None
     if "range" in packed:
         lowest, highest = (float(end) for end in packed["range"])
         law = ReplacementLaw(lowest, highest, checked_array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
@@ -314,7 +316,12 @@ def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) ->
     shared = _modes(packed["modes"], shape)
     if len(shared) == len(shape) or (shared and rates is not None):
         raise ValueError(f"outliers cannot be shared along modes {shared} here")
-    return OutlierStructure(shared, n_channels, law, rates)
+    if "sides" in packed:
+        positive, negative = (float(number) for number in packed["sides"])
+        if shared or law is not None or not 1 <= min(positive, negative) <= max(positive, negative) < np.inf:
+            raise ValueError("the sides of the outliers are out of range")
+        sides = Sides(positive, negative)
+    return OutlierStructure(shared, n_channels, law, rates, sides)
 
 
 def _modes(given: Any, shape: tuple[int, ...], *, least: int = 0) -> tuple[int, ...]:

@@ -65,13 +65,14 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
         slices = state.slices
         likelihood += 0.5 * float(slice_sizes @ slices.precision.mean_log)
         noise -= slices.precision.kl(slices.concentration, slices.concentration)
-    rates = None if state.structure is None else state.structure.rates
+    structure = state.structure
+    parts = () if structure is None else (structure.rates, structure.sides)
     return BoundTerms(
         likelihood=likelihood,
         factors=-sum(rows.kl(state.lam) for rows in state.factors),
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
         noise=noise,
-        outliers=0.0 if rates is None else -rates.kl,
+        outliers=-sum(part.kl for part in parts if part is not None),
         outlier_precisions=0.0,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -21,12 +21,13 @@ from brtf.calibration import (
     in_terms_of,
     joint_step,
     shared_rate,
+    sided_step,
     worth,
 )
 from brtf.distributions import Array, Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.local import SlabModel
-from brtf.model import LARGEST_PRECISION, SliceNoise, State
+from brtf.model import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
 from brtf.observations import Block, Observations, block_positions
 from brtf.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
 from brtf.posteriors import (
@@ -224,7 +225,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     return Point(
         state,
         fit,
-        Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance),
+        Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance, *_sides(structure, rest)),
         None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
         None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
@@ -240,21 +241,34 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     )
 
 
+def _sides(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[Array | None, tuple[float, float]]:
+    """What a histogram says of the sign of deviations: how many are positive, and what their sign tells of outliers."""
+    if structure is None or structure.sides is None:
+        return None, (0.0, 0.0)
+    return sums[7], structure.sides.mean_logs
+
+
 def largest_weight(state: State) -> float:
     """w_max of the state's local model."""
     return state.outliers.largest_weight if isinstance(state.outliers, SlabModel) else 1.0
 
 
-def deviation_histogram(problem: Problem, state: State, fit: Fit, penalty: float = 0.0) -> Histogram:
-    """The histogram of ω̄ D over all entries."""
+def deviation_histogram(
+    problem: Problem, state: State, fit: Fit, penalty: float = 0.0, *, signed: bool = False
+) -> Histogram:
+    """The histogram of ω̄ D over all entries; where ``signed``, it counts those above x̄ as well."""
 
     def look(sums: Sums, block: Block) -> float:
-        deviation = relative_deviation(*fit.at(block), relative_precision(state, block))
-        kernels.count_deviations(deviation, *sums)
+        residual, variance = fit.at(block)
+        deviation = relative_deviation(residual, variance, relative_precision(state, block))
+        kernels.count_deviations(deviation, *sums[:2])
+        if signed:
+            kernels.count_deviations(deviation[residual >= 0.0], *sums[2:])
         return float(deviation.max(initial=0.0))
 
-    (counts, totals), largest = visit(problem.observations, lambda: (np.zeros(N_BINS), np.zeros(N_BINS)), look)
-    return Histogram.from_bins(counts, totals, max(largest), penalty)
+    n_sums = 4 if signed else 2
+    sums, largest = visit(problem.observations, lambda: tuple(np.zeros(N_BINS) for _ in range(n_sums)), look)
+    return Histogram.from_bins(sums[0], sums[1], max(largest), penalty, sums[2] if signed else None)
 
 
 def _variance_of_completed(problem: Problem, state: State) -> tuple[float, Array]:
@@ -479,7 +493,9 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
             deviations = point.deviations
     n_observed = problem.observations.n_observed
     if state.structure is not None and point.structure_sums is not None:
-        return _learn_structured(problem, state, point.structure_sums, deviations, max_steps)
+        if not state.structure.one_by_one:
+            return _learn_structured(problem, state, point.structure_sums, deviations, max_steps)
+        state, deviations = _with_sides(state, point.structure_sums, deviations)
     if isinstance(state.outliers, SlabModel):
         tau, model, _ = joint_step(
             float(state.tau.mean), state.outliers, deviations, noise_prior(state), max_steps=max_steps
@@ -511,6 +527,15 @@ def _learn_structured(problem: Problem, state: State, sums: Sums, deviations: Hi
     return replace(state, structure=learnt_structure(structure, sums, sizes))
 
 
+def _with_sides(state: State, sums: Sums, deviations: Histogram) -> tuple[State, Histogram]:
+    """The state of a point with its outliers' sides learnt, and the deviations for that state."""
+    if state.structure is None or state.structure.sides is None:
+        return state, deviations
+    structure = learnt_structure(state.structure, sums, None)
+    _, log_sides = _sides(structure, sums)
+    return replace(state, structure=structure), replace(deviations, log_sides=log_sides)
+
+
 def _with_slices(state: State, slices: SliceNoise) -> State:
     """The state with other noise of the slices; only the product τω is in the data, so the mean of ω is put at one."""
     mean = float(np.mean(slices.precision.mean))
@@ -528,12 +553,14 @@ def slice_noise(problem: Problem, state: State, modes: tuple[int, ...]) -> State
 
 def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] | None = None) -> State:
     """The global step C12 for the entries of a point, its present numbers among the starts."""
-    state = point.state
-    if not isinstance(state.outliers, SlabModel) or state.structure is not None:
+    state, deviations, present, structure = point.state, point.deviations, point.state.outliers, point.state.structure
+    if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
         return learn_noise(problem, point, max_steps=40)
-    kind = type(state.outliers) if kind is None else kind
-    here = [(float(state.tau.mean), state.outliers)] if type(state.outliers) is kind else []
-    tau, model, _ = global_step(kind, point.deviations, noise_prior(state), here)
+    if point.structure_sums is not None:
+        state, deviations = _with_sides(state, point.structure_sums, deviations)
+    kind = type(present) if kind is None else kind
+    here = [(float(state.tau.mean), present)] if type(present) is kind else []
+    tau, model, _ = global_step(kind, deviations, noise_prior(state), here)
     return with_noise(state, tau, model, problem.observations.n_observed)
 
 
@@ -546,6 +573,28 @@ def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> S
     start = tau, in_terms_of(kind, state.outliers)
     tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau], little=ROUGHLY)
     return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
+    """The state of a point with outliers that are more often of one sign, or, if they are, of either sign alike.
+
+    And what the bound gains by it, with rates of outliers that differ between slices left aside.
+    """
+    state, prior, tau = point.state, noise_prior(point.state), float(point.state.tau.mean)
+    structure, model = state.structure or OutlierStructure(), state.outliers
+    if not isinstance(model, SlabModel):
+        raise TypeError("with_sides needs a local model with outliers")
+    sides: Sides | None = None
+    if structure.sides is None:
+        signed = deviation_histogram(problem, state, point.fit, point.deviations.penalty, signed=True)
+        before = worth(tau, model, signed, prior)
+        tau, model, sides, value = sided_step(tau, model, signed, prior)
+    else:
+        before = worth(tau, model, point.deviations, prior) - structure.sides.kl
+        tau, model, value = joint_step(tau, model, replace(point.deviations, positive=None), prior)
+    changed = replace(structure, sides=sides)
+    state = with_noise(state, tau, model, problem.observations.n_observed)
+    return replace(state, structure=None if changed.is_plain else changed), value - before
 
 
 def noise_worth(point: Point, state: State) -> float:

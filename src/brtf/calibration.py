@@ -16,7 +16,7 @@ from brtf import kernels
 from brtf.distributions import Array
 from brtf.kernels.reference import N_BINS
 from brtf.local import WIDEST_SLAB, FlatSlab, SlabModel, StudentSlab
-from brtf.model import LARGEST_PRECISION
+from brtf.model import LARGEST_PRECISION, Sides
 
 MINORITY = 9.0
 """Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
@@ -32,6 +32,11 @@ LONGEST_STEP = 3.0
 """Of any parameter; all of them are logarithms, or run over less."""
 NOISE_QUANTILES, OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9), (0.02, 0.2, 0.5, 0.75)
 """Shares of entries that may be no larger than the noise, and of outliers, from which optima are looked for."""
+LARGEST_SHARE, LOPSIDED, NEARLY_ALL = 0.05, 3.0, 0.95
+"""The share of entries that deviate most, by how many standard deviations their signs must be out of balance for
+outliers to be looked for on one side, and the share of outliers that starts there."""
+SIDED_STEPS = 20
+"""Steps, in turns, of the sides of outliers and of all other numbers."""
 PROBABILITY_RANGE = (1e-8, 0.98)
 """Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
@@ -45,11 +50,15 @@ class Histogram:
     deviation : (B,) mean D of each bin
     count : (B,) number of entries in it
     penalty : form 1 only: Σ Var x, which then enters as −½ τ w_max Σ Var x; zero in form 2
+    positive : (B,) how many of them lie above x; None where the outliers' sign does not matter
+    log_sides : ln of what the slab's density is multiplied with above and below x
     """
 
     deviation: Array
     count: Array
     penalty: float
+    positive: Array | None = None
+    log_sides: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
     def of(cls, deviation: Array, penalty: float) -> Histogram:
@@ -59,18 +68,30 @@ class Histogram:
         return cls.from_bins(counts, totals, float(deviation.max()), penalty)
 
     @classmethod
-    def from_bins(cls, counts: Array, totals: Array, largest: float, penalty: float) -> Histogram:
+    def from_bins(
+        cls,
+        counts: Array,
+        totals: Array,
+        largest: float,
+        penalty: float,
+        positive: Array | None = None,
+        log_sides: tuple[float, float] = (0.0, 0.0),
+    ) -> Histogram:
         """The histogram of all bins, empty ones left out; the largest D stands alone.
 
-        A slab that ends must end beyond it.
+        A slab that ends must end beyond it. Where ``positive`` counts the entries above x in every bin, the largest
+        counts as the others of its bin do.
         """
+        share = None if positive is None else np.divide(positive, counts, out=np.zeros_like(counts), where=counts > 0)
         last = np.flatnonzero(counts)[-1]
         rest = np.where(np.arange(counts.size) == last, 1.0, 0.0)
         counts, totals = counts - rest, np.maximum(totals - rest * largest, 0.0)
         used = counts > 0
         floor = max(largest * 1e-32, 1e-300)
         deviation = np.append(totals[used] / counts[used], largest)
-        return cls(np.maximum.accumulate(np.maximum(deviation, floor)), np.append(counts[used], 1.0), penalty)
+        deviation, count = np.maximum.accumulate(np.maximum(deviation, floor)), np.append(counts[used], 1.0)
+        above = None if share is None else count * np.append(share[used], share[last])
+        return cls(deviation, count, penalty, above, log_sides)
 
     @classmethod
     def from_shares(cls, counts: Array, totals: Array, largest: float, penalty: float) -> Histogram:
@@ -88,7 +109,16 @@ class Histogram:
         """The same histogram with neighbouring bins joined, but for the last."""
         first = np.append(np.arange(0, self.count.size - 1, n_joined), self.count.size - 1)
         count = np.add.reduceat(self.count, first)
-        return Histogram(np.add.reduceat(self.count * self.deviation, first) / count, count, self.penalty)
+        deviation = np.add.reduceat(self.count * self.deviation, first) / count
+        positive = None if self.positive is None else np.add.reduceat(self.positive, first)
+        return replace(self, deviation=deviation, count=count, positive=positive)
+
+    @property
+    def sides(self) -> tuple[tuple[Array, float], ...]:
+        """The counts of each side, with ln of what the slab's density is multiplied with there; one where all alike."""
+        if self.positive is None:
+            return ((self.count, 0.0),)
+        return (self.positive, self.log_sides[0]), (self.count - self.positive, self.log_sides[1])
 
 
 @dataclass(frozen=True)
@@ -154,7 +184,7 @@ def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, p
     """The part of the bound that depends on (ln τ, logit π, shape parameter, ln ζ)."""
     tau = math.exp(parameters[0])
     model = kind.from_parameters(parameters[1:])
-    log_evidence, gradient, information = kernels.scores(model, tau, histogram.deviation, histogram.count)
+    log_evidence, gradient, information = _scores(model, tau, histogram)
     penalty = tau * (prior.rate + 0.5 * model.largest_weight * histogram.penalty)
     half = 0.5 * histogram.count.sum() + prior.concentration
     value = half * parameters[0] - penalty + log_evidence
@@ -166,6 +196,24 @@ def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, p
     information[0, 0] += penalty
     information[1, 1] += MINORITY * model.probability * (1.0 - model.probability)
     return Ascent(float(value), gradient, information)
+
+
+def _scores(model: SlabModel, tau: float, histogram: Histogram) -> tuple[float, Array, Array]:
+    """As :func:`brtf.kernels.scores`; a side on which the slab's density is multiplied is a model with another π."""
+    log_evidence, gradient, information = 0.0, np.zeros(4), np.zeros((4, 4))
+    for count, log_factor in histogram.sides:
+        side, log_total = model.on_side(log_factor)
+        value, by_parameter, products = kernels.scores(side, tau, histogram.deviation, count)
+        shift, n_entries = side.probability - model.probability, float(count.sum())
+        if log_factor:  # ∂ ln f / ∂ logit π = p − π, whatever the factor
+            products[1] += shift * by_parameter
+            products[:, 1] += shift * by_parameter
+            products[1, 1] += shift**2 * n_entries
+            by_parameter[1] += shift * n_entries
+        log_evidence += value + n_entries * log_total
+        gradient += by_parameter
+        information += products
+    return log_evidence, gradient, information
 
 
 def worth(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
@@ -295,6 +343,50 @@ def global_step(
     polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
     return joint_step(tau, model, histogram, prior, little=little)
+
+
+def sided_step(
+    tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior
+) -> tuple[float, SlabModel, Sides, float]:
+    """C18: (τ, π, shape, ζ) and q(a) for a histogram that counts signs; returns them and the objective less KL(q(a)).
+
+    The better of two optima: from the present numbers, and, where the largest deviations are mostly of one sign, from
+    outliers that nearly all have it. Symmetric outliers that are hardly larger than the noise pass for noise.
+    """
+    starts = [(tau, model, _learnt_sides(tau, model, histogram))]
+    largest = np.cumsum(histogram.count[::-1])[::-1] <= LARGEST_SHARE * histogram.count.sum()
+    n_largest, n_positive = float(histogram.count[largest].sum()), float(histogram.sides[0][0][largest].sum())
+    if abs(2.0 * n_positive - n_largest) > LOPSIDED * math.sqrt(n_largest):
+        ends = (math.log(2.0 * NEARLY_ALL), math.log(2.0 * (1.0 - NEARLY_ALL)))
+        log_sides = ends if 2.0 * n_positive > n_largest else ends[::-1]
+        lopsided = replace(histogram, log_sides=log_sides)
+        tau, model, _ = global_step(type(model), lopsided, prior, little=ROUGHLY)
+        starts.append((tau, model, _learnt_sides(tau, model, lopsided)))
+    return max((_settled_sides(*start, histogram, prior) for start in starts), key=lambda found: found[3])
+
+
+def _settled_sides(
+    tau: float, model: SlabModel, sides: Sides, histogram: Histogram, prior: NoisePrior
+) -> tuple[float, SlabModel, Sides, float]:
+    before = -math.inf
+    for _ in range(SIDED_STEPS):
+        sided = replace(histogram, log_sides=sides.mean_logs)
+        tau, model, value = joint_step(tau, model, sided, prior, little=ROUGHLY)
+        value -= sides.kl
+        if value < before + ROUGHLY:
+            break
+        before, sides = value, _learnt_sides(tau, model, sided)
+    return tau, model, sides, value
+
+
+def _learnt_sides(tau: float, model: SlabModel, histogram: Histogram) -> Sides:
+    """q(a) given how probable outliers are on each side."""
+    rho = tau * histogram.deviation
+    positive, negative = (
+        float(count @ model.on_side(log_factor)[0].posterior(rho).outlier_probability)
+        for count, log_factor in histogram.sides
+    )
+    return Sides(1.0 + positive, 1.0 + negative)
 
 
 def in_terms_of(kind: type[SlabModel], model: SlabModel) -> SlabModel:

@@ -12,7 +12,7 @@ the entry's weight w in the factors' regression: weighting by w is an ascent of 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -100,6 +100,17 @@ class SlabModel:
         """The same outliers when the noise precision is multiplied by ``ratio``."""
         width = float(np.clip(self.width * ratio, self.narrowest, WIDEST_SLAB))
         return type(self)(self.probability, self.shape, width)
+
+    def on_side(self, log_factor: float) -> tuple[SlabModel, float]:
+        """The model where the slab's density is multiplied by a factor, and ln of what its f must be multiplied with.
+
+        (1 − π) f₀ + π c f₁ = (1 − π + π c) ((1 − π') f₀ + π' f₁).
+        """
+        if not log_factor:
+            return self, 0.0
+        outlying = self.probability * math.exp(log_factor)
+        total = 1.0 - self.probability + outlying
+        return replace(self, probability=outlying / total), math.log(total)
 
     def posterior(self, rho: Array) -> LocalPosterior:
         """C1: the local posterior of entries with ρ = τ̄ D."""

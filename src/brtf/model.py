@@ -153,8 +153,43 @@ class SliceRates:
 
 
 @dataclass(frozen=True, eq=False)
+class Sides:
+    """Outliers that are more often of one sign: positive with probability a ~ Beta(1, 1).
+
+    q(a) = Beta(positive, negative). The slab's density is 2a of the symmetric one where y > x, and 2(1 − a) where
+    y < x. So it jumps at y = x, where noise outweighs a slab that is wider than the noise: the bound is right to first
+    order in τ̄ Var x of the few outliers there, as at the edge of a flat slab.
+
+    Attributes
+    ----------
+    positive, negative : how many outliers there are on each side, and one
+    """
+
+    positive: float
+    negative: float
+
+    @property
+    def mean(self) -> float:
+        """E[a]."""
+        return self.positive / (self.positive + self.negative)
+
+    @property
+    def mean_logs(self) -> tuple[float, float]:
+        """E[ln 2a] and E[ln 2(1 − a)]."""
+        together = float(digamma(self.positive + self.negative)) - math.log(2.0)
+        return float(digamma(self.positive)) - together, float(digamma(self.negative)) - together
+
+    @property
+    def kl(self) -> float:
+        """KL(q(a) ‖ Beta(1, 1))."""
+        above, below = self.mean_logs
+        counted = (self.positive - 1.0) * (above - math.log(2.0)) + (self.negative - 1.0) * (below - math.log(2.0))
+        return counted - float(betaln(self.positive, self.negative))
+
+
+@dataclass(frozen=True, eq=False)
 class OutlierStructure:
-    """How outliers hang together, beyond one by one and at one rate.
+    """How outliers hang together, beyond one by one, at one rate and of either sign alike.
 
     Attributes
     ----------
@@ -162,12 +197,24 @@ class OutlierStructure:
     n_channels : κ, how many of the shared entries one independent entry is worth, for their noise is correlated
     law : of the values that replace the data; None where outliers are added to them
     rates : outlier rates of slices; None where the rate is common
+    sides : how many outliers are positive; None where either sign is alike, or outliers are shared or replace the data
     """
 
     modes: tuple[int, ...] = ()
     n_channels: float = 1.0
     law: ReplacementLaw | None = None
     rates: SliceRates | None = None
+    sides: Sides | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say beyond that every entry is on its own."""
+        return self.one_by_one and self.sides is None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether every entry is on its own, added to the data, and at one rate: only their sides may differ."""
+        return not self.modes and self.law is None and self.rates is None
 
 
 @dataclass(frozen=True, eq=False)

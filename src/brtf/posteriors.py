@@ -1,7 +1,8 @@
 """The local posteriors of a block's entries: is it an outlier, how much does it count, what does it add to the bound.
 
 Where every entry is on its own, one look into a table says it all. Where outliers are shared between entries, replace
-the data, or have rates that differ, the two branches are looked up apart and weighed against each other here.
+the data, have rates that differ, or are more often of one sign, the two branches are looked up apart and weighed
+against each other here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from brtf import kernels
 from brtf.distributions import Array
 from brtf.kernels.reference import N_BINS
 from brtf.local import SlabModel
-from brtf.model import OutlierStructure, ReplacementLaw, SliceRates, State
+from brtf.model import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 from brtf.observations import Block, Observations, block_positions, distinct_columns
 from brtf.tables import tabulate, tabulate_branches
 
@@ -84,7 +85,7 @@ def block_posterior(
     rho, largest = tau * deviation, float(deviation.max(initial=0.0))
     if not isinstance(model, SlabModel) or structure is None:
         return BlockPosterior(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
-    log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho)
+    log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho, residual >= 0.0)
     return BlockPosterior(log_evidence, float(weight.sum()), largest, rho, weight, outlier)
 
 
@@ -97,9 +98,15 @@ def relative_deviation(residual: Array, variance: Array | None, relative: Array 
 
 
 def _structured(
-    state: State, model: SlabModel, structure: OutlierStructure, block: Block, values: Array, rho: Array
+    state: State,
+    model: SlabModel,
+    structure: OutlierStructure,
+    block: Block,
+    values: Array,
+    rho: Array,
+    positive: NDArray[np.bool_],
 ) -> tuple[float, Array, Array]:
-    """C16: Σ ln f, w and p, for entries that are outliers together.
+    """C16: Σ ln f, w and p, for entries that are outliers together, and C18: more often where y − x̄ is positive.
 
     Σ ln f of their branches is weighed by 1/κ, and w = (1 − p) w₀ + p w₁.
     """
@@ -109,6 +116,8 @@ def _structured(
         log_slab, slab_weight = kernels.evidence(slab_table, rho)
     else:
         log_slab, slab_weight = _log_replaced(state, structure.law, block, values), np.zeros(rho.size)
+    if structure.sides is not None:
+        log_slab = log_slab + np.where(positive, *structure.sides.mean_logs)
     log_rate, log_rest = _log_rates(model, structure, block)
     groups = shared_positions(structure, block)
     if groups is None:
@@ -158,8 +167,13 @@ def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Obs
     return observations.in_one_block() if parted else observations
 
 
-def block_outliers(state: State, block: Block, values: Array, rho: Array) -> tuple[Array, Array]:
-    """p of a block's entries, and the share of the deviation that is an outlier's if there is one; each (m,)."""
+def block_outliers(
+    state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """p of a block's entries, and the share of the deviation that is an outlier's if there is one; each (m,).
+
+    ``positive`` says where y ≥ x̄.
+    """
     model, structure = state.outliers, state.structure
     if not isinstance(model, SlabModel):
         return np.zeros(rho.size), np.zeros(rho.size)
@@ -169,7 +183,7 @@ def block_outliers(state: State, block: Block, values: Array, rho: Array) -> tup
             local = model.posterior(rho[piece])
             probability[piece], share[piece] = local.outlier_probability, 1.0 - local.slab_shrinkage
         return probability, share
-    _, _, outlier = _structured(state, model, structure, block, values, rho)
+    _, _, outlier = _structured(state, model, structure, block, values, rho, positive)
     share = 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
     return outlier, share
 
@@ -181,8 +195,9 @@ def zero_sums(structure: OutlierStructure) -> tuple[Array, ...]:
     """Empty sums, see :func:`add_sums`."""
     n_law = 0 if structure.law is None else structure.law.density.size
     n_rates = 0 if structure.rates is None else structure.rates.outlying.size
+    n_sides = 0 if structure.sides is None else N_BINS
     bins = [np.zeros(N_BINS) for _ in range(4)]
-    return (*bins, np.zeros(n_law), np.zeros(n_rates), np.zeros(4))
+    return (*bins, np.zeros(n_law), np.zeros(n_rates), np.zeros(4), np.zeros(n_sides), np.zeros(2))
 
 
 def add_sums(
@@ -194,14 +209,19 @@ def add_sums(
     outlier: Array,
     standardised: Array,
 ) -> None:
-    """Add what is learnt from: histograms of D of regular entries and of outliers, replaced values, rates, channels."""
-    regular_counts, regular_totals, outlying_counts, outlying_totals, law_counts, rate_sums, others = sums
+    """Add what is learnt from: D of regular entries and of outliers, replaced values, rates, channels, sides."""
+    regular_counts, regular_totals, outlying_counts, outlying_totals, law_counts, rate_sums, others, above, sides = sums
     kernels.count_deviations(deviation, regular_counts, regular_totals, 1.0 - outlier)
     kernels.count_deviations(deviation, outlying_counts, outlying_totals, outlier)
     if structure.law is not None:
         law_counts += np.bincount(structure.law.bins(values), outlier, law_counts.size)
     if structure.rates is not None:
         rate_sums += np.bincount(block_positions(block, structure.rates.modes), outlier, rate_sums.size)
+    if structure.sides is not None:
+        positive = standardised >= 0.0
+        kernels.count_deviations(deviation[positive], above, np.zeros(N_BINS))
+        n_positive = outlier[positive].sum()
+        sides += n_positive, outlier.sum() - n_positive
     groups = shared_positions(structure, block)
     if groups is None:
         others[:2] += outlier.sum(), outlier.size
@@ -222,7 +242,8 @@ def learnt_structure(
     rates = structure.rates
     if rates is not None and slice_sizes is not None:
         rates = learnt_rates(rates, sums[5], slice_sizes)
-    return replace(structure, law=law, rates=rates)
+    sides = None if structure.sides is None else Sides(1.0 + float(sums[8][0]), 1.0 + float(sums[8][1]))
+    return replace(structure, law=law, rates=rates, sides=sides)
 
 
 def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_shared: int) -> OutlierStructure:

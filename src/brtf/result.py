@@ -248,11 +248,12 @@ class Result(Shown):
 
         def found(block: Block) -> tuple[Array, Array]:
             values, rho = scaled_values(observations, block), kernels.low_rank_at(block, means)
+            positive = values >= rho
             np.square(np.subtract(values, rho, out=rho), out=rho)
             rho += variance(block)
             relative = relative_precision(state, block)
             rho *= float(state.tau.mean) if relative is None else float(state.tau.mean) * relative
-            return block_outliers(state, block, values, rho)
+            return block_outliers(state, block, values, rho, positive)
 
         return found
 
@@ -399,16 +400,23 @@ class Result(Shown):
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
         if _asks_low_rank(of):
-            half = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords))
+            high = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords))
+            low = -high
         else:
             relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
             law, spread, variance = self._error_law_in_slices(relative, variance)
-            half = law.half_width(level, variance) / spread * self._conformal_factor(level)
+            middle, half = _middle_and_half(law, level, variance)
+            half = half * self._conformal_factor(level)
+            low, high = (middle - half) / spread, (middle + half) / spread
+        centre = self._centre(coords)
         with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
-            return self.transform.interval(self._centre(coords) * self.scale, half * self.scale)
+            return self.transform.interval((centre + low) * self.scale, (centre + high) * self.scale)
 
     def _conformal_factor(self, level: float) -> float:
-        """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them."""
+        """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them.
+
+        The middle of an interval, which is not x̄ where outliers are one-sided, stays where it is.
+        """
         if self.held_back is None:
             if self.settings.calibrate is not None and self.observations.in_chunks:
                 raise ValueError(
@@ -420,7 +428,8 @@ class Result(Shown):
         law, spread, variance = self._error_law_in_slices(
             self._relative_precision(self.held_back), np.asarray(fit.variance)
         )
-        return split_conformal(np.abs(fit.residual) * spread / law.half_width(level, variance), level)
+        middle, half = _middle_and_half(law, level, variance)
+        return split_conformal(np.abs(fit.residual * spread - middle) / half, level)
 
     def _error_law_in_slices(self, relative: Array | float, variance: Array) -> tuple[ErrorLaw, Array | float, Array]:
         """The law of errors, the unit in which it is meant, as 1/unit, and Var x in that unit: the slice's noise.
@@ -536,6 +545,14 @@ def check_quantity(of: str) -> None:
     """Refuse what is neither of the two quantities one can ask for."""
     if of not in ("low_rank", "observation"):
         raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
+
+
+def _middle_and_half(law: ErrorLaw, level: float, variance: Array) -> tuple[Array, Array]:
+    """Middle and half width of the central interval of y − x̄."""
+    low, high = law.interval(level, variance)
+    if law.is_symmetric or np.isinf(high).any():
+        return np.zeros_like(high), high
+    return 0.5 * (low + high), 0.5 * (high - low)
 
 
 def _asks_low_rank(of: str) -> bool:

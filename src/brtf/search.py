@@ -20,6 +20,7 @@ from brtf.calibrated import (
     slice_noise,
     with_local_model,
     with_noise,
+    with_sides,
 )
 from brtf.calibration import PROBABILITY_RANGE
 from brtf.local import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
@@ -198,6 +199,7 @@ class Search(Trials):
             partial(self.converge, (self.roughly, 0.1 * WORTH)[phase], 100),
             partial(self.choose_noise),
             partial(self.choose_rates),
+            partial(self.choose_sides),
             partial(self.choose_centres),
             partial(self.choose_model, phase),
             partial(self.restructure, phase, self.problem.collapsed),
@@ -350,8 +352,8 @@ class Search(Trials):
     @move
     def choose_model(self, phase: int) -> None:
         """Another local model, if at the same factors it comes close to the present one."""
-        present = self.point.state.outliers
-        if not isinstance(present, SlabModel) or self.point.state.structure is not None:
+        present, structure = self.point.state.outliers, self.point.state.structure
+        if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
             return
         kinds = (PULLING_MODELS, tuple(LOCAL_MODELS.values()))[phase]
         others = [with_local_model(self.problem, self.point, kind) for kind in kinds if type(present) is not kind]
@@ -451,6 +453,28 @@ class Search(Trials):
             return None
         self.best = point
         return f"outlier rates per slice (+{gain:.1f})"
+
+    @move
+    def choose_sides(self) -> str | None:
+        """Outliers that are more often of one sign, or of either sign alike again, if that raises the bound.
+
+        Shared outliers have no common sign, and values that replace the data have a law of their own.
+        """
+        state = self.point.state
+        structure = state.structure or OutlierStructure()
+        if not isinstance(state.outliers, SlabModel) or structure.modes or structure.law is not None:
+            return None
+        state, gain = with_sides(self.problem, self.point)
+        if not gain > WORTH:
+            return None
+        point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
+        gain = point.bound - self.point.bound
+        if not gain > WORTH:
+            return None
+        self.best = point
+        self._next(partial(self.converge, self.roughly, 60))
+        kind = "outliers of either sign" if structure.sides else "one-sided outliers"
+        return f"{kind} (+{gain:.1f})"
 
     @move
     def choose_centres(self) -> str | None:

@@ -95,14 +95,17 @@ class Earlier:
             - sum(rows.kl(state.lam) for rows in state.factors)
             - state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate)
             - state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
+            - (0.0 if state.structure is None or state.structure.sides is None else state.structure.sides.kl)
         )
 
     def log_likelihood(self, state: State) -> float:
         """How well another posterior explains the earlier data, up to a constant."""
-        log_evidence = _log_evidence(state, float(state.tau.mean) * self.deviations.deviation)
-        entries = self.deviations.count @ (0.5 * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence)
+        rho, entries = float(state.tau.mean) * self.deviations.deviation, 0.0
+        for count, log_factor in self.deviations.sides:
+            log_evidence = _log_evidence(state, rho, log_factor)
+            entries += float(count @ (0.5 * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence))
         rows = zip(self.likelihoods, state.factors[1:], strict=True)
-        return float(entries) + sum(likelihood.expected_log(factor) for likelihood, factor in rows)
+        return entries + sum(likelihood.expected_log(factor) for likelihood, factor in rows)
 
 
 def expected_deviations(state: State) -> Histogram:
@@ -114,16 +117,24 @@ def expected_deviations(state: State) -> Histogram:
     n_observed = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
     log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
     rho = np.exp(log_rho)
-    log_mass = 0.5 * log_rho + _log_evidence(state, rho)
+    sides = None if state.structure is None else state.structure.sides
+    log_sides = (0.0, 0.0) if sides is None else sides.mean_logs
+    log_mass = 0.5 * log_rho + np.stack([_log_evidence(state, rho, log_factor) for log_factor in log_sides])
     mass = np.exp(log_mass - log_mass.max())
-    count = n_observed * mass / mass.sum()
+    positive, negative = n_observed * mass / mass.sum()
+    count = positive + negative
     used = count > FEWEST_EXPECTED
-    return Histogram(rho[used] / float(state.tau.mean), count[used], 0.0).coarsened(POINTS_PER_BIN)
+    above = None if sides is None else positive[used]
+    whole = Histogram(rho[used] / float(state.tau.mean), count[used], 0.0, above, log_sides)
+    return whole.coarsened(POINTS_PER_BIN)
 
 
-def _log_evidence(state: State, rho: Array) -> Array:
-    """ln f(ρ), which is −ρ/2 where the model has no outliers."""
-    return state.outliers.posterior(rho).log_evidence if isinstance(state.outliers, SlabModel) else -0.5 * rho
+def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
+    """ln f(ρ), which is −ρ/2 where the model has no outliers, on a side where the slab has that factor."""
+    if not isinstance(state.outliers, SlabModel):
+        return -0.5 * rho
+    side, log_total = state.outliers.on_side(log_factor)
+    return log_total + side.posterior(rho).log_evidence
 
 
 def absorb(
@@ -147,7 +158,7 @@ def absorb(
             f"partial_fit needs one noise level, got one per slice of modes {state.slices.modes}. "
             'Fit with noise="common".'
         )
-    if state.structure is not None:
+    if state.structure is not None and not state.structure.one_by_one:
         raise ValueError(
             "partial_fit needs outliers each on its own, added to the data, at one rate. Fit without outlier_modes and "
             'outlier_kind, and with noise="common".'
@@ -213,7 +224,16 @@ def learn_noise(earlier: Earlier, point: Point) -> State:
     """Noise and outlier numbers from the deviations of all entries, earlier and new."""
     state = point.state
     old, new = earlier.deviations, point.deviations
-    joined = Histogram(np.concatenate([old.deviation, new.deviation]), np.concatenate([old.count, new.count]), 0.0)
+    above = None
+    if old.positive is not None and new.positive is not None:  # their share among outliers is held
+        above = np.concatenate([old.positive, new.positive])
+    joined = replace(
+        new,
+        deviation=np.concatenate([old.deviation, new.deviation]),
+        count=np.concatenate([old.count, new.count]),
+        penalty=0.0,
+        positive=above,
+    )
     n_observed = round(float(joined.count.sum()))
     if isinstance(state.outliers, SlabModel):
         tau, model, _ = joint_step(float(state.tau.mean), state.outliers, joined, noise_prior(state), max_steps=6)

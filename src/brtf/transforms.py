@@ -84,16 +84,17 @@ class Transform:
         """What an outlier of size ``shift`` in z makes of y: y − t⁻¹(t(y) − shift), exactly 0 where there is none."""
         return shift
 
-    def interval(self, centre: Array, half_width: Array) -> tuple[Array, Array]:
-        """(low, high) of y where z lies within centre ± half_width.
+    def interval(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """(low, high) of y where z lies between the given ends.
 
         Quantiles stay quantiles under a monotone t⁻¹. A mirrored one is monotone in |z|: the interval holds y with at
         least the probability of z, and with just that where zero is far from it.
         """
         if self.mirrored:
-            centre = np.abs(centre)
-            return self.inverse(np.maximum(centre - half_width, 0.0)), self.inverse(centre + half_width)
-        return self.inverse(centre - half_width), self.inverse(centre + half_width)
+            flipped = low + high < 0.0
+            low, high = np.where(flipped, -high, low), np.where(flipped, -low, high)
+            low = np.maximum(low, 0.0)
+        return self.inverse(low), self.inverse(high)
 
     def check(self, observations: Observations) -> None:
         """Raise a ValueError if an observed value is outside the domain."""
@@ -161,11 +162,17 @@ class SquareRoot(Transform):
         return std * np.hypot(np.sqrt(2.0) * std, 2.0 * centre)
 
     def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
-        """(4 x̄² m₂ + m₄ − m₂²)^{1/2} from the law's moments; infinite with no more than four degrees of freedom."""
-        second, fourth = law.std(variance) ** 2, fourth_moment(law, variance)
+        """(4 x̄² (m₂ − m₁²) + 4 x̄ (m₃ − m₁ m₂) + m₄ − m₂²)^{1/2} from the law's moments.
+
+        Infinite with no more than four degrees of freedom.
+        """
+        fourth = fourth_moment(law, variance)
         if not np.isfinite(fourth).all():
             return fourth
-        return np.sqrt(4.0 * centre**2 * second + (fourth - second**2)) * scale**2
+        first, third, spread = law.odd_moment(1, variance), law.odd_moment(3, variance), law.std(variance) ** 2
+        second = spread + first**2
+        skew = 4.0 * centre * (third - first * second)
+        return np.sqrt(4.0 * centre**2 * spread + skew + (fourth - second**2)) * scale**2
 
     def outliers(self, values: Values, shift: Array) -> Array:
         return shift * (2.0 * np.sqrt(values.astype(np.float64)) - shift)
