@@ -85,6 +85,7 @@ def as_coordinates(tensor):
     return Observations.from_coords(coords, tensor[coords], tensor.shape)
 
 
+ONE_SIDED = np.random.default_rng(5).uniform(0.0, 1.3, SMALL.shape)
 ONE_COMPONENT = [np.random.default_rng(0).standard_normal((length, 1)) for length in (9, 8, 7)]
 RUNS = {
     "missing entries": (SMALL, {}),
@@ -110,6 +111,7 @@ RUNS = {
     "noise as the bound decides": (stretched((20, 8, 7), 2, outliers=0.1), {"noise": "auto"}),
     "shared outliers": (synthetic((9, 8, 3), 2, outliers=0.1, seed=2).observed, {"outlier_modes": (2,)}),
     "replacement": (synthetic((9, 8, 7), 2, outliers=0.1, seed=2).observed, {"outlier_kind": "replacement"}),
+    "one-sided outliers": (SMALL + ONE_SIDED * (ONE_SIDED > 1.0), {}),
     "rank zero": (synthetic((9, 8, 7), 0, outliers=0.1, seed=0).observed, {}),
     "few sweeps": (SMALL, {"max_sweeps": 40}),
     "paper": (SMALL, {"inference": "paper", "max_sweeps": 60}),
@@ -124,6 +126,7 @@ QUICK = (
     "noise as the bound decides",
     "shared outliers",
     "replacement",
+    "one-sided outliers",
     "paper",
 )
 

@@ -104,6 +104,57 @@ class TestErrorLaw:
         squares = draws**2
         assert abs(squares.mean() - law.std(known)[0] ** 2) < 4 * squares.std() / np.sqrt(N_DRAWS)
 
+    @pytest.mark.parametrize("positive", [0.02, 0.3, 0.97])
+    @pytest.mark.parametrize("name", ["two", "four", "flat outliers"])
+    class TestOneSided:
+        def test_density_integrates_to_the_share_on_each_side(self, name, positive):
+            law = replace(LAWS[name], positive=positive)
+            variance = np.array([0.5])
+
+            def density(deviation):
+                return float(np.exp(law.log_density(np.array([deviation]), variance))[0])
+
+            outlying = law.weight[1:].sum()
+            for sign, share in ((1.0, positive), (-1.0, 1.0 - positive)):
+                ends = ((0, 3), (3, 30), (30, np.inf))
+                total = sum(quad(lambda size, sign=sign: density(sign * size), *pair)[0] for pair in ends)
+                assert total == pytest.approx(0.5 * law.weight[0] + outlying * share, abs=1e-6)
+
+        @pytest.mark.parametrize("variance", VARIANCES.values(), ids=VARIANCES.keys())
+        def test_intervals_have_equal_tails(self, name, positive, variance):
+            law = replace(LAWS[name], positive=positive)
+            first = replace(law, weight=np.where(np.arange(law.weight.size) == 0, law.weight, 0.0))
+            rest = replace(law, weight=law.weight - first.weight)
+
+            def below(limit):
+                """From probabilities of |y − x̄|, of which a share is on each side."""
+                noise, outlying = inside(first, np.abs(limit), variance), inside(rest, np.abs(limit), variance)
+                above = 0.5 * noise + positive * outlying
+                under = 0.5 * noise + (1.0 - positive) * outlying
+                return 0.5 * law.weight[0] + (1.0 - positive) * rest.weight.sum() + np.where(limit > 0, above, -under)
+
+            for level in (0.05, 0.5, 0.95):
+                low, high = law.interval(level, variance)
+                # Where a quantile passes zero, as the variance grows, it has a corner that the table rounds.
+                np.testing.assert_allclose(below(low), 0.5 * (1.0 - level), rtol=0, atol=2e-4)
+                np.testing.assert_allclose(below(high), 0.5 * (1.0 + level), rtol=0, atol=2e-4)
+
+        def test_draws_have_its_moments_and_quantiles(self, name, positive):
+            law, known = replace(LAWS[name], positive=positive), np.zeros(1)
+            draws = law.draw(np.random.default_rng(SEED), (N_DRAWS,))
+            error = draws.std() / np.sqrt(N_DRAWS)
+            assert draws.mean() == pytest.approx(law.odd_moment(1, known)[0], abs=4 * error)
+            squares = (draws - draws.mean()) ** 2
+            assert abs(squares.mean() - law.std(known)[0] ** 2) < 4 * squares.std() / np.sqrt(N_DRAWS)
+            low, high = law.interval(0.8, known)
+            for share in (np.mean(draws < low), np.mean(draws > high)):
+                assert abs(share - 0.1) < 4 * np.sqrt(0.09 / N_DRAWS)
+
+    def test_noise_alone_has_no_sides(self):
+        law = replace(LAWS["one"], positive=0.9)
+        np.testing.assert_array_equal(law.interval(0.9, np.ones(2)), LAWS["one"].interval(0.9, np.ones(2)))
+        np.testing.assert_array_equal(law.std(np.ones(2)), LAWS["one"].std(np.ones(2)))
+
     def test_std_adds_the_variance_of_x(self):
         law = LAWS["two"]
         # Of a Student-t: dof / (dof − 2) times the squared scale.

@@ -14,7 +14,17 @@ from scipy import stats
 
 import oracle
 from brtf import kernels
-from brtf.calibrated import Problem, evaluate, evaluate_at, learn_noise, noise_worth, sweep, update_all_factors
+from brtf.calibrated import (
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise,
+    learn_noise_globally,
+    noise_worth,
+    sweep,
+    update_all_factors,
+    with_sides,
+)
 from brtf.calibration import (
     MINORITY,
     Histogram,
@@ -697,3 +707,22 @@ def test_a_flat_slab_may_be_shared():
     for _ in range(5):
         point = sweep(problem, point)
         assert np.isfinite(point.bound)
+
+
+def test_sides_that_do_not_pay_are_taken_back():
+    """Symmetric outliers with sides learnt from them: without those the bound is higher, and the search is told so."""
+    rng = np.random.default_rng(11)
+    data = 1.0 + 0.1 * rng.standard_normal((4, 30, 20))
+    data += (rng.random(data.shape) < 0.1) * rng.uniform(-3.0, 3.0, data.shape)
+    problem, state = ones_with_noise(data, lambda _: OutlierStructure(sides=Sides(100.0, 100.0)))
+    point = evaluate(problem, replace(state, slices=None))
+    for _ in range(20):
+        point = evaluate_at(problem, learn_noise_globally(problem, point), point.fit)
+    assert point.state.outliers.probability == pytest.approx(0.1, abs=0.02)
+    assert 0.35 < point.state.structure.sides.mean < 0.65
+    changed, gain = with_sides(problem, point)
+    assert changed.structure is None
+    alike = evaluate_at(problem, changed, point.fit)
+    assert alike.bound - point.bound == pytest.approx(gain, abs=0.1)
+    assert gain > 1.0
+    assert with_sides(problem, alike)[1] < 0.0

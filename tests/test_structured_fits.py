@@ -12,7 +12,7 @@ from brtf import BRTF, Observations, load
 from brtf.archive import pack, unpack
 from brtf.distributions import Gamma, RowGaussians
 from brtf.metrics import f_measure, rrse
-from brtf.model import OutlierStructure, Prior, ReplacementLaw, SliceNoise, SliceRates, State
+from brtf.model import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
 from brtf.observations import observe
 from brtf.result import Result
 from brtf.settings import Settings
@@ -187,8 +187,14 @@ RATES = SliceRates((0,), np.array([1.0, 2.0]), np.array([5.0, 9.0]), (1.0, 7.0))
 @pytest.mark.parametrize("kind", oracle.SLABS)
 @pytest.mark.parametrize(
     "structure",
-    [OutlierStructure((1,), 1.3), OutlierStructure(law=LAW), OutlierStructure(rates=RATES)],
-    ids=["shared", "replaced", "rates"],
+    [
+        OutlierStructure((1,), 1.3),
+        OutlierStructure(law=LAW),
+        OutlierStructure(rates=RATES),
+        OutlierStructure(sides=Sides(9.0, 2.0)),
+        OutlierStructure(rates=RATES, sides=Sides(2.0, 9.0)),
+    ],
+    ids=["shared", "replaced", "rates", "sides", "sides at rates"],
 )
 def test_the_predictive_density_has_mass_one(structure, kind):
     """∫ p(y) dy = 1 in either slice; every column of this matrix is one point of the integral."""
@@ -292,10 +298,19 @@ HOSTILE = {
     "too few rates": {"arrays": {"structure.regular": np.ones(1)}},
     "a prior of zero": {"structure": {"rate_prior": [0.0, 1.0]}},
     "half a prior": {"structure": {"rate_prior": [1.0]}},
+    "sides of replaced values": {"structure": {"sides": [2.0, 3.0]}},
+    "less than no outliers on a side": {"structure": {"range": ..., "sides": [0.5, 3.0]}},
+    "half of the sides": {"structure": {"range": ..., "sides": [2.0]}},
+    "sides that are text": {"structure": {"range": ..., "sides": "ab"}},
     "no channels": {"structure": {"n_channels": None}},
     "a structure that is a number": {"header": 5},
     "no local model": {"local_model": ...},
 }
+
+
+def test_sides_without_a_law_are_read_again(packed):
+    result = unpack(*broken(packed, structure={"range": ..., "sides": [2.0, 3.0]}))
+    assert result.state.structure.sides.mean == 0.4
 
 
 def test_what_was_packed_is_read_again(packed):

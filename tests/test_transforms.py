@@ -136,6 +136,8 @@ LAWS = {
     "student": law_of([1], [9], [0.3], [0]),
     "mixture": law_of([0.9, 0.1, 0], [40, 12, 1], [0.01, 4, 1], [0, 0, 0]),
     "flat outliers": law_of([0.8, 0.2], [30, 1e9], [0.05, 0.05], [0, 6]),
+    "one-sided mixture": replace(law_of([0.9, 0.1], [40, 12], [0.01, 4], [0, 0]), positive=0.9),
+    "one-sided flat outliers": replace(law_of([0.8, 0.2], [30, 1e9], [0.05, 0.05], [0, 6]), positive=0.1),
 }
 
 
@@ -146,12 +148,10 @@ class TestObservationStd:
 
         def integral(power):
             def integrand(deviation):
-                density = np.exp(law.log_density(np.array([deviation]), variance)[0])
-                return (
-                    density * 0.5 * ((centre[0] + deviation) ** power + (centre[0] - deviation) ** power)
-                )  # both signs
+                both = np.exp(law.log_density(np.array([deviation, -deviation]), variance))
+                return both[0] * (centre[0] + deviation) ** power + both[1] * (centre[0] - deviation) ** power
 
-            return 2 * sum(quad(integrand, *ends)[0] for ends in ((0, 2), (2, 8), (8, 50), (50, np.inf)))
+            return sum(quad(integrand, *ends)[0] for ends in ((0, 2), (2, 8), (8, 50), (50, np.inf)))
 
         expected = scale**2 * np.sqrt(integral(4) - integral(2) ** 2)
         got = SquareRoot().observation_std(law, centre, variance, scale)

@@ -348,7 +348,7 @@ def global_step(
 def sided_step(
     tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior
 ) -> tuple[float, SlabModel, Sides, float]:
-    """C18: (τ, π, shape, ζ) and q(a) for a histogram that counts signs; returns them and the objective less KL(q(a)).
+    """C23: (τ, π, shape, ζ) and q(a) for a histogram that counts signs; returns them and the objective less KL(q(a)).
 
     The better of two optima: from the present numbers, and, where the largest deviations are mostly of one sign, from
     outliers that nearly all have it. Symmetric outliers that are hardly larger than the noise pass for noise.

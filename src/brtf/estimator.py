@@ -409,8 +409,9 @@ class BRTF(Shown, BaseEstimator):
 
         With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
         observation is infinite where it does not exist: always with ``transform="log"``, as the exponential of a
-        Student-t has no mean. :meth:`predict_interval` has an answer there too. With a transform the mean is that of
-        :meth:`low_rank`: that of an observation would be larger, by the noise, or infinite.
+        Student-t has no mean. :meth:`predict_interval` has an answer there too. The mean is always that of
+        :meth:`low_rank`. With a transform that of an observation would be larger, by the noise, or infinite; where
+        outliers are one-sided, it would lie on their side.
         """
         result = self._fitted()
         check_quantity(of)
@@ -422,13 +423,14 @@ class BRTF(Shown, BaseEstimator):
     ) -> tuple[Array, Array]:
         """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability.
 
-        With a transform its ends are those for t(Y), transformed back. With ``"sqrt"`` it holds a little more where
-        zero is within reach.
+        The probability left over is the same on either side. So where outliers are one-sided, the interval of an
+        observation reaches further to that side. With a transform its ends are those for t(Y), transformed back. With
+        ``"sqrt"`` it holds a little more where zero is within reach.
 
         After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
-        the ⌈(n+1) level⌉-th smallest |y − x̄| / half width of the n entries held back. A new entry, exchangeable with
-        those, is then covered with that probability on average over entries, whatever the noise; infinite where n is
-        too small for the level.
+        the ⌈(n+1) level⌉-th smallest |y − middle| / half width of the n entries held back. A new entry, exchangeable
+        with those, is then covered with that probability on average over entries, whatever the noise; infinite where n
+        is too small for the level.
         """
         return self._fitted().interval(coords, level=level, of=of)
 

@@ -106,7 +106,7 @@ def _structured(
     rho: Array,
     positive: NDArray[np.bool_],
 ) -> tuple[float, Array, Array]:
-    """C16: Σ ln f, w and p, for entries that are outliers together, and C18: more often where y − x̄ is positive.
+    """C16: Σ ln f, w and p, for entries that are outliers together, or more often where y − x̄ is positive, C23.
 
     Σ ln f of their branches is weighed by 1/κ, and w = (1 − p) w₀ + p w₁.
     """

@@ -456,7 +456,7 @@ class Search(Trials):
 
     @move
     def choose_sides(self) -> str | None:
-        """Outliers that are more often of one sign, or of either sign alike again, if that raises the bound.
+        """Outliers that are more often of one sign, if that raises the bound, or of either sign alike if it does again.
 
         Shared outliers have no common sign, and values that replace the data have a law of their own.
         """
@@ -464,12 +464,13 @@ class Search(Trials):
         structure = state.structure or OutlierStructure()
         if not isinstance(state.outliers, SlabModel) or structure.modes or structure.law is not None:
             return None
+        least = 0.0 if structure.sides else WORTH  # the simpler model is taken for nothing
         state, gain = with_sides(self.problem, self.point)
-        if not gain > WORTH:
+        if not gain > least:
             return None
         point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
         gain = point.bound - self.point.bound
-        if not gain > WORTH:
+        if not gain > least:
             return None
         self.best = point
         self._next(partial(self.converge, self.roughly, 60))
