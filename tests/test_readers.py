@@ -451,3 +451,13 @@ def test_a_mask_is_neither_sparse_nor_a_table(tmp_path: Path, tensor: np.ndarray
         read_mask(tmp_path / "m.mat")
     with pytest.raises(ValueError, match=r"m\.csv has the suffix"):
         read_mask(write(tmp_path / "m.csv", tensor))
+
+
+def test_numbers_stored_as_text_in_parquet_count_as_often_as_they_are_there(tmp_path: Path) -> None:
+    """Others among them are mistakes, even where they are more different ones."""
+    frame = pd.DataFrame({"name": list("abcdefg"), "x": ["1", "1", None, "1", "1", "2", "2"], "y": np.arange(7.0)})
+    frame.to_parquet(tmp_path / "y.parquet")
+    read = read_tensor(tmp_path / "y.parquet")
+    assert (read.shape, read.n_observed) == ((7, 2), 13)
+    frame.assign(x=["1", "1", None, "1", "1", "p", "q"]).to_parquet(tmp_path / "y.parquet")
+    assert "row 6 below the header, column 'x': 'p' is not a number" in refusal(tmp_path / "y.parquet")

@@ -112,10 +112,11 @@ def read_parquet(
     # A few bytes may repeat a long text in every row: every text is held once.
     with parquet.ParquetFile(path, read_dictionary=texts) as file:
         frame = file.read(columns=columns, use_threads=False).to_pandas(ignore_metadata=True)[columns]
+    is_wide = wide or (guessed and _is_wide(frame))
     for name in set(texts) & set(frame):
         categories = np.asarray(frame[name].cat.categories, dtype=object)
         frame[name] = frame[name].cat.rename_categories(categories).astype(object)
-    if wide or (guessed and _is_wide(frame)):
+    if is_wide:
         return _from_wide(frame, _row_labels(header, index, value)), None
     return _from_table(frame, *_columns(header, index, value)), None
 
@@ -243,9 +244,16 @@ def _kinds(frame: Any) -> list[Kind]:
     import pandas
 
     def holds_numbers(column: Any) -> bool:
-        if not (pandas.api.types.is_object_dtype(column) or pandas.api.types.is_string_dtype(column)):
+        texts: Any = column
+        counts: Any = 1
+        if isinstance(column.dtype, pandas.CategoricalDtype):  # every text once
+            codes = column.cat.codes.to_numpy()
+            texts = pandas.Series(column.cat.categories)
+            counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+        if not (pandas.api.types.is_object_dtype(texts) or pandas.api.types.is_string_dtype(texts)):
             return False
-        return bool(2 * pandas.to_numeric(column, errors="coerce").notna().sum() >= column.notna().sum())
+        are_numbers = pandas.to_numeric(texts, errors="coerce").notna()
+        return bool(2 * (counts * are_numbers).sum() >= (counts * texts.notna()).sum())
 
     kinds = kinds_of(frame)
     return [
