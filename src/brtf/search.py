@@ -174,7 +174,17 @@ class Search(Trials):
         if self.n_sweeps >= self._budget and self.most > self.cap and self.best is not None and self.tried is None:
             self.starts.cache_clear()
             self.agenda = []
-            self._next(partial(self.come_down), partial(self.explore, 1), *self._end)
+            if self._lacks_what_was_asked_for:
+                self._next(partial(self.search, 1), *self._end)
+            else:
+                self._next(partial(self.come_down), partial(self.explore, 1), *self._end)
+
+    @property
+    def _lacks_what_was_asked_for(self) -> bool:
+        """Whether noise per slice, or outliers that are shared or replace the data, are still to come."""
+        state = self.point.state
+        unstructured = state.structure is None and bool(self.shared_modes or self.replaced)
+        return unstructured or (state.slices is None and self.must_differ)
 
     @property
     def _is_complete(self) -> bool:
