@@ -66,8 +66,7 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
-        reason = str(error).rstrip(".") if isinstance(error, ValueError) else "a value has the wrong type or range"
-        reason = f"{error} is missing" if isinstance(error, KeyError) else reason
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
         raise CorruptFile(f"{os.fspath(path)} is not {what} of brtf: its content does not fit ({reason}).") from error
 
 

@@ -140,7 +140,7 @@ class Result(Shown):
 
     # ---- the low-rank part ---------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def rows(self) -> tuple[RowGaussians, ...]:
         """The posterior of every mode's rows, in units of the scale, as sure as one can be of them."""
         return honest_rows(self.state)

@@ -173,7 +173,7 @@ class Search(Trials):
         """Come down to the cap without further ado when half of the sweeps are spent."""
         if self.n_sweeps >= self._budget and self.most > self.cap and self.best is not None and self.tried is None:
             self.starts.cache_clear()
-            self.agenda = []
+            self.most, self.agenda = self.cap, []
             if self._lacks_what_was_asked_for:
                 self._next(partial(self.search, 1), *self._end)
             else:
