@@ -89,6 +89,7 @@ class TestBRMF(MatrixContract):
     name = "brmf"
     params = {"rank": 3}  # noqa: RUF012
     exact_rank = False
+    modes_tolerance = 5e-3  # rounding decides in which draw a component is lost: about the posterior's own spread
 
 
 class TestDECOLOR(MatrixContract):

@@ -308,7 +308,7 @@ class TestAccidents:
         for _ in range(n_kills):
             keep = ["--resume" if path.exists() else "--checkpoint", path, "--every", "0"]
             process = subprocess.Popen(
-                [*COMMAND, "fit", tmp_path / "y.npy", "--out", out, *keep],
+                [*COMMAND, "fit", tmp_path / "y.npy", "--out", out, "--overwrite", *keep],
                 stderr=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )
@@ -320,7 +320,8 @@ class TestAccidents:
             process.communicate()
             sweeps.append(load_checkpoint(path).moment(observe(SMALL)).n_sweeps)
         assert sweeps == sorted(sweeps)
-        ended = CliRunner().invoke(cli.main, ["fit", f"{tmp_path / 'y.npy'}", "--resume", f"{path}", "--out", f"{out}"])
+        command = ["fit", f"{tmp_path / 'y.npy'}", "--resume", f"{path}", "--out", f"{out}", "--overwrite"]
+        ended = CliRunner().invoke(cli.main, command)
         assert ended.exit_code == 0, ended.output
         assert told(brtf.load(out / "result.brtf")) == told(brtf.BRTF(random_state=0).fit(SMALL))
 
