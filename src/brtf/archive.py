@@ -28,6 +28,8 @@ Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 CHECKPOINT = "checkpoint"
 """What the header of a file that is no result says it is."""
+PYTHON_SAYS = ("instances of", "object", "unsupported operand")
+"""Words by which a sentence is known to be the interpreter's and not ours."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
@@ -67,6 +69,8 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+        if isinstance(error, (TypeError, AttributeError)) and any(words in reason for words in PYTHON_SAYS):
+            reason = "a value has the wrong type"
         raise CorruptFile(f"{os.fspath(path)} is not {what} of brtf: its content does not fit ({reason}).") from error
 
 
