@@ -28,7 +28,7 @@ Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 CHECKPOINT = "checkpoint"
 """What the header of a file that is no result says it is."""
-PYTHON_SAYS = ("instances of", "object", "unsupported operand")
+PYTHON_SAYS = ("instances of", "object", "unsupported operand", "unhashable")
 """Words by which a sentence is known to be the interpreter's and not ours."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 

@@ -87,7 +87,10 @@ def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]
     if len(factors) != len(shape):
         raise ValueError(f"init must have one factor matrix per mode ({len(shape)}), got {len(factors)}.")
     for mode, factor in enumerate(factors):
-        dtype = np.asarray(factor).dtype
+        try:
+            dtype = np.asarray(factor).dtype
+        except ValueError as error:
+            raise ValueError(f"init[{mode}] must be a matrix, but its rows differ in length.") from error
         if dtype.kind not in "biuf":
             raise TypeError(f"init[{mode}] must hold real numbers, got dtype {dtype}.")
     means = [np.array(factor, dtype=np.float64) for factor in factors]
