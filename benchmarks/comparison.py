@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from contest_page import document
 
-from brtf.experiments import faces
-from brtf.experiments.runs import Case, Rows, measure
-from brtf.report.document import markdown
+from brtf.research.experiments import faces
+from brtf.research.experiments.runs import Case, Rows, measure
+from brtf.view.report.document import markdown
 
 OUT = Path("reproduction")
 N_LIGHTS = 7

@@ -9,13 +9,13 @@ from typing import Any
 
 from contest_readings import READINGS
 
-from brtf.experiments import faces, video
-from brtf.experiments.contenders import CONTENDERS
-from brtf.experiments.figures import collage
-from brtf.experiments.lines import NONE, mark_best, rank_text
-from brtf.experiments.runs import Case, Row, Rows
-from brtf.report.document import Cell, Document, Figure, Section, Table
-from brtf.report.svg import number
+from brtf.research.experiments import faces, video
+from brtf.research.experiments.contenders import CONTENDERS
+from brtf.research.experiments.figures import collage
+from brtf.research.experiments.lines import NONE, mark_best, rank_text
+from brtf.research.experiments.runs import Case, Row, Rows
+from brtf.view.report.document import Cell, Document, Figure, Section, Table
+from brtf.view.report.svg import number
 
 Measure = Callable[[Mapping[str, Any]], float | None]
 """A number of a row's."""

@@ -17,11 +17,11 @@ from real_data import hide, score_correlations
 from scipy.io import loadmat
 from video import HALL_FRAMES, frames_of, highway_grey, standing
 
-from brtf.experiments.contenders import fit, trials
-from brtf.experiments.runs import Inputs, Measured, Picture
-from brtf.experiments.video import OURS, Parted, part_by_baseline, part_by_ours
 from brtf.foreground import smooth_mask
 from brtf.metrics import best_f_measure, f_measure
+from brtf.research.experiments.contenders import fit, trials
+from brtf.research.experiments.runs import Inputs, Measured, Picture
+from brtf.research.experiments.video import OURS, Parted, part_by_baseline, part_by_ours
 from brtf.video import Clip
 
 Array = NDArray[Any]

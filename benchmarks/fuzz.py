@@ -52,7 +52,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 import brtf
-from brtf.storage import read_archive, write_archive
+from brtf.io.storage import read_archive, write_archive
 
 KINDS = ("door", "options", "files")
 SHARES = (0.45, 0.25, 0.3)
@@ -1084,7 +1084,7 @@ def files_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
 
 
 def _read(door: Door, path: Path, kind: str) -> None:
-    from brtf.readers import read_tensor
+    from brtf.data.readers import read_tensor
     from brtf.video import read_clip
 
     if path.suffix in (".png", ".jpg", ".gif", ".mp4"):
@@ -1097,7 +1097,7 @@ def _read(door: Door, path: Path, kind: str) -> None:
         door.ask(model.summary)
     else:
         tensor = door.ask(lambda: read_tensor(path), path.name)
-        door.ask(lambda: brtf.observations.observe(tensor), *DATA_NAMES)
+        door.ask(lambda: brtf.data.observations.observe(tensor), *DATA_NAMES)
 
 
 def _command(door: Door, path: Path, kind: str) -> None:

@@ -16,17 +16,12 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import digamma, expit, gammaln, log_expit, logit
 
-from brtf import calibrated
-from brtf.calibrated import with_noise
-from brtf.calibration import PROBABILITY_RANGE, Histogram, NoisePrior
-from brtf.distributions import Gamma, RowGaussians
-from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
-from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
-from brtf.model import LARGEST_PRECISION, MeanFieldOutliers, Prior, ReplacementLaw, State
-from brtf.observations import Observations, observe, robust_scale
-from brtf.starts import entry_values
-from brtf.tables import EvidenceTable
-from brtf.updates import (
+from brtf.data.observations import Observations, observe, robust_scale
+from brtf.inference import sweep as calibrated
+from brtf.inference.noise_fit import PROBABILITY_RANGE, Histogram, NoisePrior
+from brtf.inference.sweep import with_noise
+from brtf.inference.updates import (
+    entry_values,
     fit_at_entries,
     learn_outlier_prior,
     update_component_precisions,
@@ -35,6 +30,11 @@ from brtf.updates import (
     update_outlier_precisions,
     update_outliers,
 )
+from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.evidence_table import EvidenceTable
+from brtf.model.local_models import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
+from brtf.model.state import LARGEST_PRECISION, MeanFieldOutliers, Prior, ReplacementLaw, State
 
 Array = NDArray[np.float64]
 Index = tuple[int, ...]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from brtf.approximation import _compose, _normal_equations, approximate
+from brtf.search.approximation import _compose, _normal_equations, approximate
 
 
 def factors_of(shape, rank, seed=0, likeness=0.0):

@@ -9,9 +9,9 @@ from scipy.sparse import coo_array
 
 import brtf
 from brtf import baselines
-from brtf.baselines import algebra
-from brtf.baselines.matrix import shrink_singular
-from brtf.baselines.starts import best_on_held_out, best_start, hold_out, starting_factors
+from brtf.research.baselines import algebra
+from brtf.research.baselines.matrix import shrink_singular
+from brtf.research.baselines.starts import best_on_held_out, best_start, hold_out, starting_factors
 
 SHAPE = (4, 5, 6)
 ROUNDING = 1e-12  # of sums of some hundred products of numbers of size 1
@@ -42,7 +42,7 @@ class TestRegistry:
         code = (
             "import sys, brtf; brtf.baselines.names(); "
             "print(*[name for name in sys.modules if name.split('.')[0] in ('tensorly', 'pyttb', 'sklearn')"
-            " or name.startswith('brtf.baselines.h')])"
+            " or name.startswith('brtf.research.baselines.h')])"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == []

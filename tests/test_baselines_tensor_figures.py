@@ -4,8 +4,8 @@ import pytest
 
 import brtf
 from brtf import baselines
-from brtf.baselines.hosvd import leading_bases
 from brtf.metrics import fme, rrse
+from brtf.research.baselines.hosvd import leading_bases
 
 
 def known_problem(letter, seed):

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from brtf import cli
-from brtf.bench import fits, measure, page, peers
 from brtf.cli import bench as command
+from brtf.research.bench import fits, measure, page, peers
 
 
 def run(*arguments):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
-from brtf.bound import lower_bound
-from brtf.distributions import Gamma, RowGaussians
-from brtf.updates import fit_at_entries, negligible_components
+from brtf.inference.bound import lower_bound
+from brtf.inference.updates import fit_at_entries, negligible_components
+from brtf.model.distributions import Gamma, RowGaussians
 
 ORDERS = tuple(oracle.SHAPES)
 EMPTY_VAR = 1e-30

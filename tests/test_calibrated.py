@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
-from brtf.bound import lower_bound
-from brtf.calibrated import (
+from brtf.data.observations import Observations, observe
+from brtf.data.passes import whole
+from brtf.inference.bound import lower_bound
+from brtf.inference.entry_posterior import relative_deviation
+from brtf.inference.sweep import (
     Problem,
     balance,
     evaluate,
@@ -21,15 +24,12 @@ from brtf.calibrated import (
     sweep,
     update_all_factors,
 )
-from brtf.distributions import Gamma, RowGaussians
+from brtf.inference.updates import fit_at_entries, update_component_precisions
 from brtf.kernels.reference import LOG2_BINS
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
-from brtf.model import Prior
-from brtf.observations import Observations, observe
-from brtf.passes import whole
-from brtf.posteriors import relative_deviation
-from brtf.proposals import random_start
-from brtf.updates import fit_at_entries, update_component_precisions
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.state import Prior
+from brtf.search.proposals import random_start
 
 # Sums of a few dozen products, and inverses of matrices with condition numbers below a thousand.
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
@@ -182,8 +182,8 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
 @pytest.fixture
 def taken_for_large(monkeypatch):
     """Small data are handled as large ones are: in one pass, and in blocks of a row or two."""
-    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
     monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
 
 
@@ -199,8 +199,8 @@ def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, slic
     state = slice_noise(problem, case.state, (0,)) if sliced else case.state
     state = state.with_factor(1, state.factors[1].centred(state.lam))
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
-    monkeypatch.setattr("brtf.calibrated.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.passes.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
     monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     problem.observations.__dict__.pop("block_list", None)

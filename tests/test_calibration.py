@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import oracle
 from brtf import kernels
-from brtf.calibration import Histogram, NoisePrior, branch_step, global_step, joint_step
+from brtf.inference.noise_fit import Histogram, NoisePrior, branch_step, global_step, joint_step
 from brtf.kernels.reference import LOG2_BINS
-from brtf.local import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
-from brtf.model import LARGEST_PRECISION
-from brtf.tables import tabulate
+from brtf.model.evidence_table import tabulate
+from brtf.model.local_models import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.state import LARGEST_PRECISION
 
 PRIOR = NoisePrior(1e-6, 1e-18)
 N_ENTRIES = 20_000

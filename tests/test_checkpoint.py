@@ -20,15 +20,16 @@ import pytest
 from click.testing import CliRunner
 
 import brtf
-from brtf import archive, checkpoint, cli, storage
-from brtf.agenda import MOVES
-from brtf.checkpoint import Keeper, Origin, load_checkpoint
+from brtf import cli
+from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
-from brtf.distributions import RowGaussians
-from brtf.inference import run
-from brtf.observations import Observations, observe
-from brtf.settings import Settings
-from brtf.storage import CorruptFile, read_archive, write_archive
+from brtf.io import archive, checkpoint, storage
+from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
+from brtf.io.storage import CorruptFile, read_archive, write_archive
+from brtf.model.distributions import RowGaussians
+from brtf.model.settings import Settings
+from brtf.search.agenda import MOVES
+from brtf.search.run import run
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
@@ -377,7 +378,7 @@ class TestAccidents:
         assert told(brtf.BRTF(random_state=0).fit(SMALL, resume=path)) == told(model)
 
     def test_a_path_that_cannot_be_written_to_is_noticed_at_once(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("brtf.inference.INFERENCES", {})  # nothing can be fitted
+        monkeypatch.setattr("brtf.search.run.INFERENCES", {})  # nothing can be fitted
         with pytest.raises(OSError, match="absent"):
             brtf.BRTF().fit(SMALL, checkpoint=tmp_path / "absent" / "c.brtf")
 

@@ -11,14 +11,18 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf import BRTF, Observations, calibrated, executors, passes, starts, updates
-from brtf.archive import pack, unpack
-from brtf.checkpoint import Origin
-from brtf.executors import in_tree
-from brtf.observations import observe
-from brtf.passes import SomeRows, add_up
-from brtf.settings import Settings
-from brtf.updates import gaussian_rows
+from brtf import BRTF, Observations
+from brtf.data import executors, passes
+from brtf.data.executors import in_tree
+from brtf.data.observations import observe
+from brtf.data.passes import SomeRows, add_up
+from brtf.inference import sweep as calibrated
+from brtf.inference import updates
+from brtf.inference.updates import gaussian_rows
+from brtf.io.archive import pack, unpack
+from brtf.io.checkpoint import Origin
+from brtf.model.settings import Settings
+from brtf.search import starts
 
 zarr = pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
@@ -179,7 +183,7 @@ def test_lanes_are_all_chunks_in_order(tmp_path, monkeypatch):
     tensor = np.array(brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, missing=0.2, seed=1).observed)
     chunked = in_chunks("zarr", tmp_path, tensor)
     alone = BRTF(**FEW).fit(chunked)
-    monkeypatch.setattr(brtf.chunks, "FEWEST_LANES", 2)
+    monkeypatch.setattr(brtf.data.chunks, "FEWEST_LANES", 2)
     assert [len(lane) for lane in chunked.lanes] == [2, 3]
     assert sum(chunked.lanes, ()) == chunked.chunks
     same_fit(alone, BRTF(**FEW).fit(chunked), ROUNDING)
@@ -347,7 +351,7 @@ class TestNothingLargeIsHeld:
     def test_a_map_of_more_than_half_of_the_memory_is_not_read_at_once(self, tmp_path, monkeypatch):
         array = mapped(tmp_path / "a.npy", np.random.default_rng(0).standard_normal(SHAPE))
         assert not observe(array).in_chunks
-        monkeypatch.setattr(brtf.survey, "available_bytes", lambda: array.nbytes)
+        monkeypatch.setattr(brtf.data.chunked_input, "available_bytes", lambda: array.nbytes)
         assert observe(array).in_chunks
         assert not observe(array[::2]).in_chunks  # of which no file is a copy
 
@@ -403,7 +407,7 @@ class TestDamageIsFound:
 
     @pytest.mark.parametrize("kind", ["complete", "masked"])
     def test_a_chunk_that_vanishes_later(self, kind, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.held, "HELD_SHARE", 0.0)
+        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", 0.0)
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         if kind == "masked":
             tensor[::3, ::2] = np.nan
@@ -413,7 +417,7 @@ class TestDamageIsFound:
             BRTF(**FEW).fit(chunked)
 
     def test_a_file_that_was_cut_short(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.held, "HELD_SHARE", 0.0)
+        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", 0.0)
         chunked = in_chunks("memmap", tmp_path, np.random.default_rng(0).standard_normal(SHAPE))
         os.truncate(tmp_path / "a.npy", 2000)
         with pytest.raises(ValueError, match=r"a\.npy cannot be read: the file has been cut short"):
@@ -478,7 +482,9 @@ class TestParts:
             Observations.from_parts(directory)
 
     def test_files_that_do_not_overlap_need_no_comparison(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.parts, "_check_duplicates", lambda observations: pytest.fail("compared"))
+        monkeypatch.setattr(
+            brtf.data.coordinate_files, "_check_duplicates", lambda observations: pytest.fail("compared")
+        )
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, shuffled=False))
         assert chunked.n_observed == tensor.size
@@ -597,14 +603,14 @@ class TestResults:
         kept = tmp_path / "fit.ckpt"
         seen = iter(range(4))
 
-        class Interrupted(brtf.checkpoint.Keeper):
+        class Interrupted(brtf.io.checkpoint.Keeper):
             def keep(self, moment):
                 super().keep(moment)
                 if next(seen, None) is None:
                     raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(brtf.checkpoint, "Keeper", Interrupted)
+            patched.setattr(brtf.io.checkpoint, "Keeper", Interrupted)
             with pytest.raises(KeyboardInterrupt):
                 BRTF(**FEW).fit(chunked, checkpoint=kept, every=0)
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
@@ -663,7 +669,7 @@ class TestStreaming:
         elif kind == "masked":
             stream, mask = da.from_array(np.nan_to_num(whole), chunks=(15, -1, -1)), ~np.isnan(lazy)
         else:
-            monkeypatch.setattr(brtf.survey, "BLOCK_ENTRIES", 15 * 16 * 3)
+            monkeypatch.setattr(brtf.data.chunked_input, "BLOCK_ENTRIES", 15 * 16 * 3)
             stream = stored(tmp_path / "a.zarr", whole, rows=15)
         model, expected = BRTF(max_rank=4, random_state=0).partial_fit(stream, mask=mask), self.one_by_one(blocks)
         assert model.shape_in_ == whole.shape
@@ -711,10 +717,10 @@ def add_values(sums, block):
 def test_chunks_are_held_up_to_a_share_of_the_memory(tmp_path, monkeypatch):
     tensor = np.random.default_rng(0).standard_normal(SHAPE)
     reads = []
-    original = brtf.chunks.StoredRows.read
-    monkeypatch.setattr(brtf.chunks.StoredRows, "read", lambda self, *given: (reads.append(1), original(self))[1])
+    original = brtf.data.chunks.StoredRows.read
+    monkeypatch.setattr(brtf.data.chunks.StoredRows, "read", lambda self, *given: (reads.append(1), original(self))[1])
     for share in (0.0, 0.25):
-        monkeypatch.setattr(brtf.held, "HELD_SHARE", share)
+        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", share)
         chunked = in_chunks("memmap", tmp_path, tensor)
         reads.clear()
         (total,) = add_up(chunked, lambda: (np.zeros(()),), add_values)

@@ -22,9 +22,9 @@ from click.testing import CliRunner, Result
 import brtf
 from brtf import cli
 from brtf.cli.output import print_json
-from brtf.observations import observe
-from brtf.readers import read_tensor
-from brtf.settings import INFERENCES
+from brtf.data.observations import observe
+from brtf.data.readers import read_tensor
+from brtf.model.settings import INFERENCES
 from tensor_files import FORMATS, write
 
 DATA = brtf.datasets.synthetic((8, 7, 6), 1, outliers=0.05, missing=0.2, noise=0.01, seed=3)
@@ -286,7 +286,7 @@ def test_a_full_disk_leaves_the_earlier_results(source: Path, tmp_path: Path, mo
     def refuse(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("brtf.writers.write_csv", refuse)
+    monkeypatch.setattr("brtf.io.writers.write_csv", refuse)
     outcome = run("fit", source, "--out", out, "--overwrite", "--max-sweeps", 1, "--inference", "paper")
     assert outcome.exit_code == 2
     assert outcome.stderr.splitlines()[-1] == f"brtf: error: {out / 'outliers.csv'}: No space left on device."
@@ -403,7 +403,7 @@ def test_results_without_a_page(source: Path, tmp_path: Path, monkeypatch: pytes
 def without(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     """As if a library that draws pages were not installed."""
     for name in [*sys.modules]:
-        if name.startswith("brtf.report."):
+        if name.startswith("brtf.view.report."):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
 

@@ -15,8 +15,13 @@ import pytest
 from click.testing import CliRunner
 
 import brtf
-from brtf import BRTF, Observations, calibrated, checkpoint, chunks, cli, executors, held, passes, starts
-from brtf.distributions import Centre, RowGaussians
+from brtf import BRTF, Observations, cli
+from brtf.data import chunk_cache as held
+from brtf.data import chunks, executors, passes
+from brtf.inference import sweep as calibrated
+from brtf.io import checkpoint
+from brtf.model.distributions import Centre, RowGaussians
+from brtf.search import starts
 from test_chunks import ROUNDING, add_values, as_parts, stored
 
 distributed = pytest.importorskip("distributed")

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from brtf import cli, comparison
+from brtf import cli
 from brtf.baselines import Recovery, describe
+from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
-from brtf.observations import Observations, observe
+from brtf.research import comparison
 from pages import Page
 
 DATA = synthetic((9, 8, 7), 2, outliers=0.05, missing=0.2, noise=0.01, seed=3)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brtf.experiments.runs import Case, Measured, Rows, attempt
+from brtf.research.experiments.runs import Case, Measured, Rows, attempt
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"

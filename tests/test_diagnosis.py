@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from brtf import BRTF, FitWarning, load
 from brtf.datasets import paper_synthetic, synthetic
-from brtf.diagnosis import diagnose
+from brtf.results.diagnosis import diagnose
 
 
 def inverted():

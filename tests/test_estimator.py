@@ -382,7 +382,7 @@ class TestHuge:
 
     @pytest.mark.filterwarnings("ignore:Mode . has:UserWarning")
     def test_what_does_not_fit_is_refused_before_it_is_tried(self, monkeypatch):
-        monkeypatch.setattr("brtf.memory.available_bytes", lambda: 10**9)
+        monkeypatch.setattr("brtf.data.memory.available_bytes", lambda: 10**9)
         with pytest.raises(MemoryError, match=r"a fit of shape .* with max_rank 2 would take .* lower max_rank"):
             model(max_rank=2).fit(self.sparse(2**22))
 

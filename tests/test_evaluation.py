@@ -11,13 +11,13 @@ from click.testing import CliRunner
 
 import brtf
 from brtf import BRTF, Observations, cli, load
-from brtf.archive import pack
+from brtf.api.evaluation import PATTERNS, draw_hidden, evaluate
+from brtf.data.observations import observe
 from brtf.datasets import synthetic
-from brtf.evaluation import PATTERNS, draw_hidden, evaluate
+from brtf.io.archive import pack
+from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import coverage
-from brtf.observations import observe
-from brtf.predictive import split_conformal
-from brtf.storage import CorruptFile, write_archive
+from brtf.model.predictive import split_conformal
 
 SHAPE = (9, 8, 7)
 DATA = synthetic(SHAPE, 2, strengths=(1, 1), outliers=0.05, missing=0.2, noise=0.01, seed=0)

@@ -15,9 +15,20 @@ from click.testing import CliRunner
 from brtf import cli
 from brtf.baselines import Recovery
 from brtf.datasets import paper_synthetic
-from brtf.experiments import EXPERIMENTS, contenders, faces, fig2, page, portraits, published, runs, synthetic, video
 from brtf.metrics import rrse
-from brtf.report import document
+from brtf.research.experiments import (
+    EXPERIMENTS,
+    contenders,
+    faces,
+    fig2,
+    page,
+    portraits,
+    published,
+    runs,
+    synthetic,
+    video,
+)
+from brtf.view.report import document
 from pages import Page
 
 TEX = Path(__file__).parents[2] / "shared" / "paper" / "brtf.tex"
@@ -175,7 +186,7 @@ class TestFailures:
     def test_no_process_outlives_the_one_that_started_it(self):
         busy = {**CASES[0].settings, "method": "mgpcp", "params": {"n_sweeps": 10**6}}  # hours
         code = (
-            "import os, time; from brtf.experiments import runs\n"
+            "import os, time; from brtf.research.experiments import runs\n"
             "if __name__ == '__main__':\n"
             "    worker = runs.Worker(60.0); line = worker._begin()\n"
             f"    line.send((runs.Case('fig2', {busy!r}), {{}}))\n"

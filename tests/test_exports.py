@@ -178,7 +178,7 @@ def test_a_missing_library_is_named_with_its_extra(
 
 
 def test_what_cannot_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brtf.memory.available_bytes", lambda: 10_000)
+    monkeypatch.setattr("brtf.data.memory.available_bytes", lambda: 10_000)
     for answer in (lambda: PLAIN.to_frame("imputed"), PLAIN.to_xarray):
         with pytest.raises(MemoryError, match="GB"):
             answer()

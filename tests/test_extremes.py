@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF, Observations, evaluate
-from brtf.observations import observe
+from brtf.data.observations import observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf import BRTF, Observations, held, parts
-from brtf.held import Held, compact
-from brtf.passes import add_up
+from brtf import BRTF, Observations
+from brtf.data import chunk_cache as held
+from brtf.data import coordinate_files as parts
+from brtf.data.chunk_cache import Held, compact
+from brtf.data.passes import add_up
 from test_chunks import FEW, SHAPE, add_values, as_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -114,10 +116,10 @@ def test_a_worker_keeps_chunks_where_it_spills(monkeypatch):
     class Worker:
         local_directory = "/somewhere"
 
-    monkeypatch.setattr(brtf.memory, "_dask_worker", Worker)
-    assert brtf.memory.scratch_directory() == "/somewhere"
-    monkeypatch.setattr(brtf.memory, "_dask_worker", lambda: None)
+    monkeypatch.setattr(brtf.data.memory, "_dask_worker", Worker)
+    assert brtf.data.memory.scratch_directory() == "/somewhere"
+    monkeypatch.setattr(brtf.data.memory, "_dask_worker", lambda: None)
     monkeypatch.setenv("TMPDIR", "/elsewhere")
-    assert brtf.memory.scratch_directory() == "/elsewhere"
+    assert brtf.data.memory.scratch_directory() == "/elsewhere"
     monkeypatch.delenv("TMPDIR")
-    assert os.path.isdir(brtf.memory.scratch_directory())
+    assert os.path.isdir(brtf.data.memory.scratch_directory())

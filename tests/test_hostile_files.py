@@ -30,8 +30,8 @@ import zarr
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from brtf.observations import Observations, observe
-from brtf.readers import open_file, read_tensor
+from brtf.data.observations import Observations, observe
+from brtf.data.readers import open_file, read_tensor
 from tensor_files import CHECKED, FORMATS, example, write
 
 FILE_FORMATS = [suffix for suffix in FORMATS if suffix != ".zarr"]
@@ -49,7 +49,7 @@ def refusal(path: Path, **options: Any) -> str:
 @pytest.fixture
 def tiny_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of one megabyte."""
-    monkeypatch.setattr("brtf.memory.available_bytes", lambda: 10**6)
+    monkeypatch.setattr("brtf.data.memory.available_bytes", lambda: 10**6)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_a_zarr_codec_that_runs_code_is_refused(
 def test_a_zarr_codec_is_found_however_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 4)), chunks=(2, 2), shards=(4, 4))
     assert read_tensor(tmp_path / "y.zarr").shape == (4, 4)
-    monkeypatch.setattr("brtf.readers.labelled.SAFE_CODECS", {"sharding_indexed", "bytes", "zstd"})
+    monkeypatch.setattr("brtf.data.readers.labelled.SAFE_CODECS", {"sharding_indexed", "bytes", "zstd"})
     assert "encoded with crc32c" in refusal(tmp_path / "y.zarr")
 
 
@@ -337,7 +337,7 @@ def test_a_mat_bomb_is_refused_before_it_unfolds(
 ) -> None:
     savemat(tmp_path / "y.mat", {"y": np.zeros((1000, 1000))}, do_compression=True)
     assert (tmp_path / "y.mat").stat().st_size < 10**5
-    monkeypatch.setattr("brtf.readers.matlab._Variable._body", lambda *_: pytest.fail("it was unfolded"))
+    monkeypatch.setattr("brtf.data.readers.matlab._Variable._body", lambda *_: pytest.fail("it was unfolded"))
     assert "GB" in refusal(tmp_path / "y.mat")
 
 
@@ -352,7 +352,7 @@ def test_a_parquet_bomb_is_refused_before_it_unfolds(
 
 
 def test_a_text_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brtf.memory.available_bytes", lambda: 10)
+    monkeypatch.setattr("brtf.data.memory.available_bytes", lambda: 10)
     for suffix in (".csv", ".tns"):
         assert "GB" in refusal(write(tmp_path / f"y{suffix}", example()))
 
@@ -374,7 +374,7 @@ def test_a_netcdf_variable_that_is_hardly_written_is_not_allocated(tmp_path: Pat
 def test_a_zarr_array_that_would_not_fit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], chunks: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr("brtf.memory.available_bytes", lambda: 2**40)
+    monkeypatch.setattr("brtf.data.memory.available_bytes", lambda: 2**40)
     zarr.create_array(tmp_path / "y.zarr", shape=shape, chunks=chunks, dtype="f8")
     assert "GB" in refusal(tmp_path / "y.zarr")
 
@@ -391,7 +391,7 @@ def test_a_huge_shape_of_a_coordinate_list_costs_nothing(tmp_path: Path) -> None
 READER = """
 import re, sys, warnings
 from pathlib import Path
-from brtf.readers import read_tensor
+from brtf.data.readers import read_tensor
 warnings.simplefilter("ignore")
 try:
     print(read_tensor(sys.argv[1]).shape)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import oracle
-from brtf import paper
+from brtf.data.observations import Observations, observe
 from brtf.datasets import paper_synthetic, synthetic
-from brtf.inference import run, stop_reason
+from brtf.inference import paper
+from brtf.inference.trace import Record, StopReason
 from brtf.metrics import rrse
-from brtf.observations import Observations, observe
-from brtf.settings import Settings
-from brtf.trace import Record, StopReason
+from brtf.model.settings import Settings
+from brtf.search.run import run, stop_reason
 
 
 def fit(observations, *, seed=0, **options):

@@ -14,14 +14,17 @@ from click.testing import CliRunner
 from sklearn.exceptions import ConvergenceWarning
 
 import brtf
-from brtf import cli, fitting, inference, streaming
-from brtf.calibrated import Problem, evaluate
-from brtf.checkpoint import Keeper
+from brtf import cli
+from brtf.api import fitting
+from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
-from brtf.inference import run, sweep_order
-from brtf.observations import Observations, observe
-from brtf.settings import Settings
-from brtf.trace import StopReason
+from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.trace import StopReason
+from brtf.io.checkpoint import Keeper
+from brtf.model.settings import Settings
+from brtf.search import run as inference
+from brtf.search import streaming
+from brtf.search.run import run, sweep_order
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
@@ -340,8 +343,8 @@ class TestCheckpoints:
     def test_of_another_version(self, tmp_path):
         """It cannot be gone on from, but looked at."""
         write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
-        header, arrays = brtf.storage.read_archive(tmp_path / "c.brtf")
-        brtf.storage.write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
+        header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
+        brtf.io.storage.write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
         with pytest.warns(UserWarning, match="unfinished"):
             assert brtf.load(tmp_path / "c.brtf").result_.version == "0.0.1"
 
@@ -359,9 +362,9 @@ class TestCheckpoints:
     )
     def test_forged_files(self, forge, tmp_path):
         write_checkpoint(tmp_path / "c.brtf", 60, SMALL**2, transform="sqrt")
-        header, arrays = brtf.storage.read_archive(tmp_path / "c.brtf")
+        header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         forge(header)
-        brtf.storage.write_archive(tmp_path / "c.brtf", header, arrays)
+        brtf.io.storage.write_archive(tmp_path / "c.brtf", header, arrays)
         with pytest.raises(ValueError, match="is not a checkpoint of brtf: its content does not fit"):
             brtf.load(tmp_path / "c.brtf")
 
@@ -381,7 +384,7 @@ def started(command, directory, **options):
 
 def sweeps_in(path):
     """How many records a checkpoint has; none where there is no file yet."""
-    return len(brtf.storage.read_archive(path)[1]["trace.sweep"]) if path.exists() else 0
+    return len(brtf.io.storage.read_archive(path)[1]["trace.sweep"]) if path.exists() else 0
 
 
 def wait_for(process, happened):
@@ -482,7 +485,7 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
     def refuse(*_):
         raise ValueError("nothing can be fitted")
 
-    monkeypatch.setattr("brtf.inference.INFERENCES", {"calibrated": refuse})
+    monkeypatch.setattr("brtf.search.run.INFERENCES", {"calibrated": refuse})
     outcome = invoke("fit", tmp_path / "y.npy", "--out", tmp_path / "out")
     assert (outcome.exit_code, outcome.stderr) == (2, "brtf: error: nothing can be fitted\n")
     assert os.listdir(tmp_path / "out") == []
@@ -490,6 +493,6 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
 
 def test_the_keeper_writes_what_a_result_needs(tmp_path):
     write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
-    outline = brtf.storage.read_archive(tmp_path / "c.brtf")[0]["outline"]
+    outline = brtf.io.storage.read_archive(tmp_path / "c.brtf")[0]["outline"]
     assert outline["shape"] == list(SMALL.shape)
     assert Keeper(tmp_path / "d.brtf", None).outline == ({}, {})

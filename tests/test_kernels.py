@@ -9,14 +9,14 @@ import pytest
 
 import oracle
 from brtf import kernels
-from brtf.calibrated import evaluate, sweep
-from brtf.distributions import RowGaussians, unpack_symmetric
+from brtf.data.observations import Observations
+from brtf.inference.sweep import evaluate, sweep
+from brtf.inference.updates import scaled_values
 from brtf.kernels.compiled import DENSE_SHARE, DENSE_SHARE_OF_SUMS, LARGEST_OWN_SOLVE
 from brtf.kernels.entries import LARGEST_THIN, LEAST_TILE, TILE_BYTES
 from brtf.kernels.reference import N_BINS
-from brtf.observations import Observations
-from brtf.tables import tabulate, tabulate_branches
-from brtf.updates import scaled_values
+from brtf.model.distributions import RowGaussians, unpack_symmetric
+from brtf.model.evidence_table import tabulate, tabulate_branches
 
 # Sums of at most a few dozen products of at most five numbers near 1.
 ROUNDING = {"rtol": 1e-12, "atol": 1e-13}

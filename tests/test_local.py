@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.integrate import quad, trapezoid
 
 import oracle
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 
 KINDS = (StudentSlab, GaussianSlab, FlatSlab)
 RHO = np.concatenate([np.geomspace(1e-12, 1e-2, 6), np.geomspace(0.1, 1e4, 26), np.geomspace(1e5, 1e12, 8)])

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
-from brtf.accelerate import Anderson
-from brtf.distributions import Gamma, RowGaussians
-from brtf.memory import available_bytes
-from brtf.model import Prior, State
-from brtf.observations import BLOCK_ENTRIES, Observations, observe
+from brtf.data.memory import available_bytes
+from brtf.data.observations import BLOCK_ENTRIES, Observations, observe
+from brtf.inference.acceleration import Anderson
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.state import Prior, State
 
 RANK = 3
 BLOCK_BYTES = 8 * 8 * BLOCK_ENTRIES  # eight numbers for every entry of a block
@@ -128,10 +128,10 @@ def test_the_limit_of_a_container_counts(tmp_path, groups, limits, expected):
 @pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_the_limit_of_a_process_counts(kind):
     program = f"""
-import resource, brtf.memory
+import resource, brtf.data.memory
 resource.setrlimit(resource.{kind}, (3 * 10**9, resource.RLIM_INFINITY))
-assert brtf.memory.available_bytes() == 3 * 10**9
-brtf.memory.check_memory(4 * 10**9, "the array", "cut it")
+assert brtf.data.memory.available_bytes() == 3 * 10**9
+brtf.data.memory.check_memory(4 * 10**9, "the array", "cut it")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stderr.splitlines()[-1] == (

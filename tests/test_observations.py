@@ -13,7 +13,7 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brtf.observations import Labels, Observations, observe, robust_scale, warn_empty_slices
+from brtf.data.observations import Labels, Observations, observe, robust_scale, warn_empty_slices
 
 SEED = 20240229
 INF, NAN = np.inf, np.nan

@@ -11,17 +11,18 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import oracle
-from brtf import BRTF, blas, passes
-from brtf.calibrated import Problem, evaluate, sweep
+from brtf import BRTF
+from brtf.data import blas, passes
+from brtf.data.observations import Observations, observe
+from brtf.data.passes import LANES, Remembered, add_up, count_workers, whole, workers
 from brtf.datasets import synthetic
-from brtf.inference import run
-from brtf.local import StudentSlab
-from brtf.model import OutlierStructure
-from brtf.observations import Observations, observe
-from brtf.passes import LANES, Remembered, add_up, count_workers, whole, workers
-from brtf.posteriors import grouped, initial_law
-from brtf.result import Result
-from brtf.settings import Settings
+from brtf.inference.entry_posterior import grouped, initial_law
+from brtf.inference.sweep import Problem, evaluate, sweep
+from brtf.model.local_models import StudentSlab
+from brtf.model.settings import Settings
+from brtf.model.state import OutlierStructure
+from brtf.results.result import Result
+from brtf.search.run import run
 
 DATA = synthetic((9, 5, 4), 1, outliers=0.1, missing=0.2, seed=0)
 SETTINGS = Settings(1, init="random", max_sweeps=40)

@@ -9,7 +9,7 @@ import xarray as xr
 
 from brtf import BRTF
 from brtf.datasets import synthetic
-from brtf.views import by_strength, component_strengths, factor_profiles, half_width, outlier_map
+from brtf.view.view_data import by_strength, component_strengths, factor_profiles, half_width, outlier_map
 
 matplotlib = pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install brtf[viz]")
 matplotlib.use("Agg")
@@ -87,7 +87,7 @@ def test_the_trace_climbs_to_the_best(model):
     assert axes[1].lines[0].get_ydata()[-1] == model.rank_
     drawn(axes)
     _, given = pyplot.subplots(1, 2)
-    assert list(model.result_.plot_trace(axes=given)) == list(given)
+    assert list(model.plot_trace(axes=given)) == list(given)
 
 
 def test_outliers_are_a_map_on_the_axes_given(model):

@@ -9,7 +9,7 @@ from scipy.integrate import quad
 
 from brtf import BRTF
 from brtf.datasets import synthetic
-from brtf.predictive import ErrorLaw, error_law
+from brtf.model.predictive import ErrorLaw, error_law
 
 
 def mixture_of(weight, dof, scale_sq, reach=None):

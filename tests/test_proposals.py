@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
-from brtf.calibrated import Problem, evaluate, with_noise
+from brtf.data.observations import observe
+from brtf.data.passes import whole
 from brtf.datasets import synthetic
-from brtf.inference import sweep_order
+from brtf.inference.sweep import Problem, evaluate, with_noise
+from brtf.inference.updates import variance_field
 from brtf.kernels.reference import khatri_rao
-from brtf.observations import observe
-from brtf.passes import whole
-from brtf.proposals import (
+from brtf.search.proposals import (
     FEW_COMPONENTS,
     _cosines,
     add_components,
@@ -21,9 +21,9 @@ from brtf.proposals import (
     expendable_components,
     robust_rows,
 )
-from brtf.restarts import START_MODEL
-from brtf.starts import densest_along
-from brtf.updates import variance_field
+from brtf.search.restarts import START_MODEL
+from brtf.search.run import sweep_order
+from brtf.search.starts import densest_along
 
 
 def problem_of(observed):

@@ -9,9 +9,9 @@ import scipy.io
 import scipy.sparse
 
 from brtf import BRTF
+from brtf.api.evaluation import draw_hidden
+from brtf.data.observations import BLOCK_ENTRIES, observe
 from brtf.datasets import synthetic
-from brtf.evaluation import draw_hidden
-from brtf.observations import BLOCK_ENTRIES, observe
 from brtf.ranks import RankCurve, bound_curve, core_consistency
 
 CLAUS = Path(__file__).parents[2] / "shared" / "data" / "chemometrics" / "claus.mat"

@@ -11,15 +11,15 @@ import xarray as xr
 from click.testing import CliRunner
 
 from brtf import BRTF, Observations, cli
+from brtf.data.observations import observe
 from brtf.datasets import synthetic, toy_video
-from brtf.observations import observe
 from pages import Page
 
 for library in ("jinja2", "PIL"):
     pytest.importorskip(library, reason="a report needs jinja2 and pillow: pip install brtf[viz]")
-from brtf.report.entries import EntryVector, unseen, values_of  # noqa: E402
-from brtf.report.page import build_page  # noqa: E402
-from brtf.report.svg import number  # noqa: E402
+from brtf.view.report.entries import EntryVector, unseen, values_of  # noqa: E402
+from brtf.view.report.page import build_page  # noqa: E402
+from brtf.view.report.svg import number  # noqa: E402
 
 DATA = synthetic((12, 10, 8), 2, outliers=0.08, missing=0.25, seed=0)
 FULL = DATA.low_rank + DATA.outliers + DATA.noise
@@ -144,7 +144,7 @@ class TestPage:
         assert "Data, residuals and outliers at 8 positions of mode 0" in page.text
 
     def test_many_components_are_drawn_in_part(self, monkeypatch, model):
-        monkeypatch.setattr("brtf.report.page.MOST_COMPONENTS", 1)
+        monkeypatch.setattr("brtf.view.report.page.MOST_COMPONENTS", 1)
         page = Page(build_page(model.result_))
         assert "The factors of 1 weaker components" in page.text
 
@@ -227,10 +227,10 @@ class TestHeldOut:
 
 class TestFile:
     def test_model_result_and_command_write_the_same_page(self, tmp_path, model, monkeypatch):
-        monkeypatch.setattr("brtf.report.page.secrets.token_urlsafe", lambda _: "once")
+        monkeypatch.setattr("brtf.view.report.page.secrets.token_urlsafe", lambda _: "once")
         model.save(tmp_path / "fit.brtf")
         model.report(tmp_path / "model.html", title="A title")
-        model.result_.report(tmp_path / "result.html", title="A title")
+        model.report(tmp_path / "result.html", title="A title")
         arguments = ["report", str(tmp_path / "fit.brtf"), "--title", "A title"]
         outcome = CliRunner().invoke(cli.main, arguments)
         assert (outcome.exit_code, outcome.stdout) == (0, f"Wrote {tmp_path / 'fit.html'}.\n")
@@ -291,7 +291,7 @@ class TestFile:
 
     @pytest.mark.parametrize("library", ["jinja2", "PIL"])
     def test_without_a_library_the_error_says_what_to_install(self, tmp_path, model, monkeypatch, library):
-        for name in [name for name in sys.modules if name.startswith("brtf.report.")]:
+        for name in [name for name in sys.modules if name.startswith("brtf.view.report.")]:
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.setitem(sys.modules, library, None)
         with pytest.raises(ImportError, match=r'pip install "brtf\[viz\]"'):

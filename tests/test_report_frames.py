@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 
 from brtf import BRTF, Observations
+from brtf.data.observations import observe
 from brtf.datasets import synthetic, toy_video
-from brtf.observations import observe
-from brtf.views import largest_outliers
+from brtf.view.view_data import largest_outliers
 from pages import Page
 
 for library in ("jinja2", "PIL"):
     pytest.importorskip(library, reason="a report needs jinja2 and pillow: pip install brtf[viz]")
 from PIL import Image  # noqa: E402
 
-from brtf.report import frames  # noqa: E402
-from brtf.report.page import build_page  # noqa: E402
-from brtf.report.pictures import diverging, photograph, ramp  # noqa: E402
-from brtf.report.svg import Chart, Scale, number  # noqa: E402
+from brtf.view.report import frames  # noqa: E402
+from brtf.view.report.page import build_page  # noqa: E402
+from brtf.view.report.pictures import diverging, photograph, ramp  # noqa: E402
+from brtf.view.report.svg import Chart, Scale, number  # noqa: E402
 
 DATA = synthetic((12, 10, 8), 2, outliers=0.08, missing=0.25, seed=0)
 FULL = DATA.low_rank + DATA.outliers + DATA.noise

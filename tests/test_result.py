@@ -12,12 +12,12 @@ from scipy import stats
 from sklearn.exceptions import ConvergenceWarning
 
 from brtf import BRTF, Observations, load
-from brtf.archive import pack
 from brtf.datasets import synthetic
-from brtf.distributions import Gamma, RowGaussians
-from brtf.inference import Record, StopReason
-from brtf.settings import Settings
-from brtf.storage import CorruptFile, write_archive
+from brtf.io.archive import pack
+from brtf.io.storage import CorruptFile, write_archive
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.settings import Settings
+from brtf.search.run import Record, StopReason
 
 SHAPE = (9, 8, 7)
 SEED = 5

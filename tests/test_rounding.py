@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
+from brtf.data.observations import observe
 from brtf.datasets import synthetic
-from brtf.model import LARGEST_PRECISION
-from brtf.observations import observe
-from brtf.rounding import largest_precision, rounding_step
+from brtf.inference.rounding import largest_precision, rounding_step
+from brtf.model.state import LARGEST_PRECISION
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.normal(100, 20, (30, 40, 4)).round().clip(0, 255)

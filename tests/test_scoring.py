@@ -5,7 +5,7 @@ import pytest
 
 import oracle
 from brtf.kernels import compiled, reference
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 
 WIDE = [
     GaussianSlab(0.3, 2.1, 4.0),

@@ -10,15 +10,16 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import brtf
-from brtf import fitting, search
-from brtf.calibrated import Problem, evaluate
+from brtf.api import fitting
+from brtf.data.observations import observe
 from brtf.datasets import paper_synthetic, synthetic
-from brtf.inference import sweep_order
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
+from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.trace import REFORMED, StopReason, comparable
 from brtf.metrics import rrse
-from brtf.observations import observe
-from brtf.report.page import build_page
-from brtf.trace import REFORMED, StopReason, comparable
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.search import loop as search
+from brtf.search.run import sweep_order
+from brtf.view.report.page import build_page
 
 CUBE = (20, 20, 20)
 

@@ -10,7 +10,9 @@ from scipy import stats
 
 import oracle
 from brtf import BRTF, load
-from brtf.calibrated import (
+from brtf.data.observations import entry_positions
+from brtf.datasets import synthetic
+from brtf.inference.sweep import (
     Problem,
     evaluate,
     evaluate_at,
@@ -20,13 +22,10 @@ from brtf.calibrated import (
     slice_variances,
     sweep,
 )
-from brtf.datasets import synthetic
-from brtf.distributions import Gamma
+from brtf.inference.updates import entry_values, update_slice_noise
 from brtf.metrics import coverage, rrse
-from brtf.model import SliceNoise
-from brtf.observations import entry_positions
-from brtf.starts import entry_values
-from brtf.updates import update_slice_noise
+from brtf.model.distributions import Gamma
+from brtf.model.state import SliceNoise
 
 SEED = 3
 LAYOUTS = ("masked", "coordinates")

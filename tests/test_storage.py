@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brtf import storage
-from brtf.storage import FORMAT_VERSION, CorruptFile, read_archive, write_archive
+from brtf.io import storage
+from brtf.io.storage import FORMAT_VERSION, CorruptFile, read_archive, write_archive
 
 HEADER = {
     "library": "0.1.0",
@@ -352,7 +352,7 @@ class TestAllOrNothing:
 
 WRITER = """
 import sys, time
-from brtf.storage import atomic_file
+from brtf.io.storage import atomic_file
 with atomic_file(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()

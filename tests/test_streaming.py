@@ -10,16 +10,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimators_partial_fit_n_features, check_fit_score_takes_y
 
 from brtf import BRTF, load
-from brtf.calibrated import Problem, evaluate, noise_prior, update_all_factors, with_noise
-from brtf.calibration import Histogram, joint_step
+from brtf.data.observations import observe
 from brtf.datasets import synthetic
-from brtf.distributions import Gamma, RowGaussians
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
-from brtf.model import Prior, State
-from brtf.observations import observe
-from brtf.predictive import error_law
-from brtf.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep
-from brtf.updates import gaussian_rows
+from brtf.inference.noise_fit import Histogram, joint_step
+from brtf.inference.sweep import Problem, evaluate, noise_prior, update_all_factors, with_noise
+from brtf.inference.updates import gaussian_rows
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.predictive import error_law
+from brtf.model.state import Prior, State
+from brtf.search.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep
 
 N_BLOCK = 8
 MODELS = {

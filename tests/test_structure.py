@@ -14,34 +14,8 @@ from scipy import stats
 
 import oracle
 from brtf import kernels
-from brtf.calibrated import (
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise,
-    learn_noise_globally,
-    noise_worth,
-    sweep,
-    update_all_factors,
-    with_sides,
-)
-from brtf.calibration import (
-    MINORITY,
-    Histogram,
-    NoisePrior,
-    _objective,
-    branch_step,
-    joint_step,
-    shared_rate,
-    sided_step,
-    worth,
-)
-from brtf.distributions import Gamma, RowGaussians
-from brtf.kernels.reference import LOG2_BINS, N_BINS
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
-from brtf.model import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates
-from brtf.observations import Observations, observe
-from brtf.posteriors import (
+from brtf.data.observations import Observations, observe
+from brtf.inference.entry_posterior import (
     LAW_BINS,
     add_sums,
     block_outliers,
@@ -55,7 +29,33 @@ from brtf.posteriors import (
     shared_positions,
     zero_sums,
 )
-from brtf.updates import update_component_precisions
+from brtf.inference.noise_fit import (
+    MINORITY,
+    Histogram,
+    NoisePrior,
+    _objective,
+    branch_step,
+    joint_step,
+    shared_rate,
+    sided_step,
+    worth,
+)
+from brtf.inference.sweep import (
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise,
+    learn_noise_globally,
+    noise_worth,
+    sweep,
+    update_all_factors,
+    with_sides,
+)
+from brtf.inference.updates import update_component_precisions
+from brtf.kernels.reference import LOG2_BINS, N_BINS
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates
 
 EXACT_KINDS = (StudentSlab, GaussianSlab)
 SHARED = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))

@@ -9,15 +9,15 @@ from sklearn.exceptions import ConvergenceWarning
 
 import oracle
 from brtf import BRTF, Observations, load
-from brtf.archive import pack, unpack
-from brtf.distributions import Gamma, RowGaussians
+from brtf.data.observations import observe
+from brtf.inference.trace import Record, StopReason
+from brtf.io.archive import pack, unpack
+from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import f_measure, rrse
-from brtf.model import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
-from brtf.observations import observe
-from brtf.result import Result
-from brtf.settings import Settings
-from brtf.storage import CorruptFile, write_archive
-from brtf.trace import Record, StopReason
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.settings import Settings
+from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
+from brtf.results.result import Result
 
 SHAPE = (16, 10, 6)
 

@@ -6,7 +6,7 @@ from sklearn.exceptions import NotFittedError
 
 from brtf import BRTF
 from brtf.datasets import synthetic
-from brtf.summary import Summary
+from brtf.results.summary import Summary
 
 DATA = synthetic((8, 7, 6), 1, outliers=0.05, missing=0.2, seed=3)
 

@@ -7,8 +7,8 @@ import pytest
 
 import oracle
 from brtf import kernels
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
-from brtf.tables import LAST_OCTAVE, SHIFT, tabulate, tabulate_branches, usual_places
+from brtf.model.evidence_table import LAST_OCTAVE, SHIFT, tabulate, tabulate_branches, usual_places
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 
 END = 2.0**LAST_OCTAVE
 RHO = np.concatenate([[0.0, 5e-324, 1e-300], np.geomspace(1e-9, END, 4001), np.geomspace(END, 1e25, 60)])

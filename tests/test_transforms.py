@@ -16,13 +16,13 @@ from scipy.integrate import quad
 from sklearn.base import clone
 
 from brtf import BRTF, Observations, load
-from brtf.archive import pack
 from brtf.cli import main
+from brtf.data.observations import observe
+from brtf.io.archive import pack
+from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import coverage, rrse
-from brtf.observations import observe
-from brtf.predictive import ErrorLaw
-from brtf.storage import CorruptFile, write_archive
-from brtf.transforms import TRANSFORMS, Logarithm, SquareRoot
+from brtf.model.links import TRANSFORMS, Logarithm, SquareRoot
+from brtf.model.predictive import ErrorLaw
 
 NAMES = ("sqrt", "log")
 FORWARD = {"sqrt": np.sqrt, "log": np.log}

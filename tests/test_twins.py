@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from brtf import kernels
-from brtf.distributions import RowGaussians
+from brtf.data.observations import Observations, observe
 from brtf.kernels import compiled, entries, reference
-from brtf.local import FlatSlab, GaussianSlab
-from brtf.observations import Observations, observe
-from brtf.tables import tabulate
+from brtf.model.distributions import RowGaussians
+from brtf.model.evidence_table import tabulate
+from brtf.model.local_models import FlatSlab, GaussianSlab
 
 # Sums of up to some hundred products of numbers near 1, in another order.
 ROUNDING = {"rtol": 1e-11, "atol": 1e-12}

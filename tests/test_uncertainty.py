@@ -10,9 +10,9 @@ from scipy.integrate import quad
 
 import brtf
 from brtf.datasets import synthetic
-from brtf.local import FlatSlab, GaussianSlab, StudentSlab
 from brtf.metrics import coverage
-from brtf.uncertainty import hidden_variance, honest_rows, information
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.uncertainty import hidden_variance, honest_rows, information
 
 MODELS = [
     GaussianSlab(0.1, 1e4, 100.0),

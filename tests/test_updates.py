@@ -7,13 +7,11 @@ import pytest
 from scipy.special import digamma
 
 import oracle
-from brtf.bound import lower_bound
-from brtf.distributions import Gamma, RowGaussians
-from brtf.model import component_amplitudes
-from brtf.observations import Observations
-from brtf.starts import entry_values
-from brtf.updates import (
+from brtf.data.observations import Observations
+from brtf.inference.bound import lower_bound
+from brtf.inference.updates import (
     PRUNE_NATS,
+    entry_values,
     expected_square_sum,
     fit_at_entries,
     gaussian_rows,
@@ -26,6 +24,8 @@ from brtf.updates import (
     update_factor,
     update_outlier_precisions,
 )
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.state import component_amplitudes
 
 # Sums of a few dozen products, and inverses of matrices with condition numbers below a thousand.
 ROUNDING = {"rtol": 1e-10, "atol": 1e-12}

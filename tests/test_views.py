@@ -7,10 +7,10 @@ import pytest
 import xarray as xr
 
 from brtf import BRTF, Observations
+from brtf.data.observations import observe
 from brtf.datasets import synthetic
-from brtf.observations import observe
-from brtf.trace import IMPOSED, RESCALED, Record, imposed
-from brtf.views import (
+from brtf.inference.trace import IMPOSED, RESCALED, Record, imposed
+from brtf.view.view_data import (
     axis_of,
     by_strength,
     calibration,
@@ -211,7 +211,7 @@ class TestCalibration:
 
     def test_many_entries_are_thinned_evenly(self, monkeypatch, result):
         held_out = observe(INPUTS["complete"])
-        monkeypatch.setattr("brtf.views.MOST_HELD_OUT", 100)
+        monkeypatch.setattr("brtf.view.view_data.MOST_HELD_OUT", 100)
         assert 90 <= calibration(result, held_out).n_entries <= 100
 
     def test_a_conformal_factor_is_left_out(self, result):

@@ -16,9 +16,9 @@ import zarr
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from brtf.observations import observe
-from brtf.readers import read_file, read_tensor
-from brtf.writers import write_csv, write_like
+from brtf.data.observations import observe
+from brtf.data.readers import read_file, read_tensor
+from brtf.io.writers import write_csv, write_like
 from tensor_files import FORMATS, example, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no checksums")  # as libraries write Zarr by default
@@ -195,7 +195,7 @@ def test_a_table_of_text_holds_every_digit_and_plain_dates(tmp_path: Path) -> No
 
 
 def test_a_long_table_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brtf.writers.ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("brtf.io.writers.ROWS_AT_ONCE", 3)
     write_csv(tmp_path / "y.csv", {"a": np.arange(10)})
     assert pd.read_csv(tmp_path / "y.csv")["a"].tolist() == list(range(10))
 

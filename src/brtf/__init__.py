@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from brtf import datasets, metrics
-from brtf.observations import Observations
-from brtf.trace import FitWarning
+from brtf.data.observations import Observations
+from brtf.inference.trace import FitWarning
 
 if TYPE_CHECKING:
     from brtf import baselines, foreground, ranks, video
-    from brtf.estimator import BRTF, load
-    from brtf.evaluation import evaluate
+    from brtf.api.estimator import BRTF, load
+    from brtf.api.evaluation import evaluate
 
 __version__ = "0.1.0"
 __all__ = [
@@ -33,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What comes with scikit-learn or other methods is slow to import: only when asked for."""
     if name in ("BRTF", "load"):
-        from brtf import estimator
+        from brtf.api import estimator
 
         return getattr(estimator, name)
     if name in ("baselines", "foreground", "ranks", "video"):
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
         return import_module(f"brtf.{name}")
     if name == "evaluate":
-        from brtf.evaluation import evaluate
+        from brtf.api.evaluation import evaluate
 
         return evaluate
     raise AttributeError(f"module 'brtf' has no attribute {name!r}")

@@ -32,8 +32,8 @@ def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Pat
     """
     from tqdm import tqdm
 
-    from brtf.bench.measure import Effort
-    from brtf.bench.page import machine, measure, page, text
+    from brtf.research.bench.measure import Effort
+    from brtf.research.bench.page import machine, measure, page, text
 
     effort = Effort(quick, repeats or (1 if quick else 10))
     words = machine(effort)

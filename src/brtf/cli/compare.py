@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brtf.api.evaluation import PATTERNS
 from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
-from brtf.evaluation import PATTERNS
 
 if TYPE_CHECKING:
-    from brtf.observations import Observations
-    from brtf.report.document import Document
+    from brtf.data.observations import Observations
+    from brtf.view.report.document import Document
 
 PAGE = "comparison.html"
 
@@ -67,7 +67,7 @@ def compare(
     """
     from tqdm import tqdm
 
-    from brtf.comparison import METHODS, as_text, compare, default_methods, reason_against
+    from brtf.research.comparison import METHODS, as_text, compare, default_methods, reason_against
 
     if out is not None:
         refuse_overwriting([out / PAGE], overwrite=overwrite)
@@ -82,7 +82,7 @@ def compare(
     with staged(out) as staging:
         if staging is not None and out is not None:
             from brtf import __version__
-            from brtf.report.document import html
+            from brtf.view.report.document import html
 
             page = html(_page(rows, observations, how["hold_out"], source.name), __version__)
             (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
@@ -113,8 +113,8 @@ def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> 
 
 def _page(rows: Sequence[Mapping[str, Any]], observations: Observations, hold_out: float, name: str) -> Document:
     """The page: who predicted best, the table, and who could not take part."""
-    from brtf.comparison import absentees, comparison_table
-    from brtf.report.document import Cell, Document, Section, Table, Verdict
+    from brtf.research.comparison import absentees, comparison_table
+    from brtf.view.report.document import Cell, Document, Section, Table, Verdict
 
     (_, *columns), *lines = comparison_table(rows)
     body = [[Cell(text) for text in line] for line in lines]

@@ -29,10 +29,10 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     The clip is 32 x 48 pixels in colour, 30 frames: flickering light, moving objects, noise that differs from pixel to
     pixel, some dead sensors, 30 % of the pixels missing. Writes result.brtf and report.html.
     """
-    from brtf.datasets import toy_video
-    from brtf.estimator import BRTF
-    from brtf.metrics import coverage, f_measure, rrse
-    from brtf.report import require_page
+    from brtf.api.datasets import toy_video
+    from brtf.api.estimator import BRTF
+    from brtf.api.metrics import coverage, f_measure, rrse
+    from brtf.view.report import require_page
 
     if out is None:
         out, overwrite = Path("brtf-demo"), True

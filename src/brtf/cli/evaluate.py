@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from brtf.api.evaluation import PATTERNS
 from brtf.cli.options import chooses_model, json_option, read, reads_input, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json
-from brtf.evaluation import PATTERNS
-from brtf.settings import INFERENCES
+from brtf.model.settings import INFERENCES
 
 
 @click.command()
@@ -52,8 +52,8 @@ def evaluate(
     predictive density, the share of hidden values inside their 50, 80 and 95 % intervals, the mean width of the last,
     the rank and the seconds; means over the repeats. INPUT is read as by `brtf fit`.
     """
-    from brtf.estimator import BRTF
-    from brtf.evaluation import evaluate
+    from brtf.api.estimator import BRTF
+    from brtf.api.evaluation import evaluate
 
     models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
     found = evaluate(read(source, mask, key, index, value, wide), model=models, n_repeats=repeats, **options)

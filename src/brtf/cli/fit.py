@@ -24,12 +24,12 @@ from brtf.cli.options import (
     seed_option,
 )
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
-from brtf.settings import INFERENCES, INITS
+from brtf.model.settings import INFERENCES, INITS
 
 if TYPE_CHECKING:
-    from brtf.estimator import BRTF
-    from brtf.observations import Observations
-    from brtf.readers import TensorFile
+    from brtf.api.estimator import BRTF
+    from brtf.data.observations import Observations
+    from brtf.data.readers import TensorFile
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 DENSE_LIMIT = 10_000_000
@@ -110,9 +110,9 @@ def fit(
     Whoever reaches a Dask scheduler can run anything on it, on its workers and here. Over networks that others use,
     let it listen at tls://host:port, and give --tls-ca-file, --tls-cert and --tls-key.
     """
-    from brtf.estimator import BRTF
-    from brtf.executors import executing
-    from brtf.passes import count_workers
+    from brtf.api.estimator import BRTF
+    from brtf.data.executors import executing
+    from brtf.data.passes import count_workers
 
     if out is not None:
         planned = ("result.brtf", f"imputed{source.suffix.lower()}", "outliers.csv", "report.html", "fitted.zarr")
@@ -156,7 +156,7 @@ def fit(
 
 def _security(scheduler: str | None, *files: str | None) -> Any:
     """What --tls-ca-file, --tls-cert and --tls-key say; None where none of them is given."""
-    from brtf.executors import certified
+    from brtf.data.executors import certified
 
     given = [file for file in files if file is not None]
     if not given:
@@ -168,7 +168,7 @@ def _security(scheduler: str | None, *files: str | None) -> Any:
 
 def _has_page() -> bool:
     """Whether there will be a page; a warning if not, as the results are worth more than the page."""
-    from brtf.report import require_page
+    from brtf.view.report import require_page
 
     try:
         require_page()
@@ -182,7 +182,7 @@ def _write_results(
     staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, has_page: bool
 ) -> list[str]:
     """Write what `brtf fit --out` promises, one step for each; returns the names in the same order."""
-    from brtf.writers import write_csv, write_like
+    from brtf.io.writers import write_csv, write_like
 
     result = model.result_
     model.save(staging / "result.brtf")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brtf.cli.output import interrupted_code
-from brtf.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
+from brtf.model.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
 
 if TYPE_CHECKING:
-    from brtf.observations import Observations
-    from brtf.readers import TensorFile
+    from brtf.data.observations import Observations
+    from brtf.data.readers import TensorFile
 
 DEFAULTS = Settings()
 
@@ -194,7 +194,7 @@ def _free_name(directory: Path) -> Path:
 
 def _keeps_anything(path: Path) -> bool:
     """Whether there is a checkpoint of more than the beginning; one of nothing else is removed."""
-    from brtf.storage import read_archive
+    from brtf.io.storage import read_archive
 
     if path.exists() and not {"state", "position"} & read_archive(path)[0].keys():
         path.unlink()
@@ -216,7 +216,7 @@ def read(
 
 def read_source(source: Path, key: str | None, index: str | None, value: str | None, wide: bool) -> TensorFile:
     """The tensor of INPUT, and what it takes to write another one like it."""
-    from brtf.readers import read_file
+    from brtf.data.readers import read_file
 
     columns = None if index is None else [name.strip() for name in index.split(",")]
     return read_file(source, key=key, index=columns, value=value, wide=wide)
@@ -226,8 +226,8 @@ def observe_chunks(
     source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
 ) -> Observations:
     """The data that the options of `reads_input` name, to be read chunk by chunk: a store, or a directory of tables."""
-    from brtf.observations import Observations
-    from brtf.readers import open_file
+    from brtf.data.observations import Observations
+    from brtf.data.readers import open_file
 
     if wide:
         raise ValueError(f"--wide applies to a table, and {source} is read in chunks: leave it out.")
@@ -249,7 +249,7 @@ def observe_chunks(
 
 def comes_in_chunks(source: Path) -> bool:
     """Whether the data are a directory of tables, or a store that takes more than half of the memory."""
-    from brtf.memory import available_bytes
+    from brtf.data.memory import available_bytes
 
     if not source.is_dir():
         return False
@@ -259,7 +259,7 @@ def comes_in_chunks(source: Path) -> bool:
 
 def observe_file(file: TensorFile, mask: Path | None) -> Observations:
     """The entries of a tensor that was read which --mask calls observed."""
-    from brtf.observations import observe
-    from brtf.readers import read_mask
+    from brtf.data.observations import observe
+    from brtf.data.readers import read_mask
 
     return observe(file.tensor, None if mask is None else read_mask(mask))

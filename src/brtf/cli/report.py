@@ -63,8 +63,8 @@ def report(
     residuals against the fitted law and the course of the fit, and shows slices of the data beside the low-rank part.
     A checkpoint holds no data: what needs them is left out, and the page says so.
     """
-    from brtf.checkpoint import load_result
-    from brtf.report import require_page, write_report
+    from brtf.io.checkpoint import load_result
+    from brtf.view.report import require_page, write_report
 
     require_page()
     target = result.with_suffix(".html") if out is None else out

@@ -9,7 +9,7 @@ import click
 
 from brtf.cli.options import seed_option
 from brtf.cli.output import DONE, complain, interrupted_code
-from brtf.experiments import EXPERIMENTS
+from brtf.research.experiments import EXPERIMENTS
 
 LIMITS = {True: 120.0, False: 1800.0}
 """Seconds that a method may take, in quick and in full runs."""
@@ -65,9 +65,9 @@ def reproduce(
     from tqdm import tqdm
 
     from brtf import __version__
-    from brtf.experiments import page, runs
-    from brtf.report import document
-    from brtf.storage import atomic_file
+    from brtf.io.storage import atomic_file
+    from brtf.research.experiments import page, runs
+    from brtf.view.report import document
 
     inputs = {kind: str(path) for kind, path in (("clip", clip), ("faces", faces)) if path is not None}
     cases = page.plan(names or EXPERIMENTS, quick=quick, seed=seed, inputs=inputs)

@@ -24,9 +24,9 @@ def show(result: Path, as_json: bool) -> int:
     The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
     transformed data if a transform was fitted.
     """
-    from brtf.estimator import load
-    from brtf.summary import fitted_to
-    from brtf.views import component_strengths
+    from brtf.api.estimator import load
+    from brtf.results.summary import fitted_to
+    from brtf.view.view_data import component_strengths
 
     model = load(result)
     summary = model.summary()

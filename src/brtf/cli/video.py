@@ -20,9 +20,9 @@ from brtf.cli.options import (
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
 
 if TYPE_CHECKING:
-    from brtf.estimator import BRTF
-    from brtf.foreground import Mask
-    from brtf.video import Clip
+    from brtf.api.estimator import BRTF
+    from brtf.video.clips import Clip
+    from brtf.video.foreground import Mask
 
 WRITTEN = ("background.mp4", "foreground.mp4", "mask.mp4", "result.brtf", "report.html")
 FEWEST_COMPONENTS = 2
@@ -80,10 +80,10 @@ def video(
     With --checkpoint, a fit that was interrupted or killed goes on with --resume, everything else being the same; what
     was interrupted without it is kept in DIR.
     """
-    from brtf.estimator import BRTF
-    from brtf.foreground import foreground_probability, smooth_mask
-    from brtf.report import require_page
-    from brtf.video import read_clip
+    from brtf.api.estimator import BRTF
+    from brtf.video.clips import read_clip
+    from brtf.video.foreground import foreground_probability, smooth_mask
+    from brtf.view.report import require_page
 
     refuse_overwriting((out / name for name in WRITTEN), overwrite=overwrite)
     require_page()
@@ -129,8 +129,8 @@ def _frames(text: str | None) -> slice | None:
 
 def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
     """Write the clips and the result; returns their names."""
-    from brtf.foreground import background_images, foreground_images
-    from brtf.video import write_clip
+    from brtf.video.clips import write_clip
+    from brtf.video.foreground import background_images, foreground_images
 
     clips = {
         "background.mp4": background_images(model, clip),
@@ -163,7 +163,7 @@ def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]
 
 
 def _text(numbers: dict[str, Any]) -> str:
-    from brtf.summary import rank_in_words
+    from brtf.results.summary import rank_in_words
 
     announced = "" if numbers["frames_announced"] is None else f" ({numbers['frames_announced']} announced)"
     low, middle, high = numbers["noise_sd"]

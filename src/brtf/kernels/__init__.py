@@ -14,10 +14,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from brtf.distributions import Array
-from brtf.local import SlabModel
-from brtf.observations import Block
-from brtf.tables import EvidenceTable
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.model.evidence_table import EvidenceTable
+from brtf.model.local_models import SlabModel
 
 if TYPE_CHECKING:
     from brtf.kernels.reference import CompletedRows, LocalPosteriors

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.distributions import Array
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
 from brtf.kernels import coordinates, entries, masked, products, reference, scoring
 from brtf.kernels.jit import loop
 from brtf.kernels.reference import (
@@ -30,9 +31,8 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
     transposed_khatri_rao,
 )
-from brtf.local import FlatSlab, SlabModel, StudentNoise
-from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, EvidenceTable, usual_places
+from brtf.model.evidence_table import FIRST_OCTAVE, EvidenceTable, usual_places
+from brtf.model.local_models import FlatSlab, SlabModel, StudentNoise
 
 DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.distributions import Array
+from brtf.data.arrays import Array
 from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.vectors import add_rows, list_eight
 

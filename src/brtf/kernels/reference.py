@@ -1,6 +1,6 @@
 """The contractions in plain NumPy: the definition that every faster twin must equal.
 
-Each takes one :class:`~brtf.observations.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
+Each takes one :class:`~brtf.data.observations.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
 that block: a layout is nothing but its version of these few functions. No function forms a Khatri–Rao product of
 all modes.
 """
@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
-from brtf.distributions import Array, packed_indices
-from brtf.local import SlabModel
-from brtf.observations import Block
-from brtf.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.model.distributions import packed_indices
+from brtf.model.evidence_table import FIRST_OCTAVE, SHIFT, EvidenceTable
+from brtf.model.local_models import SlabModel
 
 LOG2_BINS = 3
 """Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""

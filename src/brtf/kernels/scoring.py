@@ -1,6 +1,6 @@
 """Loops over the bins of a histogram, and a step in a handful of parameters: where calls would take the time.
 
-The definitions are those of :mod:`brtf.local`, bin by bin.
+The definitions are those of :mod:`brtf.model.local_models`, bin by bin.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ PAIR = types.UniTuple(types.float64, 2)
 def locate(typing_context, rho, n, shift, bits, last, places, fractions):
     """Places of entries among the segments of a table, fractions t of these, and the largest ρ.
 
-    ``bits`` is what :func:`brtf.tables.usual_places` says, ``shift`` what is added to ρ before; places are at most
-    ``last``. An entry's t is in the bits of its ρ below those of the segment.
+    ``bits`` is what :func:`brtf.model.evidence_table.usual_places` says, ``shift`` what is added to ρ before; places
+    are at most ``last``. An entry's t is in the bits of its ρ below those of the segment.
     """
 
     def generate(context, builder, signature, arguments):

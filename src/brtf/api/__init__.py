@@ -1,0 +1,1 @@
+"""What a user calls: the estimator, evaluation, ranks, generated data and metrics."""

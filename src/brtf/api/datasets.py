@@ -1,0 +1,477 @@
+"""Generated data with a known truth: the paper's tensor, tensors of any kind of difficulty, a toy video."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Synthetic", "ToyVideo", "paper_synthetic", "synthetic", "toy_video"]
+
+Law = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+_OUTLIER_LAWS: dict[str, Law] = {
+    "uniform": lambda rng, n: rng.uniform(-1.0, 1.0, n),
+    "one-sided": lambda rng, n: rng.uniform(0.0, 1.0, n),
+    "log-uniform": lambda rng, n: rng.choice([-1.0, 1.0], n) * 10.0 ** rng.uniform(-3.0, 0.0, n),
+    "student-t": lambda rng, n: rng.standard_t(3, n),
+}
+# Unit variance: a Student-t of 3 degrees of freedom has variance 3.
+_NOISE_LAWS: dict[str, Law] = {
+    "gaussian": lambda rng, n: rng.standard_normal(n),
+    "student-t": lambda rng, n: rng.standard_t(3, n) / math.sqrt(3.0),
+}
+_FACTOR_LAWS: dict[str, Law] = {
+    "normal": lambda rng, n: rng.standard_normal(n),
+    "uniform": lambda rng, n: rng.uniform(0.0, 1.0, n),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """A generated tensor together with everything it was made of.
+
+    ``observed = low_rank + outliers + noise`` where ``mask`` is True, NaN elsewhere. Outliers and noise are
+    those of the complete tensor, before entries went missing.
+
+    Attributes
+    ----------
+    observed : ndarray
+        The tensor Y, NaN where missing.
+    mask : ndarray of bool
+        True where observed.
+    low_rank : ndarray
+        The tensor X.
+    outliers : ndarray
+        The tensor S, zero where there is no outlier.
+    noise : ndarray
+        What was added to every entry besides.
+    factors : list of ndarray
+        The true factors, of shapes (I_n, rank).
+    noise_variance : float
+        The variance the noise was drawn with.
+    """
+
+    observed: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    low_rank: NDArray[np.float64]
+    outliers: NDArray[np.float64]
+    noise: NDArray[np.float64]
+    factors: list[NDArray[np.float64]]
+    noise_variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class ToyVideo:
+    """A generated surveillance clip together with its truth.
+
+    Pixels are counted along the rows of a frame: ``background[:, :, t].reshape(height, width, 3)`` is an
+    image.
+
+    Attributes
+    ----------
+    observed : ndarray of shape (pixels, 3, frames)
+        What the camera recorded, in [0, 255], NaN where missing.
+    mask : ndarray of bool, of shape (pixels, 3, frames)
+        True where observed.
+    background : ndarray of shape (pixels, 3, frames)
+        The scene without objects, noise and defects; of rank 2 over the frames, 3 as a tensor.
+    foreground_mask : ndarray of bool, of shape (pixels, frames)
+        True where an object covers the pixel.
+    dead : ndarray of bool, of shape (pixels,)
+        True where the sensor is stuck at 0 or 255 throughout.
+    height, width : int
+        Size of a frame; ``pixels = height * width``.
+    """
+
+    observed: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    background: NDArray[np.float64]
+    foreground_mask: NDArray[np.bool_]
+    dead: NDArray[np.bool_]
+    height: int
+    width: int
+
+
+def paper_synthetic(
+    *,
+    outliers: float = 0.1,
+    magnitude: str = "10std",
+    missing: float = 0.0,
+    rank: int = 3,
+    noise: float | str = 0.01,
+    seed: int = 0,
+) -> Synthetic:
+    """The 30 x 30 x 30 tensor of the paper's experiments (section V-A).
+
+    The columns of the mode-n factor are, for i = 1..30, ``sin(2πni/30)``, ``cos(2πni/30)`` and the pattern
+    +1, +1, -1, -1, … (the paper's ``sgn(sin(πi/2))``, whose every second value is left to rounding). Outliers
+    uniform on (-H, H) are added to a random fraction of the entries, noise to all, and then a random
+    fraction goes missing.
+
+    Parameters
+    ----------
+    outliers : float
+        Fraction of entries with an outlier; their number is ``round(outliers * 27000)``.
+    magnitude : {"10std", "max"}
+        H: ten times the standard deviation of X, or its largest value.
+    missing : float
+        Fraction of entries missing, below 1; their number is rounded likewise.
+    rank : int
+        Number of components, at least 1. Below 3 the first columns are taken; beyond 3 standard normal
+        columns are appended, as for the paper's Table 1 with rank 50.
+    noise : float or str
+        Variance of the Gaussian noise, or the signal-to-noise ratio over the whole tensor, such as
+        "20dB". The paper says 0.01; its Table 1 agrees with "20dB".
+    seed : int
+        The same seed gives the same data.
+
+    Returns
+    -------
+    Synthetic
+    """
+    rank = _count("rank", rank, smallest=1)
+    rng = np.random.default_rng(seed)
+    size = 30
+    index = np.arange(1, size + 1)
+    pattern = np.where((index - 1) % 4 < 2, 1.0, -1.0)
+    factors = []
+    for mode in (1, 2, 3):
+        angle = 2 * np.pi * mode * index / size
+        further = rng.standard_normal((size, max(rank - 3, 0)))
+        factors.append(np.column_stack([np.sin(angle), np.cos(angle), pattern, further])[:, :rank])
+    low_rank = _compose(factors)
+    scales = {"10std": 10.0 * float(np.std(low_rank)), "max": float(np.max(low_rank))}
+    return _corrupt(
+        rng,
+        factors,
+        low_rank,
+        outliers=outliers,
+        outlier_law=_OUTLIER_LAWS["uniform"],
+        outlier_scale=_pick("magnitude", magnitude, scales),
+        missing=missing,
+        noise=noise,
+    )
+
+
+def synthetic(
+    shape: Sequence[int],
+    rank: int,
+    *,
+    outliers: float = 0.0,
+    outlier_law: str | Law = "uniform",
+    magnitude: float = 10.0,
+    outlier_pattern: str = "entries",
+    missing: float = 0.0,
+    missing_pattern: str = "entries",
+    noise: float | str = 0.01,
+    noise_law: str = "gaussian",
+    collinearity: float = 0.0,
+    collinear_modes: Sequence[int] | None = None,
+    strengths: Sequence[float] | None = None,
+    factor_law: str = "normal",
+    seed: int = 0,
+) -> Synthetic:
+    """A low-rank tensor of any shape and rank, with outliers, noise and missing entries of chosen kinds.
+
+    The factors are random and scaled, equally over the modes, so that the standard deviation of X is 1:
+    magnitude and noise are thus relative to it. With rank 0, X is zero and they are absolute.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Sizes of the modes, at least two of them.
+    rank : int
+        Number of components, at least 0.
+    outliers : float
+        Fraction of entries (or of fibres) with an outlier; their number is ``round(outliers * count)``.
+    outlier_law : {"uniform", "one-sided", "log-uniform", "student-t"} or callable
+        How large outliers are, in units of ``magnitude``: uniform on (-1, 1); uniform on (0, 1); either sign
+        and a size log-uniform on (0.001, 1); Student-t with 3 degrees of freedom; or ``law(generator, n)``,
+        which returns n values.
+    magnitude : float
+        Scale of the outliers, in standard deviations of X.
+    outlier_pattern : {"entries", "fibres"}
+        Outliers at random entries, or on whole fibres along mode 0 (every entry of one has its own value).
+    missing : float
+        Fraction of entries (or of fibres) missing, below 1; their number is rounded likewise.
+    missing_pattern : {"entries", "fibres", "level"}
+        Missing at random entries; on whole fibres along mode 0; or not at random: one standard deviation
+        more in ``|x|`` makes an entry e times as likely to be the next to go missing.
+    noise : float or str
+        Variance of the noise, or the signal-to-noise ratio over the whole tensor, such as "20dB":
+        ``variance = mean(X²) / 10^(dB/10)``.
+    noise_law : {"gaussian", "student-t"}
+        Student-t has 3 degrees of freedom and is scaled to the variance.
+    collinearity : float
+        Cosine between any two components in each of ``collinear_modes``, exact, below 1. With 0 the columns
+        are independent draws, whose cosines are merely small.
+    collinear_modes : sequence of int, optional
+        All modes unless given.
+    strengths : sequence of float, optional
+        Relative Frobenius norms of the rank-one terms, one per component; as drawn unless given.
+    factor_law : {"normal", "uniform"}
+        Law of the factors' entries: standard normal, or uniform on (0, 1), hence not negative.
+    seed : int
+        The same seed gives the same data.
+
+    Returns
+    -------
+    Synthetic
+    """
+    shape = tuple(_count(f"shape[{mode}]", size, smallest=1) for mode, size in enumerate(shape))
+    if len(shape) < 2:
+        raise ValueError(f"shape must have at least two modes, got {shape}.")
+    rank = _count("rank", rank, smallest=0)
+    law = outlier_law if callable(outlier_law) else _pick("outlier_law", outlier_law, _OUTLIER_LAWS)
+    if not (math.isfinite(magnitude) and magnitude > 0):
+        raise ValueError(f"magnitude must be positive and finite, got {magnitude!r}.")
+    _check_fraction("collinearity", collinearity, below_one=True)
+    draw_factor = _pick("factor_law", factor_law, _FACTOR_LAWS)
+    rng = np.random.default_rng(seed)
+
+    factors = [draw_factor(rng, size * rank).reshape(size, rank) for size in shape]
+    if collinearity > 0:
+        if factor_law != "normal":
+            raise ValueError(f"collinearity={collinearity} needs factor_law='normal', got {factor_law!r}.")
+        for mode in range(len(shape)) if collinear_modes is None else collinear_modes:
+            if mode not in range(len(shape)):
+                raise ValueError(f"collinear_modes holds {mode!r}, but the modes are 0 to {len(shape) - 1}.")
+            factors[mode] = _collinear(factors[mode], collinearity, mode)
+    if strengths is not None:
+        factors = _with_strengths(factors, strengths)
+    if rank > 0:
+        spread = float(np.std(_compose(factors)))
+        if spread == 0:
+            raise ValueError(f"shape {shape} and rank {rank} give a constant X. Use a shape of more entries.")
+        factors = [factor * spread ** (-1 / len(shape)) for factor in factors]
+    return _corrupt(
+        rng,
+        factors,
+        _compose(factors),
+        outliers=outliers,
+        outlier_law=law,
+        outlier_scale=magnitude,
+        outlier_pattern=outlier_pattern,
+        missing=missing,
+        missing_pattern=missing_pattern,
+        noise=noise,
+        noise_law=noise_law,
+    )
+
+
+def toy_video(*, height: int = 48, width: int = 64, frames: int = 60, missing: float = 0.3, seed: int = 0) -> ToyVideo:
+    """A small colour clip from a fixed camera: a textured scene, flickering light, three moving objects.
+
+    The background of frame t is ``texture + flicker_t * lamp``, the lamp lighting one side of the scene more
+    than the other. A car, a slow walker who pauses, and a ball move across it. Every pixel has Gaussian noise
+    of its own standard deviation, about 3; one sensor in 500 is stuck at 0 or 255; values are clipped to
+    [0, 255].
+
+    Parameters
+    ----------
+    height, width : int
+        Size of a frame, at least 16 each.
+    frames : int
+        Length of the clip, at least 2.
+    missing : float
+        Fraction of the pixels of all frames that are missing, all colours together, below 1; their number is
+        ``round(missing * height * width * frames)``.
+    seed : int
+        The same seed gives the same clip.
+
+    Returns
+    -------
+    ToyVideo
+    """
+    height = _count("height", height, smallest=16)
+    width = _count("width", width, smallest=16)
+    frames = _count("frames", frames, smallest=2)
+    _check_fraction("missing", missing, below_one=True)
+    rng = np.random.default_rng(seed)
+    pixels = height * width
+
+    # Positions in the frame and times in the clip, all from 0 to 1.
+    row = np.linspace(0, 1, height)[:, None, None]
+    column = np.linspace(0, 1, width)[None, :, None]
+    time = np.linspace(0, 1, frames)
+
+    phases = rng.uniform(0, 2 * np.pi, 3)
+    ground = 95 + 35 * row + 12 * np.sin(9 * column + 5 * row + phases[0]) * np.sin(13 * row + phases[1])
+    walls = 30.0 * ((row < 0.3) & (np.sin(25 * column + phases[2]) > 0)) + 20.0 * (np.abs(row - 0.65) < 0.05)
+    texture = (ground * [1.0, 0.95, 0.85] + walls * [0.6, 0.8, 1.0]).reshape(pixels, 3, 1)
+    lamp = ((0.3 + 0.7 * column + 0 * row) * [1.0, 0.95, 0.8]).reshape(pixels, 3, 1)
+    flicker = 20 * np.sin(2 * np.pi * 4 * time) + rng.normal(0, 3, frames).clip(-6, 6)
+    background = texture + lamp * flicker
+
+    # Half-height and half-width, then centre row and column over time, then colour.
+    stroll = np.interp(time, [0, 0.35, 0.65, 1], [0.85, 0.5, 0.5, 0.15])
+    objects = [
+        (0.10, 0.14, np.full(frames, 0.72), 1.4 * time - 0.2, [180, 60, 50]),
+        (0.14, 0.05, np.full(frames, 0.42), stroll, [75, 72, 85]),
+        (0.06, 0.05, 0.25 + 0.1 * np.cos(6 * np.pi * time), 1 - time, [245, 235, 70]),
+    ]
+    scene = background.copy()
+    foreground = np.zeros((pixels, frames), dtype=bool)
+    for half_height, half_width, centre_row, centre_column, colour in objects:
+        covered = ((row - centre_row) / half_height) ** 4 + ((column - centre_column) / half_width) ** 4 <= 1
+        covered = covered.reshape(pixels, frames)
+        scene = np.where(covered[:, None, :], np.reshape(colour, (3, 1)), scene)
+        foreground |= covered
+
+    noise_std = 3 * np.exp(0.2 * rng.standard_normal((pixels, 1, 1)))
+    recorded = np.clip(scene + noise_std * rng.standard_normal(scene.shape), 0, 255)
+    dead = _largest(rng.random(pixels), 1 / 500)
+    recorded[dead] = rng.choice([0.0, 255.0], (np.count_nonzero(dead), 1, 1))
+
+    seen = ~_largest(rng.random((pixels, 1, frames)), missing)
+    mask = np.broadcast_to(seen, recorded.shape).copy()
+    return ToyVideo(
+        observed=np.where(mask, recorded, np.nan),
+        mask=mask,
+        background=background,
+        foreground_mask=foreground,
+        dead=dead,
+        height=height,
+        width=width,
+    )
+
+
+def _corrupt(
+    rng: np.random.Generator,
+    factors: list[NDArray[np.float64]],
+    low_rank: NDArray[np.float64],
+    *,
+    outliers: float,
+    outlier_law: Law,
+    outlier_scale: float,
+    outlier_pattern: str = "entries",
+    missing: float,
+    missing_pattern: str = "entries",
+    noise: float | str,
+    noise_law: str = "gaussian",
+) -> Synthetic:
+    """Add outliers to a fraction of the entries and noise to all, then hide a fraction of them."""
+    _check_fraction("outliers", outliers, below_one=False)
+    _check_fraction("missing", missing, below_one=True)
+    shape = low_rank.shape
+    # What is chosen first is what has the largest key: equal chances for entries or for fibres, or more for
+    # larger values (Gumbel keys draw without replacement in proportion to exp|x|).
+    keys: dict[str, Callable[[], NDArray[np.float64]]] = {
+        "entries": lambda: rng.random(shape),
+        "fibres": lambda: rng.random((1, *shape[1:])),
+        "level": lambda: np.abs(low_rank) + rng.gumbel(size=shape),
+    }
+    outlier_keys = _pick("outlier_pattern", outlier_pattern, {name: keys[name] for name in ("entries", "fibres")})
+    missing_keys = _pick("missing_pattern", missing_pattern, keys)
+    draw_noise = _pick("noise_law", noise_law, _NOISE_LAWS)
+
+    chosen = np.broadcast_to(_largest(outlier_keys(), outliers), shape)
+    n_outliers = int(np.count_nonzero(chosen))
+    drawn = np.asarray(outlier_law(rng, n_outliers), dtype=np.float64)
+    if drawn.shape != (n_outliers,) or not np.isfinite(drawn).all():
+        raise ValueError(
+            f"outlier_law must return {n_outliers} finite values, got shape {drawn.shape} with "
+            f"{np.count_nonzero(~np.isfinite(drawn))} not finite."
+        )
+    outlier_values = np.zeros(shape)
+    outlier_values[chosen] = outlier_scale * drawn
+
+    variance = _noise_variance(noise, low_rank)
+    noise_values = math.sqrt(variance) * draw_noise(rng, low_rank.size).reshape(shape)
+
+    mask = ~np.broadcast_to(_largest(missing_keys(), missing), shape)
+    if not mask.any():
+        raise ValueError(f"missing={missing} of a tensor of shape {shape} leaves no entry observed. Use less.")
+    return Synthetic(
+        observed=np.where(mask, low_rank + outlier_values + noise_values, np.nan),
+        mask=mask,
+        low_rank=low_rank,
+        outliers=outlier_values,
+        noise=noise_values,
+        factors=factors,
+        noise_variance=variance,
+    )
+
+
+def _compose(factors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The tensor of the factors: x_i = Σ_r Π_n a⁽ⁿ⁾_{i_n r}."""
+    rows = factors[0]
+    for factor in factors[1:-1]:
+        rows = (rows[:, None, :] * factor).reshape(len(rows) * len(factor), -1)
+    return np.asarray((rows @ factors[-1].T).reshape([len(factor) for factor in factors]))
+
+
+def _collinear(factor: NDArray[np.float64], cosine: float, mode: int) -> NDArray[np.float64]:
+    """Columns of mean square 1 with the same cosine between any two, in random position."""
+    size, rank = factor.shape
+    if rank > size:
+        raise ValueError(
+            f"collinearity={cosine} needs rank <= size in every collinear mode, got rank {rank} and size "
+            f"{size} in mode {mode}. Leave the mode out of collinear_modes."
+        )
+    gram = np.full((rank, rank), cosine)
+    np.fill_diagonal(gram, 1.0)
+    return np.asarray(math.sqrt(size) * np.linalg.qr(factor)[0] @ np.linalg.cholesky(gram).T)
+
+
+def _with_strengths(factors: list[NDArray[np.float64]], strengths: Sequence[float]) -> list[NDArray[np.float64]]:
+    """The factors rescaled, equally over the modes, to rank-one terms of the given Frobenius norms."""
+    wanted = np.asarray(strengths, dtype=np.float64)
+    rank = factors[0].shape[1]
+    if wanted.shape != (rank,) or not (np.isfinite(wanted) & (wanted > 0)).all():
+        raise ValueError(f"strengths must be {rank} positive numbers, one per component, got {strengths!r}.")
+    share = wanted ** (1 / len(factors))
+    return [share * factor / np.linalg.norm(factor, axis=0) for factor in factors]
+
+
+def _largest(keys: NDArray[np.float64], fraction: float) -> NDArray[np.bool_]:
+    """True at the round(fraction * size) largest keys."""
+    count = round(fraction * keys.size)
+    chosen = np.zeros(keys.size, dtype=bool)
+    chosen[np.argsort(keys, axis=None)[keys.size - count :]] = True
+    return chosen.reshape(keys.shape)
+
+
+def _noise_variance(noise: float | str, low_rank: NDArray[np.float64]) -> float:
+    """The variance itself, or the one that gives X the signal-to-noise ratio in decibels."""
+    if isinstance(noise, str):
+        match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d*)?)\s*dB\s*", noise, flags=re.IGNORECASE)
+        if match is None:
+            raise ValueError(f"noise must be a variance or a ratio such as '20dB', got {noise!r}.")
+        if not low_rank.any():
+            raise ValueError(f"noise={noise!r} is relative to X, which is zero. Give the variance instead.")
+        return float(np.mean(low_rank**2)) / 10 ** (float(match[1]) / 10)
+    if not (math.isfinite(noise) and noise >= 0):
+        raise ValueError(f"noise must be a variance, finite and not negative, or '20dB', got {noise!r}.")
+    return float(noise)
+
+
+Choice = TypeVar("Choice")
+
+
+def _pick(name: str, value: str, choices: Mapping[str, Choice]) -> Choice:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+    return choices[value]
+
+
+def _check_fraction(name: str, value: float, *, below_one: bool) -> None:
+    if not 0 <= value <= 1 or (below_one and value == 1):
+        raise ValueError(f"{name} must be a fraction from 0 to 1{', below 1' if below_one else ''}, got {value!r}.")
+
+
+def _count(name: str, value: int, *, smallest: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}.") from None
+    if count < smallest:
+        raise ValueError(f"{name} must be at least {smallest}, got {count}.")
+    return count

@@ -1,0 +1,197 @@
+"""From observations and settings to a result: what happens around the inference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+
+import numpy as np
+from tqdm import tqdm
+
+from brtf import __version__
+from brtf.data.checks import count_of
+from brtf.data.memory import check_memory
+from brtf.data.observations import Observations, warn_empty_slices
+from brtf.inference.trace import Record, StopReason
+from brtf.io.archive import pack_outline
+from brtf.io.checkpoint import Checkpoint, Keeper
+from brtf.model.links import TRANSFORMS
+from brtf.model.settings import Settings
+from brtf.results.diagnosis import diagnose
+from brtf.results.result import Result
+from brtf.search.run import Fitted, Moment, affordable_rank, ended, fit_bytes, run
+from brtf.search.streaming import absorb, place_last
+
+FEWEST_HELD_BACK = 20
+"""With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
+
+
+FAR_APART = 1e8
+"""From this many typical sizes on, the squares of the largest entries drown the typical ones in a float."""
+
+
+def fit(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    *,
+    progress: str | None,
+    earlier: Checkpoint | None,
+    keeper: Keeper | None,
+    rescue: Callable[[Result], None],
+) -> Result:
+    """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment.
+
+    ``progress`` is what a progress bar begins with; None for no bar. ``rescue`` gets the best so far of a fit that is
+    interrupted, if it has found anything, before the interrupt goes its way.
+    """
+    if observations.in_chunks:
+        _check_chunked(settings)
+    transform = TRANSFORMS[settings.transform]()
+    transform.check(observations)
+    held_back = None
+    if settings.calibrate is not None:
+        observations, held_back = _hold_back(observations, rng)
+    warn_empty_slices(observations)
+    _check_fit_memory(observations, settings)
+    modelled = transform.apply(observations)
+    observations = replace(observations, scale=modelled.scale)
+    since = None if earlier is None else earlier.moment(modelled)
+    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
+    n_done = 0 if since is None else since.n_sweeps
+    latest = since
+
+    def result(fitted: Fitted) -> Result:
+        found = Result(
+            observations,
+            fitted.state,
+            fitted.trace,
+            fitted.stop_reason,
+            settings,
+            time.perf_counter() - started,
+            __version__,
+            held_back,
+            fitted.cap_gain,
+        )
+        return replace(found, diagnosis=diagnose(found))
+
+    if keeper is not None:
+        told = transform.for_data(observations.values)
+        pack_outline(observations, told, told.bound_shift(observations), *keeper.outline)
+    try:
+        with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper or nullcontext() as keep:
+
+            def watch(moment: Moment) -> None:
+                nonlocal latest
+                latest = moment
+                show(moment.n_sweeps, moment.latest)
+                if keep is not None:
+                    keep(moment)
+
+            fitted = _run_in_range(modelled, settings, rng, watch, since)
+    except KeyboardInterrupt as interrupt:
+        if latest is not None and latest.state is not None:
+            fitted = ended(modelled, settings, latest, StopReason.INTERRUPTED)
+            rescue(result(fitted))
+            n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
+            interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {fitted.state.rank}, not converged.")
+        raise
+    return result(fitted)
+
+
+def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:
+    """Go on from an earlier fit with a block of new slices of the first mode, with its settings."""
+    settings = earlier.settings
+    if earlier.held_back is not None:
+        raise ValueError(
+            "partial_fit cannot go on from a fit whose intervals are calibrated by entries held back, got "
+            f"calibrate={settings.calibrate!r}. Fit with calibrate=None."
+        )
+    _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
+    started = time.perf_counter()
+    with _progress_bar(settings.max_sweeps, 0, begin=progress) as show:
+        fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
+    seconds = time.perf_counter() - started
+    observations = place_last(block, earlier.observations)
+    result = Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+    return replace(result, diagnosis=diagnose(result))
+
+
+def _run_in_range(
+    modelled: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    watch: Callable[[Moment], None],
+    since: Moment | None,
+) -> Fitted:
+    """Run the inference; data whose sizes are so far apart that it leaves the range of floats are refused."""
+    if modelled.largest <= FAR_APART * modelled.scale:
+        return run(modelled, settings, rng, watch, since)
+    cause = None
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            fitted = run(modelled, settings, rng, watch, since)
+        means = [rows.mean for rows in fitted.state.factors]
+        if np.isfinite(fitted.trace[-1].bound) and all(np.isfinite(mean).all() for mean in means):
+            return fitted
+    except (np.linalg.LinAlgError, ArithmeticError) as error:
+        cause = error
+    raise ValueError(
+        f"Y reaches {modelled.largest:.3g}, where its typical size is {modelled.scale:.3g} or less: so far apart that "
+        "the fit left the range of floats. Mark fill values and the like missing: pass mask=, or set them to NaN; or "
+        'try transform="log".'
+    ) from cause
+
+
+def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:
+    """What to fit, and a random one in twenty of the entries, by which the intervals are calibrated."""
+    n_observed = observations.n_observed
+    n_held_back = n_observed // 20
+    if n_held_back < FEWEST_HELD_BACK:
+        raise ValueError(
+            f'calibrate="conformal" holds back 5 % of the observed entries and needs at least {FEWEST_HELD_BACK} of '
+            f"them, but Y has {n_observed} observed entries, which gives {n_held_back}. "
+            f"Give at least {20 * FEWEST_HELD_BACK}, or use calibrate=None."
+        )
+    held_back = np.zeros(n_observed, dtype=bool)
+    held_back[rng.choice(n_observed, n_held_back, replace=False)] = True
+    return observations.select(~held_back), observations.select(held_back)
+
+
+def _check_chunked(settings: Settings) -> None:
+    """Refuse what keeps a number of its own for every entry."""
+    for name, plain in (("inference", "calibrated"), ("transform", None), ("calibrate", None)):
+        if getattr(settings, name) != plain:
+            raise ValueError(
+                f"{name}={getattr(settings, name)!r} needs the data in memory, and these come in chunks. Use {name}="
+                f"{plain!r}, or pass an array."
+            )
+
+
+def _check_fit_memory(observations: Observations, settings: Settings) -> None:
+    """Refuse a fit that has no room in memory before anything is allocated."""
+    rank = settings.rank_limit(observations.shape, observations.n_observed)
+    if settings.max_rank is None and settings.inference == "calibrated":
+        rank = affordable_rank(observations, settings)
+    n_bytes = fit_bytes(observations, settings, rank)
+    check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
+
+
+@contextmanager
+def _progress_bar(n_sweeps: int, n_done: int, *, begin: str | None) -> Iterator[Callable[[int, Record | None], None]]:
+    """A function that shows the number of sweeps and the last record on a bar that begins with a word, if with any.
+
+    A fit usually ends long before it has made all the sweeps that it may make: the time left is the longest there is.
+    """
+    layout = "{n_fmt}/{total_fmt} sweeps{postfix} |{bar:10}| {elapsed}, at most {remaining} left"
+    layout = f"{begin}  {layout}" if begin else layout
+    with tqdm(total=n_sweeps, initial=n_done, bar_format=layout, smoothing=0.05, disable=begin is None) as bar:
+
+        def show(n_sweeps: int, record: Record | None) -> None:
+            if record is not None:
+                bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
+            bar.update(n_sweeps - bar.n)
+
+        yield show

@@ -1,0 +1,127 @@
+"""Answers in the forms of other libraries: long tables for pandas, labelled arrays for xarray, factors for TensorLy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.extras import require
+from brtf.data.observations import Labels, Observations
+
+Table = dict[str, NDArray[Any]]
+"""Columns of equal length, by name."""
+
+
+def mode_names(observations: Observations) -> list[str]:
+    """What the modes are called: as the user calls them, or mode_0, mode_1, …"""
+    labels = observations.labels
+    return [f"mode_{mode}" for mode in range(observations.order)] if labels is None else distinct_names(labels.dims)
+
+
+def long_table(
+    observations: Observations,
+    coords: NDArray[np.intp],
+    numbers: Sequence[tuple[str, NDArray[Any]]],
+    *,
+    first_position: int = 0,
+) -> Table:
+    """A row per entry: a column per mode with its labels, then the numbers.
+
+    Parameters
+    ----------
+    observations
+        Whose labels to use.
+    coords
+        (N, M) entries, in the order of the rows.
+    numbers
+        Names and columns (M,). A name that is taken already gets an underscore at its end.
+    first_position
+        Where positions without labels start to count.
+    """
+    labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
+    positions = [
+        entries + first_position if labelled is None else labelled[entries]
+        for labelled, entries in zip(labels, coords, strict=True)
+    ]
+    names = distinct_names([*mode_names(observations), *(name for name, _ in numbers)])
+    return dict(zip(names, [*positions, *(column for _, column in numbers)], strict=True))
+
+
+def spread(observations: Observations, entry_vector: NDArray[Any]) -> NDArray[np.float64]:
+    """An entry vector (M,) as a dense tensor, NaN where missing, whatever the layout."""
+    dense = np.full(observations.shape, np.nan)
+    dense[tuple(observations.entry_coords())] = entry_vector
+    return dense
+
+
+def to_frame(table: Table) -> Any:
+    """A table as a pandas.DataFrame."""
+    return require("pandas", extra="label", purpose="to_frame()").DataFrame(table)
+
+
+def to_data_array(values: NDArray[Any], labels: Labels) -> Any:
+    """A tensor with its labels as an xarray.DataArray."""
+    xarray = require("xarray", extra="label", purpose="labelled arrays")
+    coords = {dim: names for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
+    return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
+
+
+def to_dataset(
+    observations: Observations,
+    tensors: Mapping[str, NDArray[Any]],
+    factors: Sequence[NDArray[Any]],
+    slices: Mapping[str, tuple[Sequence[int], NDArray[Any]]],
+    attrs: Mapping[str, Any],
+) -> Any:
+    """Everything of a fit as an xarray.Dataset with the labels of the data.
+
+    Parameters
+    ----------
+    observations
+        Whose labels to use.
+    tensors
+        Arrays of the shape of the data, by name.
+    factors
+        (I_n, R) per mode, which become ``factor_<mode>`` along the mode and ``component``.
+    slices
+        By name the modes that an array runs along, and the array.
+    attrs
+        Plain numbers and text.
+    """
+    xarray = require("xarray", extra="label", purpose="to_xarray()")
+    dims = mode_names(observations)
+    variables = {
+        **{name: (dims, tensor) for name, tensor in tensors.items()},
+        **{name: ([dims[mode] for mode in modes], array) for name, (modes, array) in slices.items()},
+    }
+    names = distinct_names([*dims, "component", *variables, *(f"factor_{dim}" for dim in dims)])
+    component = names[len(dims)]
+    along = [*variables.values(), *(([dim, component], factor) for dim, factor in zip(dims, factors, strict=True))]
+    labels = observations.labels
+    coords = {} if labels is None else {d: c for d, c in zip(dims, labels.coords, strict=True) if c is not None}
+    return xarray.Dataset(dict(zip(names[len(dims) + 1 :], along, strict=True)), coords=coords, attrs=dict(attrs))
+
+
+def to_cp_tensor(factors: Sequence[NDArray[np.float64]]) -> Any:
+    """Factors (I_n, R) as a tensorly.cp_tensor.CPTensor with unit weights, in TensorLy's current backend.
+
+    Rank 0, which TensorLy cannot expand, becomes one component of zeros.
+    """
+    tensorly = require("tensorly", extra="baselines", purpose="to_tensorly()")
+    cp_tensor = require("tensorly.cp_tensor", extra="baselines", purpose="to_tensorly()")
+    if factors[0].shape[1] == 0:
+        factors = [np.zeros((len(factor), 1)) for factor in factors]
+    return cp_tensor.CPTensor((None, [tensorly.tensor(factor) for factor in factors]))
+
+
+def distinct_names(names: Iterable[str]) -> list[str]:
+    """The names, with an underscore at the end of those that are taken."""
+    distinct: dict[str, None] = {}
+    for name in names:
+        while name in distinct:
+            name += "_"
+        distinct[name] = None
+    return list(distinct)

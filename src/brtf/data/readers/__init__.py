@@ -1,0 +1,192 @@
+"""Tensors and masks from files: arrays, MATLAB files, long tables, coordinate lists, NetCDF and Zarr.
+
+Files may come from strangers: nothing in them is executed or unpickled, and what they claim to hold is compared with
+the memory that this process may use before any is allocated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.readers.arrays import read_npy, read_npz
+from brtf.data.readers.coordinates import read_tns
+from brtf.data.readers.labelled import open_zarr, read_nc, read_zarr
+from brtf.data.readers.matlab import read_mat
+from brtf.data.readers.tables import read_csv, read_parquet
+
+__all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor"]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorFile:
+    """A tensor as its file holds it.
+
+    Attributes
+    ----------
+    suffix
+        Which format it is, in lower case.
+    tensor
+        What goes to `brtf.data.observations.observe`: an array of the file's own type; a sparse matrix where a ``.mat``
+        file holds one; an xarray.DataArray where the file names its modes; `Observations` of the coordinate layout
+        for long tables and coordinate lists, of a dense one for wide tables.
+    name
+        Name of the array, in formats that hold several.
+    """
+
+    suffix: str
+    tensor: Any
+    name: str | None = None
+
+
+def read_tensor(
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    index: Sequence[str] | None = None,
+    value: str | None = None,
+    wide: bool = False,
+) -> Any:
+    """Read a tensor from a file; what comes back goes to `brtf.BRTF.fit` or `brtf.data.observations.observe`.
+
+    ========================  =============================================================================
+    ``.npy``                  one array, mapped into memory and not copied
+    ``.npz``, ``.mat``        one array, or the one called `key`; MATLAB files up to version 7
+    ``.csv``, ``.tsv``        table with a header: long, a row per observed entry with labels and a value, or
+                              wide, a matrix whose rows have labels
+    ``.parquet``              table, likewise
+    ``.tns``                  FROSTT coordinates: per line the position in every mode, from 1, and a value
+    ``.nc``                   NetCDF 3 or 4: one variable, or the one called `key`, with its labels
+    ``.zarr``                 Zarr 2 or 3, a directory: an array, or one array of a group
+    ========================  =============================================================================
+
+    Parameters
+    ----------
+    path
+        The file; its suffix says what it is.
+    key
+        Name of the array in an ``.npz``, ``.mat``, ``.nc`` or ``.zarr`` file; not needed if there is only one.
+    index
+        Columns of a table that index the modes, in order; all columns but `value` if None. Of a wide table, the column
+        that labels the rows; if None, the first one if it does not hold numbers.
+    value
+        Column of a table that holds the values; the last one that is not in `index` if None.
+    wide
+        The table is a matrix. Without it, and without `index` and `value`, a table is a matrix if its first column
+        holds labels, no two alike, and all others hold numbers; it is long if its last column holds numbers and the
+        others labels, or whole numbers that repeat as positions do; any other table is refused.
+
+    Returns
+    -------
+    ndarray, scipy.sparse, xarray.DataArray or Observations
+        See `TensorFile`. The shape of a ``.tns`` tensor is the largest position in every mode.
+
+    Raises
+    ------
+    ValueError
+        The file is not what its suffix says, does not fit into memory, needs a library that is not installed, or an
+        argument does not apply to it; the sentence names the file.
+    OSError
+        The file is missing or cannot be opened.
+    """
+    return read_file(path, key=key, index=index, value=value, wide=wide).tensor
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    *,
+    key: str | None = None,
+    index: Sequence[str] | None = None,
+    value: str | None = None,
+    wide: bool = False,
+) -> TensorFile:
+    """Read a tensor together with what it takes to write another one in the same form; see `read_tensor`."""
+    return _read(Path(path), _TENSOR_READERS, {"key": key, "index": index, "value": value, "wide": wide or None})
+
+
+def open_file(path: str | os.PathLike[str], *, key: str | None = None) -> TensorFile:
+    """Open a tensor or mask that is read chunk by chunk when it is needed: a ``.zarr`` store or a ``.npy`` file."""
+    return _read(Path(path), {".zarr": (open_zarr, ("key",)), ".npy": (read_npy, ())}, {"key": key})
+
+
+def read_mask(path: str | os.PathLike[str]) -> NDArray[np.bool_]:
+    """Read a mask, True = observed, from a file of booleans or of 0 and 1: any format but tables and coordinates.
+
+    Parameters
+    ----------
+    path
+        The file; it holds one array.
+
+    Returns
+    -------
+    ndarray of bool
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, or it holds other numbers than 0 and 1.
+    OSError
+        The file is missing or cannot be opened.
+    """
+    path = Path(path)
+    tensor = _read(path, _ARRAY_READERS, {}).tensor
+    if hasattr(tensor, "tocoo"):
+        raise ValueError(f"{path} holds a sparse matrix: save the mask as a full array of 0 and 1.")
+    mask = np.asarray(tensor)
+    wrong = (mask != 0) & (mask != 1)
+    if wrong.any():
+        raise ValueError(
+            f"{path} is not a mask: it holds {mask[wrong][0]}, but only 0 and 1 mean missing and observed."
+        )
+    return np.asarray(mask != 0)
+
+
+def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> TensorFile:
+    """What the reader for the suffix makes of the file; whatever stops it becomes a sentence that names the file."""
+    suffix = path.suffix.lower()
+    if suffix not in readers:
+        raise ValueError(f"{path} has the suffix {suffix!r}, which is none of {', '.join(readers)}: convert it first.")
+    reader, accepted = readers[suffix]
+    given = {name: option for name, option in options.items() if option is not None}
+    for name in given:
+        if name not in accepted:
+            raise ValueError(f"{path}: {name} does not apply to {suffix} files; leave it out.")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist.")
+    if suffix == ".zarr" and not path.is_dir():
+        raise ValueError(f"{path} is not a directory, as a Zarr store is; unpack it if it is an archive.")
+    if suffix != ".zarr" and not path.is_file():
+        raise ValueError(f"{path} is a directory or a device; give the path of one file.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty.")
+    try:
+        tensor, array_name = reader(path, **given)
+    except Exception as error:  # parsers raise almost anything on bytes that make no sense, OSError included
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise ValueError(f"{path} cannot be read: {error or type(error).__name__}") from error
+    return TensorFile(suffix, tensor, array_name)
+
+
+_Reader = tuple[Callable[..., tuple[Any, str | None]], tuple[str, ...]]
+"""A reader gives the tensor and the name of its array; with the options that it takes."""
+_ARRAY_READERS: dict[str, _Reader] = {
+    ".npy": (read_npy, ()),
+    ".npz": (read_npz, ("key",)),
+    ".mat": (read_mat, ("key",)),
+    ".nc": (read_nc, ("key",)),
+    ".zarr": (read_zarr, ("key",)),
+}
+_TENSOR_READERS: dict[str, _Reader] = {
+    **_ARRAY_READERS,
+    ".csv": (read_csv, ("index", "value", "wide")),
+    ".tsv": (read_csv, ("index", "value", "wide")),
+    ".parquet": (read_parquet, ("index", "value", "wide")),
+    ".tns": (read_tns, ()),
+}

@@ -1,0 +1,217 @@
+"""Arrays whose file names their modes and positions: NetCDF and Zarr."""
+
+from __future__ import annotations
+
+import io
+import math
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from brtf.data.extras import require
+from brtf.data.memory import check_memory
+from brtf.data.readers.sizes import check_fits, check_numbers, choose
+from brtf.data.readers.stores import (
+    SPARE_BYTES,
+    check_chunks,
+    check_labels,
+    codecs_of,
+    read_stored,
+    streamed_size,
+    warn_of_damage,
+)
+
+NO_NAME = "__xarray_dataarray_variable__"
+"""What xarray calls a variable in a file that has no name."""
+SAFE_CODECS = {
+    *("bytes", "transpose", "sharding_indexed", "vlen-utf8", "vlen-bytes"),
+    *("blosc", "zstd", "gzip", "zlib", "lz4", "bz2", "lzma"),
+    *("shuffle", "delta", "fixedscaleoffset", "quantize", "bitround", "packbits", "astype"),
+    *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
+}
+"""Ways to encode a Zarr chunk that only move numbers; pickle, which runs code, is another."""
+PACKED = ("scale_factor", "add_offset", "missing_value")
+"""Attributes that say what the stored numbers mean."""
+ONLY_A_LENGTH = b"This is a netCDF dimension but not a netCDF variable"
+"""How NetCDF marks a dimension without labels, which is never written."""
+MOST_DEFLATED = 1032
+"""To how many bytes one byte of a deflated stream may unfold."""
+BYTES_PER_CHUNK = 4096
+"""What zarr needs to keep track of a chunk while it reads an array, roughly."""
+
+
+def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
+    """One variable of a NetCDF file as an xarray.DataArray, and its name."""
+    xarray, _, h5py = (require(name, extra="label", purpose=".nc files") for name in ("xarray", "h5netcdf", "h5py"))
+    content: IO[bytes]
+    with open(path, "rb") as file:
+        beginning = file.read(4)
+        file.seek(0)
+        if beginning.startswith(b"CDF"):
+            check_memory(2 * path.stat().st_size, "its content", "save it as NetCDF 4")
+            # Not mapped: SciPy's reader leaves a file open when it cannot make sense of it.
+            whole = file.read()
+            _check_classic(whole)
+            content, engine = io.BytesIO(whole), "scipy"
+        elif beginning == b"\x89HDF":
+            content, engine = file, "h5netcdf"
+            _check_links(h5py, file)
+        else:
+            raise ValueError("it is not a NetCDF file, of version 3 or 4.")
+        with xarray.open_dataset(content, engine=engine, decode_timedelta=False) as dataset:
+            if engine == "h5netcdf":
+                name = choose([str(variable) for variable in dataset.data_vars], key)
+                with h5py.File(path, "r") as stored:
+                    _check_written(name, stored[name])
+            return _load_variable(dataset, key)
+
+
+def _check_classic(content: bytes) -> None:
+    """Refuse a NetCDF 3 file that SciPy cannot make sense of; it says so in many ways, and none is about the file."""
+    from scipy.io import netcdf_file
+
+    try:
+        netcdf_file(io.BytesIO(content), mmap=False)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ValueError("what its header says does not agree with its content: it was cut or altered.") from error
+
+
+def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
+    """A Zarr array, and its name if it is one of a group; an xarray.DataArray where its modes have names."""
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    store = zarr.open(path, mode="r", use_consolidated=False)
+    if isinstance(store, zarr.Array):
+        array, name = open_zarr(path, key=key)
+        _check_stored(array)
+        warn_of_damage(array)
+        numbers, dims = read_stored(array), dimension_names(array)
+        if dims is None:
+            return numbers, name
+        return require("xarray", extra="label", purpose="labels").DataArray(numbers, dims=dims), name
+    arrays = dict(store.arrays())
+    for array in arrays.values():
+        _check_stored(array)
+    if not all(dimension_names(array) is not None for array in arrays.values()):
+        array, name = open_zarr(path, key=key)
+        warn_of_damage(array)
+        return read_stored(array), name
+    for own, array in arrays.items():
+        if dimension_names(array) == (own,):  # xarray reads them at once
+            check_labels(array)
+    xarray = require("xarray", extra="label", purpose="labels")
+    with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
+        name = choose([str(variable) for variable in dataset.data_vars], key)
+        for label in dataset[name].coords:
+            if label not in dataset.indexes and label in arrays:
+                check_labels(arrays[str(label)])
+        warn_of_damage(arrays[name])
+        check_chunks(arrays[name])
+        return _load_variable(dataset, name)
+
+
+def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
+    """A Zarr array that is read chunk by chunk when it is needed, and its name if it is one of a group."""
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    store = zarr.open(path, mode="r", use_consolidated=False)
+    name = None
+    if isinstance(store, zarr.Array):
+        if key is not None:
+            raise ValueError("it is a single array: leave key out.")
+    else:
+        arrays = dict(store.arrays())
+        name = choose(list(arrays), key)
+        store = arrays[name]
+    _check_codecs(store)
+    check_numbers(store.dtype)
+    packed = [attribute for attribute in PACKED if attribute in store.attrs]
+    if packed:
+        raise ValueError(
+            f"its numbers stand for others ({', '.join(packed)}), which only a labelled array that is read whole "
+            "undoes; unpack them first, with xarray."
+        )
+    return store, name
+
+
+def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
+    """The variable of an xarray.Dataset that was asked for, in memory."""
+    name = choose([str(variable) for variable in dataset.data_vars], key)
+    array = dataset[name]
+    check_numbers(array.dtype)
+    check_fits(array.shape, array.dtype, overhead=sum(coord.nbytes for coord in array.coords.values()))
+    array = array.load()
+    return (array.rename(None) if name == NO_NAME else array), name
+
+
+def _check_links(h5py: Any, content: IO[bytes]) -> None:
+    """Refuse an HDF5 file whose variables lie in other files, or whose labels are not there."""
+    with h5py.File(content, "r") as file:
+        for name in file:
+            link = file.get(name, getlink=True)
+            outside = isinstance(link, h5py.ExternalLink)
+            if not outside and isinstance(file.get(name), h5py.Dataset):
+                outside = bool(file[name].external) or file[name].is_virtual
+            if outside:
+                raise ValueError(f"its variable {name!r} lies in another file, which is not opened; copy it in.")
+            if isinstance(file.get(name), h5py.Dataset) and _holds_labels(file[name]):
+                _check_written(name, file[name])
+
+
+def _holds_labels(variable: Any) -> bool:
+    """Whether an HDF5 variable names the positions of a dimension; xarray reads those as it opens a file."""
+    marked = variable.attrs.get("CLASS") == b"DIMENSION_SCALE"
+    return marked and not bytes(variable.attrs.get("NAME", b"")).startswith(ONLY_A_LENGTH)
+
+
+def _check_written(name: str, variable: Any) -> None:
+    """Refuse a variable of an HDF5 file that was not written, or unfolds to more than it declares.
+
+    HDF5 reads what was not written as the fill value: only one that means missing is taken for that.
+    """
+    if variable.size and variable.id.get_storage_size() == 0:
+        raise ValueError(f"its variable {name!r} of shape {variable.shape} was never written: only its size is there.")
+    if variable.chunks is None:
+        return
+    n_declared = math.prod(-(-n // step) for n, step in zip(variable.shape, variable.chunks, strict=True))
+    n_stored = variable.id.get_num_chunks()
+    fill = variable.fillvalue
+    if n_stored < n_declared and "_FillValue" not in variable.attrs and fill == fill:
+        raise ValueError(
+            f"its variable {name!r} has {n_stored} of {n_declared} chunks, and the others would be read as {fill}; "
+            "write them, or give it a _FillValue."
+        )
+    limit = math.prod(variable.chunks) * variable.dtype.itemsize + SPARE_BYTES
+    for number in range(n_stored if variable.compression == "gzip" else 0):
+        chunk = variable.id.get_chunk_info(number)
+        if chunk.filter_mask == 0 and chunk.size * MOST_DEFLATED > limit:
+            _, packed = variable.id.read_direct_chunk(chunk.chunk_offset)
+            if streamed_size(zlib.decompressobj(), memoryview(packed), limit) > limit:
+                raise ValueError(
+                    f"the chunk of its variable {name!r} at {chunk.chunk_offset} unfolds to more than {limit} bytes, "
+                    f"where {math.prod(variable.chunks)} entries are declared: it is damaged or forged."
+                )
+
+
+def _check_stored(array: Any) -> None:
+    """Refuse a Zarr array that could run code or exhaust the memory when it is read."""
+    _check_codecs(array)
+    dtype = np.dtype(object) if array.dtype.hasobject else np.dtype(array.dtype)
+    check_fits(array.shape, dtype, overhead=array.nchunks * BYTES_PER_CHUNK)
+    check_fits(array.shards or array.chunks, dtype)
+
+
+def _check_codecs(array: Any) -> None:
+    unsafe = sorted({name for name, _ in codecs_of(array)} - SAFE_CODECS)
+    if unsafe:
+        raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
+
+
+def dimension_names(array: Any) -> tuple[str, ...] | None:
+    """What a Zarr array calls its modes, in version 3 or as xarray writes it in version 2; None if it does not."""
+    names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+    if names is None or len(names) != array.ndim or not all(isinstance(name, str) for name in names):
+        return None
+    return tuple(names)

@@ -1,0 +1,46 @@
+"""What every reader checks before it reads: which array is meant, that it holds numbers, and that it fits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from brtf.data.memory import check_memory
+
+
+def choose(names: Sequence[str], key: str | None) -> str:
+    """The array asked for, or the only one."""
+    listed = ", ".join(names) or "none"
+    if key is not None and key not in names:
+        raise ValueError(f"it has no array {key!r}; its arrays are: {listed}.")
+    if key is None and len(names) != 1:
+        raise ValueError(
+            f"it should hold one array, but its arrays are: {listed}. Choose one with key, or save it alone."
+        )
+    return names[0] if key is None else key
+
+
+def check_numbers(dtype: np.dtype[Any]) -> None:
+    """Refuse what is no real number."""
+    if dtype.kind not in "biuf":
+        raise ValueError(f"it holds dtype {dtype}, not real numbers; save it as an array of numbers.")
+
+
+def check_fits(shape: Sequence[int], dtype: np.dtype[Any], *, overhead: int = 0) -> int:
+    """Refuse an array that memory cannot hold, before it is allocated; returns its size in bytes.
+
+    Parameters
+    ----------
+    shape, dtype
+        As the file declares them.
+    overhead
+        Bytes that reading takes besides.
+    """
+    if any(length < 0 for length in shape):
+        raise ValueError(f"it declares the shape {tuple(shape)}.")
+    n_bytes = math.prod(int(length) for length in shape) * dtype.itemsize
+    check_memory(n_bytes + overhead, f"its array of shape {tuple(shape)}", "cut it into smaller files")
+    return n_bytes

@@ -1,0 +1,346 @@
+"""Tables, ``.csv``, ``.tsv`` and ``.parquet``: long, a row per observed entry, or wide, a row per row of a matrix."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.checks import count_of
+from brtf.data.dataframes import LARGEST_GUESSED_ORDER, Kind, kinds_of, looks_long
+from brtf.data.extras import require
+from brtf.data.memory import check_memory
+from brtf.data.observations import Observations, observe_matrix
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
+"""Cells of the value column that say nothing. In a column of labels they are labels, but for the first."""
+FORMULA = tuple("=+-@\t\r")
+"""How text begins that a spreadsheet would take for a formula."""
+BYTES_PER_CELL = 8
+"""The least that a cell takes in memory: columns of a few bytes may claim any number of rows."""
+
+TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
+"""What Arrow calls columns whose cells are of any length."""
+
+
+def read_csv(
+    path: Path, *, index: Sequence[str] | None = None, value: str | None = None, wide: bool = False
+) -> tuple[Observations, None]:
+    """The observed entries of a table in text, with its labels."""
+    pandas = require("pandas", extra="label", purpose="tables")
+    separator = SEPARATORS[path.suffix.lower()]
+    check_memory(path.stat().st_size, "its text", "cut it into smaller files")
+
+    def read(missing: Any) -> Any:
+        frame = pandas.read_csv(
+            path,
+            sep=separator,
+            keep_default_na=False,
+            na_values=missing,
+            low_memory=False,  # in pieces, a column's labels could be numbers in one and text in the next
+            **exact_numbers(pandas),
+        )
+        frame.columns = restored(frame.columns.tolist())
+        texts = frame.columns[[kind == "labels" for kind in kinds_of(frame)]]
+        return frame.assign(**{name: restored(frame[name].tolist()) for name in texts if _is_inert(frame[name])})
+
+    frame = read(list(MISSING))
+    header = frame.columns.tolist()
+    _check_header(header, separator)
+    # Pandas takes cells that are too many for an index, and those that lack for empty ones.
+    if not isinstance(frame.index, pandas.RangeIndex) or frame[header[-1]].isna().any():
+        _check_lengths(path, separator, len(header))
+    if wide or (index is None and value is None and _is_wide(frame)):
+        return _from_wide(frame, _row_labels(header, index, value)), None
+    index, value = _columns(header, index, value)
+    if frame[index].isna().any(axis=None):  # in a column of labels NA is one
+        frame = read({value: MISSING})
+    return _from_table(frame, index, value), None
+
+
+def inert(cells: Sequence[Any]) -> list[Any]:
+    """Cells with an apostrophe before text that a spreadsheet would take for a formula, or that has one already."""
+    return [f"'{cell}" if isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA) else cell for cell in cells]
+
+
+def restored(cells: Sequence[Any]) -> list[Any]:
+    """Cells as they were before `inert`; as they are if one of them begins as no cell does after it."""
+    if any(isinstance(cell, str) and cell.startswith(FORMULA) for cell in cells):
+        return list(cells)
+    return [
+        cell[1:] if isinstance(cell, str) and cell != (bare := cell.lstrip("'")) and bare.startswith(FORMULA) else cell
+        for cell in cells
+    ]
+
+
+def _is_inert(column: Any) -> bool:
+    """Whether a column has cells that begin with an apostrophe."""
+    return any(isinstance(cell, str) and cell.startswith("'") for cell in column.unique())
+
+
+def exact_numbers(pandas: Any) -> dict[str, str]:
+    """Options with which ``pandas.read_csv`` loses no digit; from version 3.1 it needs none, and warns of them."""
+    major, minor = (int(part) for part in pandas.__version__.split(".")[:2])
+    return {"float_precision": "round_trip"} if (major, minor) < (3, 1) else {}
+
+
+def read_parquet(
+    path: Path, *, index: Sequence[str] | None = None, value: str | None = None, wide: bool = False
+) -> tuple[Observations, None]:
+    """The observed entries of a Parquet table, with its labels."""
+    require("pandas", extra="label", purpose="tables")
+    parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
+    with parquet.ParquetFile(path) as file:
+        columns = header = parquet_header(file.schema_arrow)
+        guessed = index is None and value is None
+        if not (wide or guessed):
+            index, value = _columns(header, index, value)
+            columns = [*index, value]
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        n_bytes = max(
+            sum(group.total_byte_size for group in groups),
+            file.metadata.num_rows * len(columns) * BYTES_PER_CELL,
+        )
+        check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
+        texts = [field.name for field in file.schema_arrow if str(field.type) in TEXT_TYPES]
+    # A few bytes may repeat a long text in every row: every text is held once.
+    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+        frame = file.read(columns=columns, use_threads=False).to_pandas(ignore_metadata=True)[columns]
+    is_wide = wide or (guessed and _is_wide(frame))
+    for name in set(texts) & set(frame):
+        categories = np.asarray(frame[name].cat.categories, dtype=object)
+        frame[name] = frame[name].cat.rename_categories(categories).astype(object)
+    if is_wide:
+        return _from_wide(frame, _row_labels(header, index, value)), None
+    return _from_table(frame, *_columns(header, index, value)), None
+
+
+def parquet_header(schema: Any) -> list[str]:
+    """The columns of a Parquet table, the index of a pandas table first.
+
+    It comes last in the file; a level of integers without a name only numbers the rows, and is left out.
+    """
+    levels = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
+    columns = [name for name in schema.names if name not in levels]
+    numbering = {name for name in levels if _is_unnamed(name) and "int" in str(schema.field(name).type)}
+    return [*(name for name in levels if name not in numbering), *columns]
+
+
+def _check_header(header: Sequence[str], separator: str) -> None:
+    """Refuse a table that is separated otherwise, or that begins with numbers."""
+    if len(header) == 1:
+        other = next((mark for mark in (";", "\t", ",", "|") if mark in header[0] and mark != separator), None)
+        if other is not None:
+            raise ValueError(
+                f"its cells seem to be separated by {other!r} and not by {separator!r}: the first line is one cell. "
+                f"Convert it, for example with pandas.read_csv(path, sep={other!r}).to_csv(…, index=False); add "
+                "decimal=',' if its numbers are written like 1,5."
+            )
+    if len(header) > 1 and all(map(_is_number, header)):
+        raise ValueError(
+            "its first line holds numbers and no names of columns. Put such a line before it: for entries of a tensor "
+            "such as i,j,value, and for a matrix any names, which --wide then reads. Or save a matrix as .npy."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _columns(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> tuple[list[str], str]:
+    """The columns that index the modes, and the one of values."""
+    for name in [*(index or ()), *([] if value is None else [value])]:
+        _check_column(name, header)
+    if value is None:
+        taken = {*(index or ())}
+        rest = [name for name in header if name not in taken]
+        if not rest:
+            raise ValueError(f"all of its columns are index columns: {', '.join(header)}. One has to hold the values.")
+        value = rest[-1]
+    if index is not None:
+        return list(index), value
+    index = [name for name in header if name != value]
+    if len(index) > LARGEST_GUESSED_ORDER:
+        raise ValueError(
+            f"it has {len(index)} columns besides its values: name those that index the modes (--index), or read it "
+            "as a matrix (--wide)."
+        )
+    return index, value
+
+
+def _check_column(name: str, header: Sequence[str]) -> None:
+    if name not in header:
+        raise ValueError(f"it has no column {name!r}; its columns are: {_listed(header)}.")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names, or the first of many."""
+    return ", ".join(names if len(names) <= 12 else [*names[:10], f"… ({len(names)} in all)"])
+
+
+def _row_labels(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> str | None:
+    """The column that is said to label the rows of a wide table, if any is."""
+    if value is not None:
+        raise ValueError("a wide table has its values in many columns: leave out --value, or leave out --wide.")
+    if index is None:
+        return None
+    for name in index:
+        _check_column(name, header)
+    if len(index) != 1:
+        raise ValueError(f"a wide table has one column that labels its rows, got --index {','.join(index)}. Name one.")
+    return index[0]
+
+
+def _is_wide(frame: Any) -> bool:
+    """Whether a table is a matrix whose first column labels the rows, or else long; an error if it may be either."""
+    names, kinds = frame.columns.tolist(), _kinds(frame)
+    first = frame[names[0]]
+    if len(kinds) < 3 or len(frame) == 0:
+        return False
+    if kinds[0] == "labels" and "labels" not in kinds[1:] and first.is_unique and not _blank(first).any():
+        return True
+    if looks_long(frame, kinds) and not _is_unnamed(names[0]):
+        return False
+    raise ValueError(_two_readings(names, kinds))
+
+
+def _two_readings(names: Sequence[str], kinds: Sequence[Kind]) -> str:
+    """What to say of a table that is neither clearly long nor clearly wide."""
+    named_columns = [(name, kind) for name, kind in zip(names, kinds, strict=True) if not _is_unnamed(name)]
+    labels = [name for name, kind in named_columns if kind == "labels"]
+    values = [name for name, kind in named_columns if kind != "labels"]
+    index = [name for name, kind in named_columns if kind != "numbers" and name not in values[-1:]]
+    named = ",".join(index) if 2 <= len(index) <= LARGEST_GUESSED_ORDER else "A,B"
+    long = f"--index {quote(named)} --value {quote(values[-1]) if values else 'C'}"
+    if len(labels) > 1:
+        wide = f"--wide --index {quote(labels[0])}, once {quote(labels[1])} and other columns of text are dropped"
+    elif labels or _is_unnamed(names[0]):
+        wide = "--wide" if _is_unnamed(names[0]) else f"--wide --index {quote(labels[0])}"
+    else:
+        wide = f"--wide, or --wide --index {quote(names[0])} if that column labels the rows"
+    return (
+        f"its {len(names)} columns do not say whether a row is one entry of a tensor or a row of a matrix. Long, a row "
+        f"per entry, with columns that index it and one of values: {long}. Wide, a matrix: {wide}."
+    )
+
+
+def _is_unnamed(name: str) -> bool:
+    """Whether pandas has named a column that has no name."""
+    return name.startswith(("Unnamed: ", "__index_level_"))
+
+
+def _kinds(frame: Any) -> list[Kind]:
+    """What each column holds; text most of which is numbers counts as numbers, and the others as mistakes."""
+    import pandas
+
+    def holds_numbers(column: Any) -> bool:
+        texts: Any = column
+        counts: Any = 1
+        if isinstance(column.dtype, pandas.CategoricalDtype):  # every text once
+            codes = column.cat.codes.to_numpy()
+            texts = pandas.Series(column.cat.categories)
+            counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+        if not (pandas.api.types.is_object_dtype(texts) or pandas.api.types.is_string_dtype(texts)):
+            return False
+        are_numbers = pandas.to_numeric(texts, errors="coerce").notna()
+        return bool(2 * (counts * are_numbers).sum() >= (counts * texts.notna()).sum())
+
+    kinds = kinds_of(frame)
+    return [
+        "numbers" if kind == "labels" and holds_numbers(frame.iloc[:, column]) else kind
+        for column, kind in enumerate(kinds)
+    ]
+
+
+def _blank(column: Any) -> NDArray[np.bool_]:
+    """Where a column has no cell, or an empty one."""
+    return np.asarray(column.isna() | (column == ""))
+
+
+def _check_lengths(path: Path, separator: str, n_cells: int) -> None:
+    """Refuse rows that are longer or shorter than the header."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        for number, row in enumerate(filter(None, csv.reader(file, delimiter=separator))):
+            if len(row) != n_cells:
+                raise ValueError(f"row {number} below the header has {len(row)} cells and not {n_cells}.")
+
+
+def _from_wide(frame: Any, name: str | None) -> Observations:
+    """The matrix of a wide table, whose rows are labelled by a column: the one named, or the first if it is text."""
+    first = frame.columns[0]
+    if name is None and (_is_unnamed(first) or _kinds(frame[[first]]) == ["labels"]):
+        name = first
+    numbers = frame if name is None else frame.drop(columns=name)
+    if numbers.shape[1] < 2:
+        raise ValueError("as a wide table it has only one column of numbers: a matrix has two or more.")
+    texts = numbers.columns[[kind == "labels" for kind in kinds_of(numbers)]]
+    numbers = numbers.assign(**{text: _as_numbers(numbers[text]) for text in texts}).rename_axis(columns="column")
+    if name is None:
+        return observe_matrix(numbers.rename_axis(index="row"))
+    labels = frame[name]
+    _check_labels(labels)
+    repeated = labels.duplicated().to_numpy()
+    if repeated.any():
+        label = labels.iloc[repeated.argmax()]
+        raise ValueError(
+            f"rows {(labels == label).to_numpy().argmax() + 1} and {repeated.argmax() + 1} below the header both have "
+            f"the label {label!r} in column {name!r} ({count_of(repeated.sum(), 'duplicate', 'duplicates')} in all). "
+            "A row of a wide table has a label of its own; if a row is one entry, name the columns that index it "
+            "(--index) and the one of its value (--value)."
+        )
+    return observe_matrix(numbers.set_axis(labels.rename("row" if _is_unnamed(name) else name), axis="index"))
+
+
+def _check_labels(column: Any) -> None:
+    """Refuse rows without a label; rows count from 1."""
+    blank = _blank(column)
+    if blank.any():
+        raise ValueError(
+            f"row {blank.argmax() + 1} below the header has no label in column {column.name!r} "
+            f"({count_of(blank.sum(), 'such row', 'such rows')} in all). Fill it in, or drop the row."
+        )
+
+
+def _as_numbers(column: Any) -> Any:
+    """A column of text as numbers; a cell that is none is an error."""
+    import pandas
+
+    numbers = pandas.to_numeric(column, errors="coerce")
+    wrong = (numbers.isna() & column.notna()).to_numpy()
+    if wrong.any():
+        raise ValueError(
+            f"row {wrong.argmax() + 1} below the header, column {column.name!r}: "
+            f"{column.iloc[wrong.argmax()]!r} is not a number "
+            f"({count_of(wrong.sum(), 'such cell', 'such cells')} in all). "
+            "Correct it, or leave the cell empty, which means missing."
+        )
+    return numbers.astype(float)
+
+
+def _from_table(frame: Any, index: list[str], value: str) -> Observations:
+    """Observations from a table, once every cell is known to be a label or a number; rows count from 1."""
+    for name in index:
+        _check_labels(frame[name])
+    if kinds_of(frame[[value]]) == ["labels"]:
+        frame = frame.assign(**{value: _as_numbers(frame[value])})
+    repeated = frame.duplicated(index).to_numpy()
+    if repeated.any():
+        labels = frame[index].iloc[repeated.argmax()]
+        first = (frame[index] == labels).all(axis=1).to_numpy().argmax()
+        place = ", ".join(f"{name}={label}" for name, label in labels.items())
+        raise ValueError(
+            f"rows {first + 1} and {repeated.argmax() + 1} below the header are both at [{place}] "
+            f"({count_of(repeated.sum(), 'duplicate', 'duplicates')} in all). Keep one of them, or average them; if "
+            "the table is a matrix, read it with --wide."
+        )
+    return Observations.from_frame(frame, index=index, value=value)

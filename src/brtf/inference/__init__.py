@@ -1,0 +1,1 @@
+"""Variational inference for one model: statistics, updates, sweeps, the bound, and the inference of the paper."""

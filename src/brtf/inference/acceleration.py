@@ -1,0 +1,101 @@
+"""Guarded Anderson acceleration of the sweeps, on the factors' means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from brtf.data.arrays import Array
+from brtf.model.distributions import RowGaussians
+from brtf.model.state import State
+
+DEPTH = 5
+"""Differences remembered; more add nothing on the problems measured."""
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What an acceleration remembers: factor means before the last sweeps and after them, and how far it dares to go.
+
+    Attributes
+    ----------
+    points, images : x and g(x) of up to DEPTH + 1 sweeps in order, each (P,)
+    damping : θ
+    """
+
+    points: tuple[Array, ...] = ()
+    images: tuple[Array, ...] = ()
+    damping: float = 0.5
+
+
+class Anderson:
+    """Extrapolation from the last sweeps x → g(x): towards the combination of their results with the least residual.
+
+    With f = g(x) − x, the next x is g − θ ΔG γ, γ minimising ‖f − ΔF γ‖. Only the means are extrapolated; precisions
+    and noise follow from them. The low-rank part is a product, so long steps overshoot: θ grows when an extrapolated
+    state is kept and shrinks, the past forgotten, when it is refused. The caller decides, by the bound.
+    """
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._points, self._images = list(memory.points), list(memory.images)
+        self._damping = memory.damping
+
+    @property
+    def memory(self) -> Memory:
+        """All that the next extrapolation depends on."""
+        return Memory(tuple(self._points), tuple(self._images), self._damping)
+
+    def extrapolate(self, before: State, after: State) -> State | None:
+        """A state beyond ``after``, which a sweep made from ``before``; None while there is too little to go by."""
+        point, image = _means(before), _means(after)
+        if point.size != image.size or (self._points and self._points[-1].size != point.size):
+            self._forget()
+            return None
+        if self._images and np.array_equal(point, self._images[-1]):
+            point = self._images[-1]  # where no extrapolated state was kept since: one array for both
+        self._points.append(point)
+        self._images.append(image)
+        del self._points[: -DEPTH - 1], self._images[: -DEPTH - 1]
+        if len(self._points) < 3:
+            return None
+        changes = np.empty((len(self._points) - 1, point.size))  # of the residuals, and then of the images
+        sweeps = zip(self._images, self._points, strict=True)
+        for change, (one, other) in zip(changes, pairwise(sweeps), strict=True):
+            np.subtract(other[0] - other[1], one[0] - one[1], out=change)
+        if not (np.isfinite(changes).all() and np.isfinite(image - point).all()):  # LAPACK would print a complaint
+            self._forget()
+            return None
+        weights, *_ = np.linalg.lstsq(changes.T, image - point, rcond=1e-10)
+        for change, (earlier, later) in zip(changes, pairwise(self._images), strict=True):
+            np.subtract(later, earlier, out=change)
+        return _with_means(after, image - self._damping * (weights @ changes))
+
+    def kept(self) -> None:
+        """The last extrapolated state was better."""
+        self._damping = min(1.0, 1.5 * self._damping)
+
+    def refused(self) -> None:
+        """The last extrapolated state was worse."""
+        self._damping *= 0.5
+        self._forget()
+
+    def _forget(self) -> None:
+        self._points.clear()
+        self._images.clear()
+
+
+def _means(state: State) -> Array:
+    return np.concatenate([rows.mean.ravel() for rows in state.factors])
+
+
+def _with_means(state: State, means: Array) -> State:
+    ends = np.cumsum([rows.mean.size for rows in state.factors])[:-1]
+    for mode, part in enumerate(np.split(means, ends)):
+        rows = state.factors[mode]
+        moved = RowGaussians(part.reshape(rows.mean.shape), rows.cov_packed, rows.centre)
+        moved.__dict__["log_det_cov"] = rows.log_det_cov
+        state = state.with_factor(mode, moved)
+    return state

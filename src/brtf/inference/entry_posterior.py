@@ -1,0 +1,277 @@
+"""The local posteriors of a block's entries: is it an outlier, how much does it count, what does it add to the bound.
+
+Where every entry is on its own, one look into a table says it all. Where outliers are shared between entries, replace
+the data, have rates that differ, or are more often of one sign, the two branches are looked up apart and weighed
+against each other here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations, block_positions, distinct_columns
+from brtf.kernels.reference import N_BINS
+from brtf.model.evidence_table import tabulate, tabulate_branches
+from brtf.model.local_models import SlabModel
+from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
+
+PIECE = 2**13
+"""Entries whose outliers are looked at together: a dozen numbers for each are at hand at a time."""
+CLIPPED = 3.0
+"""Standard deviations at which residuals are clipped where their correlation is measured."""
+LAW_BINS = 256
+"""Bins of the law of replaced values: the levels of an 8-bit image."""
+LEAST_RANGE = 1e-3
+"""Range of replaced values at least, in units of the data's scale: bins 400 times as wide as the smallest noise. Values
+that are all equal would otherwise be replaced ones, whose density has no limit."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPosterior:
+    """The local posteriors of a block's entries.
+
+    Attributes
+    ----------
+    log_evidence : their share in the bound, summed
+    weight_sum : Σ w
+    largest : the largest ω̄ D
+    rho : (m,) ρ = τ̄ ω̄ D
+    weight : (m,) w
+    outlier : (m,) p; None where nobody asked for it
+    """
+
+    log_evidence: float
+    weight_sum: float
+    largest: float
+    rho: Array
+    weight: Array
+    outlier: Array | None = None
+
+
+def relative_precision(state: State, block: Block) -> Array | None:
+    """ω̄ of the slice of every entry of a block, (m,); None where the noise is common."""
+    slices = state.slices
+    return None if slices is None else slices.precision.mean[block_positions(block, slices.modes)]
+
+
+def block_posterior(
+    state: State,
+    block: Block,
+    values: Array,
+    residual: Array,
+    variance: Array | None,
+    histogram: tuple[Array, Array] | None = None,
+) -> BlockPosterior:
+    """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
+
+    Where a histogram of ω̄ D is given, its counts and totals, the entries are added to it.
+    """
+    model, structure, tau = state.outliers, state.structure, float(state.tau.mean)
+    counts, totals = (np.zeros(N_BINS), np.zeros(N_BINS)) if histogram is None else histogram
+    relative = relative_precision(state, block)
+    if isinstance(model, SlabModel) and structure is None:
+        local = kernels.local_posteriors(tabulate(model), tau, residual, variance, relative, counts, totals)
+        return BlockPosterior(local.log_evidence, local.weight_sum, local.largest, local.rho, local.weight)
+    deviation = relative_deviation(residual, variance, relative)
+    kernels.count_deviations(deviation, counts, totals)
+    rho, largest = tau * deviation, float(deviation.max(initial=0.0))
+    if not isinstance(model, SlabModel) or structure is None:
+        return BlockPosterior(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
+    log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho, residual >= 0.0)
+    return BlockPosterior(log_evidence, float(weight.sum()), largest, rho, weight, outlier)
+
+
+def relative_deviation(residual: Array, variance: Array | None, relative: Array | None) -> Array:
+    """ω̄ D (m,), D = (y − x̄)² + Var x: the expected squared deviation in units of the slice's noise."""
+    deviation = np.square(residual, dtype=np.float64)
+    if variance is not None:
+        deviation += variance
+    return deviation if relative is None else deviation * relative
+
+
+def _structured(
+    state: State,
+    model: SlabModel,
+    structure: OutlierStructure,
+    block: Block,
+    values: Array,
+    rho: Array,
+    positive: NDArray[np.bool_],
+) -> tuple[float, Array, Array]:
+    """C16: Σ ln f, w and p, for entries that are outliers together, or more often where y − x̄ is positive, C23.
+
+    Σ ln f of their branches is weighed by 1/κ, and w = (1 − p) w₀ + p w₁.
+    """
+    spike_table, slab_table = tabulate_branches(model)
+    log_spike, spike_weight = kernels.evidence(spike_table, rho)
+    if structure.law is None:
+        log_slab, slab_weight = kernels.evidence(slab_table, rho)
+    else:
+        log_slab, slab_weight = _log_replaced(state, structure.law, block, values), np.zeros(rho.size)
+    if structure.sides is not None:
+        log_slab = log_slab + np.where(positive, *structure.sides.mean_logs)
+    log_rate, log_rest = _log_rates(model, structure, block)
+    groups = shared_positions(structure, block)
+    if groups is None:
+        log_evidence, outlier = kernels.mix_branches(log_rest + log_spike, log_rate + log_slab)
+        total = float(log_evidence.sum())
+    else:
+        channels = structure.n_channels
+        together = [np.bincount(groups, branch) / channels for branch in (log_spike, log_slab)]
+        occupied = np.bincount(groups) > 0
+        log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
+        outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
+    return total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier
+
+
+def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array) -> Array:
+    """ln h(y), less what every entry is counted for as noise: ½(E ln τ + E ln ω − ln 2π)."""
+    counted = float(state.tau.mean_log) - math.log(2.0 * math.pi)
+    log_density = np.log(law.density)[law.bins(values)] - 0.5 * counted
+    if state.slices is None:
+        return log_density
+    return log_density - 0.5 * state.slices.precision.mean_log[block_positions(block, state.slices.modes)]
+
+
+def _log_rates(model: SlabModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
+    """ln π and ln(1 − π), common or of every entry's slice."""
+    if structure.rates is None:
+        return math.log(model.probability), math.log1p(-model.probability)
+    positions = block_positions(block, structure.rates.modes)
+    log_rate, log_rest = structure.rates.mean_logs
+    return log_rate[positions], log_rest[positions]
+
+
+def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.intp] | None:
+    """Which entries of a block are outliers together: the same number for all of them, (m,)."""
+    if not structure.modes:
+        return None
+    alone = [mode for mode in range(len(block.shape)) if mode not in structure.modes]
+    if block.coords is not None:
+        return distinct_columns(block.coords[alone], tuple(block.shape[mode] for mode in alone))
+    positions = block_positions(block, alone)
+    return positions - positions.min() if positions.size else positions
+
+
+def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Observations:
+    """The observations in blocks that do not part entries which are outliers together."""
+    parted = structure_modes and (0 in structure_modes or observations.coords is not None)
+    return observations.in_one_block() if parted else observations
+
+
+def block_outliers(
+    state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """p of a block's entries, and the share of the deviation that is an outlier's if there is one; each (m,).
+
+    ``positive`` says where y ≥ x̄.
+    """
+    model, structure = state.outliers, state.structure
+    if not isinstance(model, SlabModel):
+        return np.zeros(rho.size), np.zeros(rho.size)
+    if structure is None:
+        probability, share = np.empty(rho.size), np.empty(rho.size)
+        for piece in (slice(start, start + PIECE) for start in range(0, rho.size, PIECE)):
+            local = model.posterior(rho[piece])
+            probability[piece], share[piece] = local.outlier_probability, 1.0 - local.slab_shrinkage
+        return probability, share
+    _, _, outlier = _structured(state, model, structure, block, values, rho, positive)
+    share = 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
+    return outlier, share
+
+
+# ---- learning ----------------------------------------------------------------------------------------------
+
+
+def zero_sums(structure: OutlierStructure) -> tuple[Array, ...]:
+    """Empty sums, see :func:`add_sums`."""
+    n_law = 0 if structure.law is None else structure.law.density.size
+    n_rates = 0 if structure.rates is None else structure.rates.outlying.size
+    n_sides = 0 if structure.sides is None else N_BINS
+    bins = [np.zeros(N_BINS) for _ in range(4)]
+    return (*bins, np.zeros(n_law), np.zeros(n_rates), np.zeros(4), np.zeros(n_sides), np.zeros(2))
+
+
+def add_sums(
+    sums: tuple[Array, ...],
+    structure: OutlierStructure,
+    block: Block,
+    values: Array,
+    deviation: Array,
+    outlier: Array,
+    standardised: Array,
+) -> None:
+    """Add what is learnt from: D of regular entries and of outliers, replaced values, rates, channels, sides."""
+    regular_counts, regular_totals, outlying_counts, outlying_totals, law_counts, rate_sums, others, above, sides = sums
+    kernels.count_deviations(deviation, regular_counts, regular_totals, 1.0 - outlier)
+    kernels.count_deviations(deviation, outlying_counts, outlying_totals, outlier)
+    if structure.law is not None:
+        law_counts += np.bincount(structure.law.bins(values), outlier, law_counts.size)
+    if structure.rates is not None:
+        rate_sums += np.bincount(block_positions(block, structure.rates.modes), outlier, rate_sums.size)
+    if structure.sides is not None:
+        positive = standardised >= 0.0
+        kernels.count_deviations(deviation[positive], above, np.zeros(N_BINS))
+        n_positive = outlier[positive].sum()
+        sides += n_positive, outlier.sum() - n_positive
+    groups = shared_positions(structure, block)
+    if groups is None:
+        others[:2] += outlier.sum(), outlier.size
+        return
+    size = np.bincount(groups)
+    occupied = size > 0
+    mean_outlier = np.bincount(groups, outlier)[occupied] / size[occupied]
+    others[:2] += mean_outlier.sum(), mean_outlier.size
+    clipped = np.clip(standardised, -CLIPPED, CLIPPED) * (outlier < 0.5)
+    others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
+
+
+def learnt_structure(
+    structure: OutlierStructure, sums: tuple[Array, ...], slice_sizes: Array | None
+) -> OutlierStructure:
+    """The structure with its own numbers learnt from the sums, but for κ, which is measured."""
+    law = None if structure.law is None else structure.law.learnt(sums[4])
+    rates = structure.rates
+    if rates is not None and slice_sizes is not None:
+        rates = learnt_rates(rates, sums[5], slice_sizes)
+    sides = None if structure.sides is None else Sides(1.0 + float(sums[8][0]), 1.0 + float(sums[8][1]))
+    return replace(structure, law=law, rates=rates, sides=sides)
+
+
+def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_shared: int) -> OutlierStructure:
+    """κ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 where the shared entries' noise is independent, C at most."""
+    square_of_sum, sum_of_squares = sums[6][2:]
+    ratio = square_of_sum / sum_of_squares if sum_of_squares > 0 else 1.0
+    return replace(structure, n_channels=float(np.clip(ratio, 1.0, n_shared)))
+
+
+def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> SliceRates:
+    """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) where the bound is largest."""
+    found = replace(rates, outlying=rates.prior[0] + outlying, regular=rates.prior[1] + slice_sizes - outlying)
+
+    def cost(logs: Array) -> float:
+        return replace(found, prior=(math.exp(logs[0]), math.exp(logs[1]))).kl
+
+    best = minimize(cost, np.log(rates.prior), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3})
+    return replace(found, prior=(float(np.exp(best.x[0])), float(np.exp(best.x[1]))))
+
+
+def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> SliceRates:
+    """Rates that are all alike to begin with."""
+    rate = float(expit(np.clip(logit(probability), -6.0, 3.0)))
+    prior = (5.0 * rate, 5.0 * (1.0 - rate))
+    return SliceRates(modes, np.full(n_slices, prior[0]), np.full(n_slices, prior[1]), prior)
+
+
+def initial_law(lowest: float, highest: float) -> ReplacementLaw:
+    """All values between two limits equally likely."""
+    width = max(highest - lowest, LEAST_RANGE)
+    return ReplacementLaw(lowest, lowest + width, np.full(LAW_BINS, 1.0 / width))

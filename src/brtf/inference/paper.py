@@ -1,0 +1,88 @@
+"""The paper's inference: Algorithm 1 of Zhao et al., mean field over every factor, S and γ kept per entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from brtf.data.arrays import Array
+from brtf.data.observations import Observations
+from brtf.inference.bound import BoundTerms, bound_terms
+from brtf.inference.trace import Record
+from brtf.inference.updates import (
+    entry_values,
+    fit_at_entries,
+    learn_outlier_prior,
+    negligible_components,
+    update_component_precisions,
+    update_factor,
+    update_noise,
+    update_outlier_precisions,
+    update_outliers,
+)
+from brtf.model.distributions import RowGaussians
+from brtf.model.state import MeanFieldOutliers, State
+
+OUTLIER_STEPS = 5
+"""Alternations of q(s) and q(γ) per step of folding in; they settle slowly, and the rows wait for them."""
+
+
+def sweep(observations: Observations, state: State, values: Array) -> tuple[State, BoundTerms]:
+    """Algorithm 1, one pass: A⁽¹⁾ … A⁽ᴺ⁾, λ, τ, S, γ, and the bound of the state they leave."""
+    for mode in range(observations.order):
+        state = update_factor(observations, state, mode, _explained(state, values))
+    state = update_component_precisions(state)
+    fit = fit_at_entries(observations, state.factors)
+    state = update_noise(state, fit)
+    if isinstance(state.outliers, MeanFieldOutliers):
+        outliers = update_outliers(state.outliers, fit.residual, float(state.tau.mean))
+        state = replace(state, outliers=update_outlier_precisions(outliers))
+    return state, bound_terms(state, fit)
+
+
+def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Iterator[tuple[State, Record]]:
+    """Sweep for ever, learning (a₀, b₀) and pruning after each bound; yields every state with its record.
+
+    ``n_sweeps`` is how many sweeps there were before.
+    """
+    values = entry_values(observations)
+    while True:
+        n_sweeps += 1
+        state, terms = sweep(observations, state, values)
+        if isinstance(state.outliers, MeanFieldOutliers):
+            state = replace(state, outliers=learn_outlier_prior(state.outliers))
+        negligible = negligible_components(state, observations.n_observed)
+        event = f"pruned {np.count_nonzero(negligible)}" if negligible.any() else ""
+        if event:
+            state = state.select_components(~negligible)
+        yield state, Record(n_sweeps, terms.total, state.rank, state.noise_variance, event)
+
+
+def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGaussians:
+    """Rows of the first mode for new data, with the other modes, λ and τ held: U1, U3 and U4 until they settle."""
+    values = entry_values(observations)
+    if isinstance(state.outliers, MeanFieldOutliers):
+        nothing = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
+        state = replace(state, outliers=nothing)
+    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
+    state = state.with_factor(0, start)
+    for _ in range(max_sweeps):
+        previous = state.factors[0].mean
+        state = update_factor(observations, state, 0, _explained(state, values))
+        outliers, mean = state.outliers, state.factors[0].mean
+        settled = np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0))
+        if settled or not isinstance(outliers, MeanFieldOutliers):
+            break
+        fit = fit_at_entries(observations, state.factors)
+        for _ in range(OUTLIER_STEPS):
+            outliers = update_outlier_precisions(outliers)
+            outliers = update_outliers(outliers, fit.residual, float(state.tau.mean))
+        state = replace(state, outliers=outliers)
+    return state.factors[0]
+
+
+def _explained(state: State, values: Array) -> Array:
+    """y − s̄, what the low-rank part has to explain."""
+    return values - state.outliers.mean if isinstance(state.outliers, MeanFieldOutliers) else values

@@ -1,0 +1,637 @@
+"""Calibrated inference: sweeps in which an entry has no state of its own, judged by the bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations, block_positions
+from brtf.data.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
+from brtf.inference.bound import BoundTerms, calibrated_terms
+from brtf.inference.entry_posterior import (
+    BlockPosterior,
+    add_sums,
+    block_posterior,
+    learnt_structure,
+    relative_deviation,
+    relative_precision,
+    zero_sums,
+)
+from brtf.inference.noise_fit import (
+    ROUGHLY,
+    Histogram,
+    NoisePrior,
+    branch_step,
+    global_step,
+    in_terms_of,
+    joint_step,
+    shared_rate,
+    sided_step,
+    worth,
+)
+from brtf.inference.updates import (
+    KnownGrams,
+    LastPacked,
+    OnePass,
+    Weighing,
+    WeightsAndTargets,
+    complete_gram,
+    update_component_precisions,
+    update_factors,
+    update_slice_noise,
+    variance_field,
+    variance_sum,
+)
+from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
+from brtf.model.distributions import Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
+from brtf.model.evidence_table import EvidenceTable, tabulate
+from brtf.model.local_models import SlabModel
+from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What does not change during a fit: the data, the order of modes, and the form of the bound.
+
+    ``collapsed`` is form 2, in which the outliers depend on the factors: entries are weighted and the covariances
+    know what was an outlier. Form 1 completes the data instead; it is cheaper and looser. Values beyond ``limit``, in
+    units of the data's scale, are clipped. In the same units, no noise has a precision above ``largest_precision``.
+    """
+
+    observations: Observations
+    modes: tuple[int, ...]
+    collapsed: bool
+    limit: float = math.inf
+    largest_precision: float = LARGEST_PRECISION
+    slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
+    packed: LastPacked = field(default_factory=LastPacked)  # of the factors that were looked at last
+
+    @property
+    def dtype(self) -> np.dtype[np.floating[Any]]:
+        """Of numbers per entry: complete data of single precision are handled in it, and only sums in double."""
+        return self.observations.values.dtype if self.observations.layout == "complete" else np.dtype(np.float64)
+
+    def values(self, block: Block) -> Array:
+        """y of a block, in units of the data's scale, (m,)."""
+        values = np.divide(block.values, self.dtype.type(self.observations.scale), dtype=self.dtype)
+        return values if math.isinf(self.limit) else np.clip(values, -self.limit, self.limit)
+
+    def n_entries(self, slices: SliceNoise) -> Array:
+        """Observed entries of every slice, (G,)."""
+        return self.n_entries_along(slices.modes)
+
+    def n_entries_along(self, modes: tuple[int, ...]) -> Array:
+        """Observed entries at every position along the given modes, (G,)."""
+        if modes not in self.slice_sizes:
+            n_slices = math.prod(self.observations.shape[mode] for mode in modes)
+
+            def add(sums: Sums, block: Block) -> None:
+                sums[0][...] += np.bincount(block_positions(block, modes), minlength=n_slices)
+
+            (self.slice_sizes[modes],) = add_up(self.observations, lambda: (np.zeros(n_slices),), add)
+        return self.slice_sizes[modes]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What a state's low-rank part leaves at the entries, block by block.
+
+    Attributes
+    ----------
+    residual : y − x̄
+    variance : Var x in form 2; None in form 1, where only its sum counts
+    """
+
+    residual: Field
+    variance: Field | None
+
+    @classmethod
+    def of(cls, problem: Problem, factors: tuple[RowGaussians, ...]) -> Fit:
+        """The fit of the given factors; for small data each block is computed once."""
+        observations = problem.observations
+
+        def of_block(block: Block) -> Array:
+            return problem.values(block) - kernels.low_rank_at(block, [rows.mean_as(problem.dtype) for rows in factors])
+
+        residual = Remembered(observations, of_block)
+        if not problem.collapsed or not factors[0].rank:
+            return cls(residual, None)
+        return cls(residual, Remembered(observations, variance_field(factors, problem.packed)))
+
+    def at(self, block: Block) -> tuple[Array, Array | None]:
+        """Residual and variance of a block's entries."""
+        return self.residual(block), None if self.variance is None else self.variance(block)
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A state with everything that follows from it: sums over the entries' local posteriors, and the bound.
+
+    Attributes
+    ----------
+    state, fit, terms
+    deviations : histogram of ω̄D over the entries, D in units of the slice's noise
+    slice_squares : (G,) Σ τ̄ w D over each slice; None where the noise is common
+    slice_entries : (G,) entries of each slice that carry its noise, all but those replaced; None where it is common
+    mean_weight : mean w
+    structure_sums : what the outliers' structure is learnt from; None without one
+    local : local posteriors of a block's entries
+    ahead : the state with all factors updated, where the pass was asked to find it
+    """
+
+    state: State
+    fit: Fit
+    deviations: Histogram
+    slice_squares: Array | None
+    slice_entries: Array | None
+    mean_weight: float
+    structure_sums: Sums | None
+    terms: BoundTerms
+    local: Callable[[Block], BlockPosterior]
+    ahead: State | None
+
+    @property
+    def bound(self) -> float:
+        return self.terms.total
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+
+def evaluate(problem: Problem, state: State, *, ahead: bool = False) -> Point:
+    """The point of a state; with ``ahead``, a large one's next factors are found in the same pass."""
+    return evaluate_at(problem, state, Fit.of(problem, state.factors), ahead=ahead)
+
+
+def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False) -> Point:
+    """The point of a state whose low-rank part is known already: one pass over the data."""
+    slices, structure = state.slices, state.structure
+    n_slices = 0 if slices is None else slices.precision.rate.size
+    local = Remembered(
+        problem.observations, lambda block: block_posterior(state, block, problem.values(block), *fit.at(block))
+    )
+    update = _factor_update(problem, state) if ahead else None
+    direct = None if update is None else _direct(problem, state, update)
+
+    def look(sums: Sums, block: Block) -> tuple[float, RowGaussians | None]:
+        counts, totals, squares, replaced, others, *rest = sums
+        if direct is not None and update is not None:
+            solved, solved_rows = update.solve(tuple(rest), block, *direct, (counts, totals))
+            others += solved.log_evidence, solved.weight_sum
+            return solved.largest, solved_rows
+        residual, variance = fit.at(block)
+        values = problem.values(block)
+        found = block_posterior(state, block, values, residual, variance, (counts, totals))
+        del variance  # a number per entry, like others below that are not needed any more
+        local.keep(block, found)
+        others += found.log_evidence, found.weight_sum
+        if slices is not None:
+            positions = block_positions(block, slices.modes)
+            squares += np.bincount(positions, found.rho * found.weight, n_slices)
+            if structure is not None and structure.law is not None:
+                replaced += np.bincount(positions, found.outlier, n_slices)
+        if structure is not None and found.outlier is not None:
+            relative = relative_precision(state, block)
+            standardised = np.sqrt(tau if relative is None else tau * relative) * residual
+            add_sums(tuple(rest[:n_structured]), structure, block, values, found.rho / tau, found.outlier, standardised)
+        largest, weight = found.largest, found.weight
+        if update is None:
+            return largest, None
+        del found
+        weighed = _weighed(problem, state, block, values, residual, weight)
+        del values, residual, weight
+        return largest, update.look(tuple(rest[n_structured:]), block, *weighed)
+
+    tau = float(state.tau.mean)
+    n_structured = 0 if structure is None else len(zero_sums(structure))
+
+    def zeros() -> Sums:
+        plain = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(n_slices), np.zeros(2)
+        structured = () if structure is None else zero_sums(structure)
+        return (*plain, *structured, *(() if update is None else update.zeros()))
+
+    sums, looks = visit(problem.observations, zeros, look)
+    counts, totals, squares, replaced, others, *rest = sums
+    variance, extra = 0.0, np.zeros(n_slices)
+    if not problem.collapsed:
+        variance, extra = _variance_of_completed(problem, state)
+    return Point(
+        state,
+        fit,
+        Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance, *_sides(structure, rest)),
+        None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
+        None if slices is None else problem.n_entries(slices) - replaced,
+        float(others[1]) / problem.observations.n_observed,
+        tuple(rest[:n_structured]) or None,
+        calibrated_terms(
+            state,
+            problem.observations.n_observed,
+            float(others[0]) - 0.5 * tau * largest_weight(state) * variance,
+            None if slices is None else problem.n_entries(slices),
+        ),
+        local,
+        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks]),
+    )
+
+
+def _sides(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[Array | None, tuple[float, float]]:
+    """What a histogram says of the sign of deviations: how many are positive, and what their sign tells of outliers."""
+    if structure is None or structure.sides is None:
+        return None, (0.0, 0.0)
+    return sums[7], structure.sides.mean_logs
+
+
+def largest_weight(state: State) -> float:
+    """w_max of the state's local model."""
+    return state.outliers.largest_weight if isinstance(state.outliers, SlabModel) else 1.0
+
+
+def deviation_histogram(
+    problem: Problem, state: State, fit: Fit, penalty: float = 0.0, *, signed: bool = False
+) -> Histogram:
+    """The histogram of ω̄ D over all entries; where ``signed``, it counts those above x̄ as well."""
+
+    def look(sums: Sums, block: Block) -> float:
+        residual, variance = fit.at(block)
+        deviation = relative_deviation(residual, variance, relative_precision(state, block))
+        kernels.count_deviations(deviation, *sums[:2])
+        if signed:
+            kernels.count_deviations(deviation[residual >= 0.0], *sums[2:])
+        return float(deviation.max(initial=0.0))
+
+    n_sums = 4 if signed else 2
+    sums, largest = visit(problem.observations, lambda: tuple(np.zeros(N_BINS) for _ in range(n_sums)), look)
+    return Histogram.from_bins(sums[0], sums[1], max(largest), penalty, sums[2] if signed else None)
+
+
+def _variance_of_completed(problem: Problem, state: State) -> tuple[float, Array]:
+    """Form 1: Σ ω̄ Var x over all entries, and Σ Var x over those of each slice."""
+    if state.slices is None:
+        return variance_sum(problem.observations, state.factors), np.zeros(0)
+    variances = slice_variances(problem, state, state.slices)
+    return float(state.slices.precision.mean @ variances), variances
+
+
+def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array:
+    """Σ Var x over the observed entries of each slice, (G,); of a complete tensor from sums over the other modes."""
+    n_slices = slices.precision.rate.size
+    if problem.observations.layout != "complete":
+        variance = variance_field(state.factors, problem.packed)
+
+        def add(sums: Sums, block: Block) -> None:
+            sums[0][...] += np.bincount(block_positions(block, slices.modes), variance(block), n_slices)
+
+        return add_up(problem.observations, lambda: (np.zeros(n_slices),), add)[0]
+    upper = packed_indices(state.rank)
+    spread, product = np.zeros((1, upper[0].size)), np.ones((1, upper[0].size))
+    for rows in (rows for mode, rows in enumerate(state.factors) if mode not in slices.modes):
+        outer, cov = rows.gram[upper], rows.cov_sum[upper]
+        spread, product = spread * (outer + cov) + product * cov, product * outer
+    for rows in (state.factors[mode] for mode in slices.modes):
+        cov = np.broadcast_to(rows.cov_packed, rows.outer_packed.shape)
+        spread = khatri_rao([spread, rows.second_moment_packed]) + khatri_rao([product, cov])
+        product = khatri_rao([product, rows.outer_packed])
+    return spread @ np.where(upper[0] == upper[1], 1.0, 2.0)
+
+
+def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int) -> Array:
+    """Row Grams of complete data weighted by ω̄, without a look at the data; (I_n, R, R), or (1, R, R) if shared."""
+    rank = factors[mode].rank
+    upper = packed_indices(rank)
+    sums = [(rows.gram + rows.cov_sum)[upper] for k, rows in enumerate(factors) if k not in (*slices.modes, mode)]
+    shared = np.prod(sums, axis=0) if sums else np.ones(upper[0].size)
+    lengths = [factors[k].n_rows for k in slices.modes]
+    weighted = slices.precision.mean.reshape(*lengths, 1) * shared
+    kept = list(slices.modes)
+    for k in slices.modes:
+        if k != mode:
+            weighted = reduce_mode(weighted, factors[k].second_moment_packed, kept.index(k))
+            kept.remove(k)
+    return unpack_symmetric(weighted.reshape(-1, upper[0].size), rank)
+
+
+def sweep(
+    problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False, ahead: bool = False
+) -> Point:
+    """One pass: noise and outlier numbers together, then q(A⁽ⁿ⁾) for every mode, and λ."""
+    state = point.state if hold_noise else learn_noise(problem, point)
+    swept = _sweep_factors(problem, point, state, hold_precisions=hold_precisions, ahead=ahead)
+    if hold_noise or swept.bound >= point.bound:
+        return swept
+    # the histogram is right to second order in its bins: numbers that lower the exact bound are not taken
+    return _sweep_factors(problem, point, point.state, hold_precisions=hold_precisions, ahead=ahead)
+
+
+def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool, ahead: bool) -> Point:
+    if point.ahead is not None:  # noise and factors each for the other as it was
+        state = replace(state, factors=point.ahead.factors)
+    else:
+        known = point.local if state is point.state else None
+        state = update_all_factors(problem, state, point.fit, known)
+    if not hold_precisions:
+        state = update_component_precisions(balance(rotate(state)))
+    return evaluate(problem, state, ahead=ahead)
+
+
+def update_all_factors(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+) -> State:
+    """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
+    weigh, update = weighing(problem, state, fit, local), _factor_update(problem, state)
+    if update is not None:
+        sums, rows = visit(
+            problem.observations, update.zeros, lambda sums, block: update.look(sums, block, *weigh(block))
+        )
+        return update.finish(sums, rows)
+    return update_factors(
+        problem.observations, state, problem.modes, weigh, _precision(problem, state), _known_grams(problem, state)
+    )
+
+
+def _factor_update(problem: Problem, state: State) -> OnePass | None:
+    """The update of all factors in one pass, for large data whose layout allows for it."""
+    if problem.observations.n_observed <= SMALL_DATA and not problem.observations.in_chunks:
+        return None  # little to save, and there the order of the modes is the data's own
+    known_grams = _known_grams(problem, state)
+    if not OnePass.fits(problem.observations, state.rank, known_grams is None):
+        return None
+    room = None
+    if known_grams is None and not problem.observations.in_chunks:
+        n_rows, rank = state.factors[0].n_rows, state.rank
+        room = RowGaussians(np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)))
+    return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype, room)
+
+
+def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:
+    """What a block of complete data is solved with in one go, if it can be: all of its entries are treated alike."""
+    alike = state.slices is None and state.structure is None and math.isinf(problem.limit)
+    if not (alike and update.solves_directly and isinstance(state.outliers, SlabModel)):
+        return None
+    return problem.observations.scale, tabulate(state.outliers), float(state.tau.mean), largest_weight(state)
+
+
+def _completes(problem: Problem, state: State) -> bool:
+    """Whether the data are completed and all entries count alike, but for the noise of their slices."""
+    return not problem.collapsed or not isinstance(state.outliers, SlabModel)
+
+
+def _precision(problem: Problem, state: State) -> float:
+    return float(state.tau.mean) * (largest_weight(state) if _completes(problem, state) else 1.0)
+
+
+def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
+    """Row Grams that need no look at the data."""
+    if not _completes(problem, state) or problem.observations.layout != "complete":
+        return None
+    return complete_gram if state.slices is None else partial(slice_grams, state.slices)
+
+
+def weighing(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+) -> Weighing:
+    """Weights and targets of a block's entries, from their local posteriors where those are known."""
+
+    def found(block: Block) -> BlockPosterior:
+        return block_posterior(state, block, problem.values(block), *fit.at(block))
+
+    def weigh(block: Block) -> WeightsAndTargets:
+        weight = (found if local is None else local)(block).weight if isinstance(state.outliers, SlabModel) else None
+        return _weighed(problem, state, block, problem.values(block), fit.residual(block), weight)
+
+    return Remembered(problem.observations, weigh)
+
+
+def _weighed(
+    problem: Problem, state: State, block: Block, targets: Array, residual: Array, local: Array | None
+) -> WeightsAndTargets:
+    """Weights and targets of a block's entries, given their values and the weights of their local posteriors."""
+    weights = relative_precision(state, block)
+    if local is not None and isinstance(state.outliers, SlabModel):
+        if _completes(problem, state):
+            targets = kernels.completed(targets, residual, local, largest_weight(state))
+        else:
+            weights = local if weights is None else weights * local
+    return weights, targets if weights is None else weights * targets
+
+
+def balance(state: State) -> State:
+    """C6: rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
+    if state.rank == 0:
+        return state
+    mean_squares = np.array([rows.component_power / rows.n_counted for rows in state.factors])
+    geometric = np.exp(np.mean(np.log(mean_squares), axis=0))
+    ratios = np.sqrt(geometric / mean_squares)
+    factors = []
+    for rows, ratio in zip(state.factors, ratios, strict=True):
+        centre = None if rows.centre is None else Centre(rows.centre.mean * ratio, rows.centre.var * ratio**2)
+        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)), centre)
+        scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
+        factors.append(scaled)
+    return replace(state, factors=tuple(factors))
+
+
+def rotate(state: State) -> State:
+    """C22: turn the components of a matrix to where both modes' second moments are diagonal, if the bound rises.
+
+    For any T the rows Tᵀa and T⁻¹b have the same products: the low-rank part and its law stay as they are, and the
+    bound changes by −½(I + J) Σ_r Δ ln(power of component r) + (I − J) ln|T|, with λ updated. Sweeps get there too, but
+    the bound is flat along the turn and they crawl.
+    """
+    if len(state.factors) != 2 or state.rank < 2 or any(rows.centre is not None for rows in state.factors):
+        return state
+    first, second = state.factors
+    moments = [rows.gram + rows.cov_sum for rows in (first, second)]
+    values, vectors = np.linalg.eigh(moments[0])
+    if not values[0] > 1e-12 * values[-1]:
+        return state
+    root = vectors * np.sqrt(values)
+    strengths, turned = np.linalg.eigh(root.T @ moments[1] @ root)
+    if not strengths[0] > 1e-24 * strengths[-1]:
+        return state
+    turn = (vectors / np.sqrt(values)) @ turned * strengths**0.25 * (first.n_rows / second.n_rows) ** 0.25
+    back = np.linalg.inv(turn)
+    before = np.diag(moments[0]) + np.diag(moments[1])
+    after = np.einsum("sr,st,tr->r", turn, moments[0], turn) + np.einsum("rs,st,rt->r", back, moments[1], back)
+    log_det = float(np.linalg.slogdet(turn)[1])
+    gain = (first.n_rows - second.n_rows) * log_det
+    gain -= 0.5 * (first.n_rows + second.n_rows) * float(np.sum(np.log(after)) - np.sum(np.log(before)))
+    if not gain > 0:
+        return state
+    factors = []
+    for rows, matrix, sign in ((first, turn, 1.0), (second, back.T, -1.0)):
+        rotated = RowGaussians(rows.mean @ matrix, matrix.T @ rows.cov @ matrix)
+        rotated.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * sign * log_det
+        factors.append(rotated)
+    return replace(state, factors=tuple(factors))
+
+
+def noise_prior(state: State) -> NoisePrior:
+    """The prior of τ, and the largest τ̄ with which no slice's τ̄ω̄ exceeds what it may be."""
+    steadiest = 1.0 if state.slices is None else float(state.slices.precision.mean.max())
+    return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate, state.prior.largest_precision / steadiest)
+
+
+def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
+    """The slices' noise, then the joint step for (τ, π, shape, ζ), or the closed form for τ without outliers."""
+    state, deviations = point.state, point.deviations
+    if state.slices is not None and point.slice_squares is not None and point.slice_entries is not None:
+        largest = state.prior.largest_precision / float(state.tau.mean)
+        slices = update_slice_noise(state.slices, point.slice_entries, point.slice_squares, largest)
+        state = _with_slices(state, slices)
+        if state.structure is None:
+            variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
+            deviations = deviation_histogram(problem, state, point.fit, variance)
+        else:  # which entries are outliers depends on the noise of their slices
+            point = evaluate_at(problem, state, point.fit)
+            deviations = point.deviations
+    n_observed = problem.observations.n_observed
+    if state.structure is not None and point.structure_sums is not None:
+        if not state.structure.one_by_one:
+            return _learn_structured(problem, state, point.structure_sums, deviations, max_steps)
+        state, deviations = _with_sides(state, point.structure_sums, deviations)
+    if isinstance(state.outliers, SlabModel):
+        tau, model, _ = joint_step(
+            float(state.tau.mean), state.outliers, deviations, noise_prior(state), max_steps=max_steps
+        )
+        return with_noise(state, tau, model, n_observed)
+    concentration = state.prior.tau_concentration + 0.5 * n_observed
+    rate = state.prior.tau_rate + 0.5 * (float(deviations.count @ deviations.deviation) + deviations.penalty)
+    return cap_precision(replace(state, tau=Gamma(np.asarray(concentration), np.asarray(rate))))
+
+
+def _learn_structured(problem: Problem, state: State, sums: Sums, deviations: Histogram, max_steps: int) -> State:
+    """Noise and outlier numbers given which entries are outliers, then the structure's own numbers."""
+    model, structure = state.outliers, state.structure
+    if not isinstance(model, SlabModel) or structure is None:
+        raise TypeError("a structure of outliers needs a local model with outliers")
+    counts, totals, outlying_counts, outlying_totals = sums[:4]
+    largest = float(deviations.deviation[-1])
+    regular = Histogram.from_shares(counts, totals, largest, deviations.penalty)
+    replaced = structure.law is not None
+    outlying = None if replaced else Histogram.from_shares(outlying_counts, outlying_totals, largest, 0.0)
+    n_counted = float(counts.sum()) if replaced else problem.observations.n_observed
+    tau, model = branch_step(
+        float(state.tau.mean), model, regular, outlying, noise_prior(state), n_counted, max_steps=max_steps
+    )
+    channels = structure.n_channels
+    rate = shared_rate(channels * float(sums[6][0]), channels * float(sums[6][1]))
+    sizes = None if structure.rates is None else problem.n_entries_along(structure.rates.modes)
+    state = with_noise(state, tau, replace(model, probability=rate), n_counted)
+    return replace(state, structure=learnt_structure(structure, sums, sizes))
+
+
+def _with_sides(state: State, sums: Sums, deviations: Histogram) -> tuple[State, Histogram]:
+    """The state of a point with its outliers' sides learnt, and the deviations for that state."""
+    if state.structure is None or state.structure.sides is None:
+        return state, deviations
+    structure = learnt_structure(state.structure, sums, None)
+    _, log_sides = _sides(structure, sums)
+    return replace(state, structure=structure), replace(deviations, log_sides=log_sides)
+
+
+def _with_slices(state: State, slices: SliceNoise) -> State:
+    """The state with other noise of the slices; only the product τω is in the data, so the mean of ω is put at one."""
+    mean = float(np.mean(slices.precision.mean))
+    relative = Gamma(slices.precision.concentration, slices.precision.rate * mean)
+    common = Gamma(state.tau.concentration, state.tau.rate / mean)
+    return replace(state, slices=replace(slices, precision=relative), tau=common)
+
+
+def slice_noise(problem: Problem, state: State, modes: tuple[int, ...]) -> State:
+    """The state with noise that may differ along the given modes, all slices alike to begin with."""
+    n_slices = math.prod(problem.observations.shape[mode] for mode in modes)
+    alike = Gamma(np.full(n_slices, 10.0), np.full(n_slices, 10.0))
+    return replace(state, slices=SliceNoise(modes, alike, 10.0))
+
+
+def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] | None = None) -> State:
+    """The global step C12 for the entries of a point, its present numbers among the starts."""
+    state, deviations, present, structure = point.state, point.deviations, point.state.outliers, point.state.structure
+    if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
+        return learn_noise(problem, point, max_steps=40)
+    if point.structure_sums is not None:
+        state, deviations = _with_sides(state, point.structure_sums, deviations)
+    kind = type(present) if kind is None else kind
+    here = [(float(state.tau.mean), present)] if type(present) is kind else []
+    tau, model, _ = global_step(kind, deviations, noise_prior(state), here)
+    return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> State:
+    """The state of a point with another local model, whose numbers are looked for at the present noise."""
+    state = point.state
+    if not isinstance(state.outliers, SlabModel):
+        raise TypeError("with_local_model needs a local model with outliers")
+    tau = float(state.tau.mean)
+    start = tau, in_terms_of(kind, state.outliers)
+    tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau], little=ROUGHLY)
+    return with_noise(state, tau, model, problem.observations.n_observed)
+
+
+def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
+    """The state of a point with outliers that are more often of one sign, or, if they are, of either sign alike.
+
+    And what the bound gains by it, with rates of outliers that differ between slices left aside.
+    """
+    state, prior, tau = point.state, noise_prior(point.state), float(point.state.tau.mean)
+    structure, model = state.structure or OutlierStructure(), state.outliers
+    if not isinstance(model, SlabModel):
+        raise TypeError("with_sides needs a local model with outliers")
+    sides: Sides | None = None
+    if structure.sides is None:
+        signed = deviation_histogram(problem, state, point.fit, point.deviations.penalty, signed=True)
+        before = worth(tau, model, signed, prior)
+        tau, model, sides, value = sided_step(tau, model, signed, prior)
+    else:
+        before = worth(tau, model, point.deviations, prior) - structure.sides.kl
+        tau, model, value = joint_step(tau, model, replace(point.deviations, positive=None), prior)
+    changed = replace(structure, sides=sides)
+    state = with_noise(state, tau, model, problem.observations.n_observed)
+    return replace(state, structure=None if changed.is_plain else changed), value - before
+
+
+def noise_worth(point: Point, state: State) -> float:
+    """What noise and outlier numbers of a state contribute to the bound at the entries of a point."""
+    if not isinstance(state.outliers, SlabModel):
+        raise TypeError("noise_worth needs a local model with outliers")
+    return worth(float(state.tau.mean), state.outliers, point.deviations, noise_prior(state))
+
+
+def with_noise(state: State, tau: float, model: SlabModel | None, n_observed: float) -> State:
+    """The state with q(τ) of mean ``tau``, or the largest there may be, and the given outlier model."""
+    concentration = state.prior.tau_concentration + 0.5 * n_observed
+    tau = min(tau, noise_prior(state).largest)
+    return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
+
+
+def cap_precision(state: State) -> State:
+    """Hold τ̄ at the resolution of the data."""
+    largest = noise_prior(state).largest
+    if float(state.tau.mean) <= largest:
+        return state
+    return replace(state, tau=Gamma(state.tau.concentration, state.tau.concentration / largest))
+
+
+def typical_residual(problem: Problem, state: State, residual: Field) -> float:
+    """1.4826 median|r|, the robust standard deviation of the residuals in units of their slices' noise."""
+    return 1.4826 * math.sqrt(deviation_histogram(problem, state, Fit(residual, None)).quantile(0.5))
+
+
+def retemper(problem: Problem, state: State) -> State:
+    """C13: lower τ̄ to what the residuals show after a structural change, the outliers' scale kept.
+
+    Otherwise every entry of an accurate fit becomes an outlier the moment a component is added or removed.
+    """
+    typical = typical_residual(problem, state, Fit.of(replace(problem, collapsed=False), state.factors).residual)
+    tau = float(state.tau.mean)
+    lower = min(tau, 1.0 / typical**2) if typical > 0 else tau
+    model = state.outliers.rescaled(lower / tau) if isinstance(state.outliers, SlabModel) else None
+    return with_noise(state, lower, model, problem.observations.n_observed)

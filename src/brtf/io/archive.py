@@ -1,0 +1,404 @@
+"""A result as header and arrays, and back: the content of a ``.brtf`` file."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.checks import check_labels, check_shape
+from brtf.data.chunks import outline
+from brtf.data.observations import Labels, Observations
+from brtf.inference.trace import Doubt, Record, StopReason
+from brtf.io.storage import CorruptFile, write_archive
+from brtf.model.distributions import Centre, Gamma, RowGaussians
+from brtf.model.links import TRANSFORMS, Transform
+from brtf.model.local_models import LOCAL_MODELS, SlabModel
+from brtf.model.settings import Settings
+from brtf.model.state import (
+    MeanFieldOutliers,
+    OutlierStructure,
+    Prior,
+    ReplacementLaw,
+    Sides,
+    SliceNoise,
+    SliceRates,
+    State,
+)
+from brtf.results.result import Result
+
+Header = dict[str, Any]
+Arrays = dict[str, NDArray[Any]]
+CHECKPOINT = "checkpoint"
+"""What the header of a file that is no result says it is."""
+PYTHON_SAYS = ("instances of", "object", "unsupported operand", "unhashable")
+"""Words by which a sentence is known to be the interpreter's and not ours."""
+TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
+
+
+def pack(result: Result) -> tuple[Header, Arrays]:
+    """Header and arrays that say everything about a result."""
+    header: Header = {
+        "library": result.version,
+        "settings": _pack_settings(result.settings),
+        "stop_reason": result.stop_reason.name,
+        "seconds": result.seconds,
+        "cap_gain": result.cap_gain,
+        "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
+    }
+    arrays: Arrays = {}
+    if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
+        pack_outline(result.observations, result.transform, result.bound_shift, header, arrays)
+        header["outlier_rate"] = None if np.isnan(result.outlier_rate) else result.outlier_rate
+    else:
+        _pack_entries(result.observations, header, arrays)
+    pack_state(result.state, header, arrays)
+    if result.held_back is not None:
+        arrays["held_back.coords"] = result.held_back.entry_coords()
+        arrays["held_back.values"] = result.held_back.values
+    pack_trace(result.trace, header, arrays)
+    return header, arrays
+
+
+def save_result(result: Result, path: str | os.PathLike[str]) -> None:
+    """Write everything about a result to one ``.brtf`` file, atomically."""
+    write_archive(path, *pack(result))
+
+
+@contextmanager
+def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
+    """Whatever does not add up within is the file's fault, and is said so in one sentence."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
+        if isinstance(error, (TypeError, AttributeError)) and any(words in reason for words in PYTHON_SAYS):
+            reason = "a value has the wrong type"
+        raise CorruptFile(f"{os.fspath(path)} is not {what} of brtf: its content does not fit ({reason}).") from error
+
+
+def unpack(header: Header, arrays: Arrays) -> Result:
+    """The result that :func:`pack` described; an exception says what does not add up."""
+    trace = unpack_trace(header, arrays)
+    observations = unpack_observations(header, arrays)
+    state = unpack_state(header, arrays, observations)
+    if not trace:
+        raise ValueError("the trace is empty")
+    if header["stop_reason"] not in StopReason.__members__:
+        raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
+    settings = Settings(**header["settings"])
+    held_back = _unpack_held_back(arrays, observations)
+    for data in (observations, held_back):
+        if data is not None and not data.in_chunks:
+            TRANSFORMS[settings.transform]().check(data)
+    result = Result(
+        observations=observations,
+        state=state,
+        trace=trace,
+        stop_reason=StopReason[header["stop_reason"]],
+        settings=settings,
+        seconds=float(header["seconds"]),
+        version=str(header["library"]),
+        held_back=held_back,
+        cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
+        diagnosis=tuple(Doubt(*(str(one[k]) for k in ("kind", "sentence", "remedy"))) for one in header["diagnosis"]),
+    )
+    if observations.in_chunks:
+        tell_of_entries(result, header)
+    return result
+
+
+def tell_of_entries(result: Result, header: Header) -> None:
+    """Tell a result that has no entries what follows from all of them: see :func:`pack_outline`."""
+    rate = math.nan if header["outlier_rate"] is None else float(header["outlier_rate"])
+    if not (math.isnan(rate) or 0 <= rate <= 1):
+        raise ValueError(f"the outlier rate is {rate}")
+    result.__dict__["outlier_rate"] = rate
+    if result.settings.transform is not None:
+        shift, numbers = float(header["bound_shift"]), {k: float(n) for k, n in header["transform"].items()}
+        if not all(math.isfinite(number) for number in (shift, *numbers.values())):
+            raise ValueError("the numbers of the transform are not finite")
+        result.__dict__.update(transform=TRANSFORMS[result.settings.transform](**numbers), bound_shift=shift)
+
+
+def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
+    """Put all records into header and arrays."""
+    for field in TRACE_COLUMNS:
+        arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in trace])
+    header["events"] = {str(i): record.event for i, record in enumerate(trace) if record.event}
+
+
+def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
+    """The records that :func:`pack_trace` described."""
+    events = header["events"]
+    columns = (arrays[f"trace.{field}"] for field in TRACE_COLUMNS)
+    return tuple(
+        Record(int(sweep), float(bound), int(rank), float(noise), str(events.get(str(i), "")))
+        for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
+    )
+
+
+def _pack_settings(settings: Settings) -> dict[str, Any]:
+    packed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    if not isinstance(packed["init"], str):  # the factors it started from are not part of what was found
+        packed["init"] = "spectral"
+    return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
+
+
+def pack_outline(
+    observations: Observations, transform: Transform, bound_shift: float, header: Header, arrays: Arrays
+) -> None:
+    """Put what a result needs to know of its data, without the entries, into header and arrays."""
+    _pack_frame(observations, header, arrays)
+    header["chunked"] = {
+        "layout": observations.layout,
+        "dtype": observations.values.dtype.name,
+        "n_observed": observations.n_observed,
+        "largest": observations.largest,
+    }
+    if transform.name is not None:
+        header["transform"], header["bound_shift"] = asdict(transform), bound_shift
+
+
+def _pack_entries(observations: Observations, header: Header, arrays: Arrays) -> None:
+    _pack_frame(observations, header, arrays)
+    arrays["values"] = observations.values
+    if observations.mask is not None:
+        arrays["mask"] = observations.mask
+    if observations.coords is not None:
+        arrays["coords"] = observations.coords
+
+
+def _pack_frame(observations: Observations, header: Header, arrays: Arrays) -> None:
+    header["shape"] = list(observations.shape)
+    header["scale"] = observations.scale
+    if observations.labels is not None:
+        labels = observations.labels
+        header["labels"] = {"dims": list(labels.dims), "name": labels.name}
+        for mode, coords in enumerate(labels.coords):
+            if coords is not None:
+                plain = coords.dtype.kind in "biufUSmM"
+                arrays[f"labels.{mode}"] = coords if plain else coords.astype(str)
+
+
+def unpack_observations(header: Header, arrays: Arrays) -> Observations:
+    """The data, or the outline of data that are elsewhere."""
+    shape = check_shape(header["shape"], "shape")
+    scale = float(header["scale"])
+    if not 0 < scale < np.inf:
+        raise ValueError(f"the scale is {scale}")
+    labels = None
+    if "labels" in header:
+        names = tuple(arrays.get(f"labels.{mode}") for mode in range(len(shape)))
+        labels = Labels(tuple(header["labels"]["dims"]), names, header["labels"]["name"])
+    if "chunked" in header:
+        check_labels(labels, shape)
+        return _unpack_outline(shape, scale, labels, **header["chunked"])
+    if "coords" in arrays:
+        coords = checked_array(arrays, "coords", (len(shape), arrays["values"].size), kind="i")
+        values = checked_array(arrays, "values", coords.shape[1:])
+        return replace(Observations.from_coords(coords, values, shape, labels=labels), scale=scale)
+    check_labels(labels, shape)
+    mask = checked_array(arrays, "mask", shape, kind="b") if "mask" in arrays else None
+    values = checked_array(arrays, "values", shape if mask is None else (int(np.count_nonzero(mask)),))
+    return Observations(shape, values, mask, None, scale, labels)
+
+
+def _unpack_outline(
+    shape: tuple[int, ...],
+    scale: float,
+    labels: Labels | None,
+    layout: Literal["complete", "masked", "coordinates"],
+    dtype: str,
+    n_observed: int,
+    largest: float,
+) -> Observations:
+    """Data that came in chunks, of which no entry was saved."""
+    if layout not in ("complete", "masked", "coordinates") or dtype not in ("float32", "float64"):
+        raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
+    if type(n_observed) is not int or not 0 < n_observed <= math.prod(shape) or not 0 <= float(largest) < np.inf:
+        raise ValueError(f"{n_observed} entries of size {largest} are not what a tensor of shape {shape} can have")
+    return outline(
+        shape, scale, labels, layout=layout, dtype=np.dtype(dtype), n_observed=n_observed, largest=float(largest)
+    )
+
+
+def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observations | None:
+    if "held_back.values" not in arrays:
+        return None
+    n_held_back = arrays["held_back.values"].size
+    coords = checked_array(arrays, "held_back.coords", (observations.order, n_held_back), kind="i")
+    values = checked_array(arrays, "held_back.values", (n_held_back,))
+    return Observations.from_coords(coords, values, observations.shape)
+
+
+def pack_state(state: State, header: Header, arrays: Arrays) -> None:
+    """Put all numbers of a state into header and arrays."""
+    header["prior"] = asdict(state.prior)
+    for mode, rows in enumerate(state.factors):
+        arrays[f"factor.{mode}.mean"] = rows.mean
+        arrays[f"factor.{mode}.cov"] = rows.cov
+        arrays[f"factor.{mode}.log_det_cov"] = rows.log_det_cov
+        if rows.centre is not None:
+            arrays[f"factor.{mode}.centre"] = np.stack([rows.centre.mean, rows.centre.var])
+    _pack_gamma("lam", state.lam, arrays)
+    _pack_gamma("tau", state.tau, arrays)
+    if state.slices is not None:
+        header["slices"] = {"modes": list(state.slices.modes), "concentration": state.slices.concentration}
+        _pack_gamma("slices", state.slices.precision, arrays)
+    if state.structure is not None:
+        _pack_structure(state.structure, header, arrays)
+    if isinstance(state.outliers, MeanFieldOutliers):
+        header["outliers"] = {"concentration": state.outliers.concentration, "rate": state.outliers.rate}
+        arrays["outliers.mean"] = state.outliers.mean
+        arrays["outliers.var"] = state.outliers.var
+        _pack_gamma("outliers.gamma", state.outliers.gamma, arrays)
+    elif state.outliers is not None:
+        header["local_model"] = {"kind": type(state.outliers).__name__, **asdict(state.outliers)}
+
+
+def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
+    """The state of a fit to these observations that :func:`pack_state` described."""
+    entries = (observations.n_observed,)
+    outliers: MeanFieldOutliers | SlabModel | None = None
+    if "local_model" in header:
+        outliers = _unpack_local_model(**header["local_model"])
+    elif "outliers" in header:
+        outliers = MeanFieldOutliers(
+            mean=checked_array(arrays, "outliers.mean", entries),
+            var=checked_array(arrays, "outliers.var", entries),
+            gamma=_unpack_gamma("outliers.gamma", arrays, (), entries),
+            concentration=float(header["outliers"]["concentration"]),
+            rate=float(header["outliers"]["rate"]),
+        )
+    rank = arrays["lam.rate"].size
+    return State(
+        prior=Prior(**header["prior"]),
+        factors=tuple(_unpack_rows(f"factor.{mode}", arrays, n, rank) for mode, n in enumerate(observations.shape)),
+        lam=_unpack_gamma("lam", arrays, (rank,), (rank,)),
+        tau=_unpack_gamma("tau", arrays, (), ()),
+        outliers=outliers,
+        slices=_unpack_slices(header, arrays, observations.shape),
+        structure=_unpack_structure(header, arrays, observations.shape),
+    )
+
+
+def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays) -> None:
+    packed: Header = {"modes": list(structure.modes), "n_channels": structure.n_channels}
+    if structure.law is not None:
+        packed["range"] = [structure.law.lowest, structure.law.highest]
+        arrays["structure.law"] = structure.law.density
+    if structure.rates is not None:
+        packed["rate_modes"], packed["rate_prior"] = list(structure.rates.modes), list(structure.rates.prior)
+        arrays["structure.outlying"], arrays["structure.regular"] = structure.rates.outlying, structure.rates.regular
+    if structure.sides is not None:
+        packed["sides"] = [structure.sides.positive, structure.sides.negative]
+    header["structure"] = packed
+
+
+def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> OutlierStructure | None:
+    if "structure" not in header:
+        return None
+    packed = header["structure"]
+    if "local_model" not in header:
+        raise ValueError("a structure of outliers needs a local model")
+    law, rates, sides = None, None, None
+    if "range" in packed:
+        lowest, highest = (float(end) for end in packed["range"])
+        law = ReplacementLaw(lowest, highest, checked_array(arrays, "structure.law", arrays["structure.law"].shape[:1]))
+        if not (0 < highest - lowest < np.inf and law.density.size and (law.density > 0).all()):
+            raise ValueError("the law of replaced values is not one")
+    if "rate_modes" in packed:
+        modes = _modes(packed["rate_modes"], shape, least=1)
+        n_slices = (math.prod(shape[mode] for mode in modes),)
+        outlying, regular = (checked_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
+        prior = (float(packed["rate_prior"][0]), float(packed["rate_prior"][1]))
+        if not ((outlying > 0).all() and (regular > 0).all() and 0 < min(prior) <= max(prior) < np.inf):
+            raise ValueError("the outlier rates are out of range")
+        rates = SliceRates(modes, outlying, regular, prior)
+    n_channels = float(packed["n_channels"])
+    if not 1 <= n_channels < np.inf:
+        raise ValueError("the number of channels is out of range")
+    shared = _modes(packed["modes"], shape)
+    if len(shared) == len(shape) or (shared and rates is not None):
+        raise ValueError(f"outliers cannot be shared along modes {shared} here")
+    if "sides" in packed:
+        positive, negative = (float(number) for number in packed["sides"])
+        if shared or law is not None or not 1 <= min(positive, negative) <= max(positive, negative) < np.inf:
+            raise ValueError("the sides of the outliers are out of range")
+        sides = Sides(positive, negative)
+    return OutlierStructure(shared, n_channels, law, rates, sides)
+
+
+def _modes(given: Any, shape: tuple[int, ...], *, least: int = 0) -> tuple[int, ...]:
+    modes = tuple(int(mode) for mode in given)
+    if len(modes) < least or list(modes) != sorted(set(modes)) or not set(modes) <= set(range(len(shape))):
+        raise ValueError(f"{given} are not modes of a tensor of order {len(shape)}")
+    return modes
+
+
+def _unpack_slices(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> SliceNoise | None:
+    if "slices" not in header:
+        return None
+    modes = _modes(header["slices"]["modes"], shape, least=1)
+    concentration = float(header["slices"]["concentration"])
+    if not 0 < concentration < np.inf:
+        raise ValueError("the numbers of the slices' noise are out of range")
+    n_slices = (math.prod(shape[mode] for mode in modes),)
+    return SliceNoise(modes, _unpack_gamma("slices", arrays, n_slices, n_slices), concentration)
+
+
+def _unpack_local_model(kind: str, probability: float, shape: float, width: float) -> SlabModel:
+    if kind not in LOCAL_MODELS:
+        raise ValueError(f"the local model {kind!r} is unknown")
+    if not (0 < probability < 1 and 0 < shape < np.inf and 0 < width < np.inf):
+        raise ValueError("the numbers of the local model are out of range")
+    return LOCAL_MODELS[kind](float(probability), float(shape), float(width))
+
+
+def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:
+    shared = arrays[f"{name}.cov"].shape[0] == 1
+    centre = None
+    if f"{name}.centre" in arrays:
+        mean, var = checked_array(arrays, f"{name}.centre", (2, rank))
+        if not (var > 0).all():
+            raise ValueError(f"{name}.centre is not positive")
+        centre = Centre(mean, var)
+    n_covariances = 1 if shared else n_rows
+    rows = RowGaussians(
+        checked_array(arrays, f"{name}.mean", (n_rows, rank)),
+        checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
+        centre,
+    )
+    # as it was: computed from cov again it would round otherwise
+    rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
+    return rows
+
+
+def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:
+    arrays[f"{name}.concentration"] = np.asarray(gamma.concentration)
+    arrays[f"{name}.rate"] = np.asarray(gamma.rate)
+
+
+def _unpack_gamma(
+    name: str, arrays: Arrays, concentration_shape: tuple[int, ...], rate_shape: tuple[int, ...]
+) -> Gamma:
+    concentration = checked_array(arrays, f"{name}.concentration", concentration_shape)
+    rate = checked_array(arrays, f"{name}.rate", rate_shape)
+    if not ((concentration > 0).all() and (rate > 0).all()):
+        raise ValueError(f"{name} is not positive")
+    return Gamma(concentration, rate)
+
+
+def checked_array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
+    """An array of the file, which must have the shape and the kind of numbers that its use needs."""
+    array = arrays[name]
+    if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():
+        raise ValueError(f"{name} is not what it should be, finite numbers of shape {shape}")
+    return array

@@ -1,0 +1,488 @@
+"""Checkpoints: where a run stands, in a file from which it goes on to the same end, to the last bit."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import numbers
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf import __version__
+from brtf.data.checks import count_of
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import add_up
+from brtf.inference.acceleration import DEPTH, Memory
+from brtf.inference.trace import StopReason
+from brtf.io.archive import (
+    CHECKPOINT,
+    Arrays,
+    Header,
+    checked_array,
+    pack_state,
+    pack_trace,
+    refusing,
+    tell_of_entries,
+    unpack,
+    unpack_observations,
+    unpack_state,
+    unpack_trace,
+)
+from brtf.io.storage import read_archive, write_archive
+from brtf.model.local_models import SlabModel
+from brtf.model.settings import Settings
+from brtf.model.state import State
+from brtf.results.result import Result
+from brtf.search.agenda import Position
+from brtf.search.loop import check_position
+from brtf.search.run import Moment, end_of
+
+BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+SECONDS_BETWEEN = 60.0
+"""How often a checkpoint is written if nothing else is said."""
+DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest")
+WITHOUT_EFFECT = ("max_seconds", "n_jobs")
+"""Settings that do not change where a run ends if it is let: it may go on with others."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run began with, as plain values: a checkpoint goes on with nothing else.
+
+    Attributes
+    ----------
+    settings : all that decide where it ends; factors to start from by their SHA-256
+    data : shape, number of entries, layout, type and digest, which do not depend on whether it comes in chunks
+    rng : state of the bit generator
+    """
+
+    settings: dict[str, Any]
+    data: dict[str, Any]
+    rng: dict[str, Any]
+
+    @classmethod
+    def of(cls, observations: Observations, settings: Settings, rng: np.random.Generator) -> Origin:
+        """The origin of a run that begins now."""
+        chosen = {name: getattr(settings, name) for name in _settings_names()}
+        if not isinstance(settings.init, str):
+            chosen["init"] = [_digest([np.asarray(factor, dtype=np.float64)]) for factor in settings.init]
+        digest = _digest_of_data(observations)
+        values = (observations.shape, observations.n_observed, observations.layout, observations.values.dtype.name)
+        data = dict(zip(DATA_NAMES, (*values, digest), strict=True))
+        return cls(_plain(chosen), _plain(data), _plain(rng.bit_generator.state))
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint that was read: what the run began with, how long it ran, and where it stood."""
+
+    path: str
+    origin: Origin
+    seconds: float
+    header: Header
+    arrays: Arrays
+
+    @property
+    def version(self) -> str:
+        """The version of brtf that wrote it."""
+        return str(self.header["library"])
+
+    def check(self, origin: Origin) -> None:
+        """Refuse to go on with other data or settings than the run began with."""
+        if self.origin.data != origin.data:
+            told = [_described(data) for data in (self.origin.data, origin.data)]
+            alike = "the same but for its values"
+            difference = alike if told[0] == told[1] else told[1]
+            raise ValueError(
+                f"{self.path} is a checkpoint of other data, of {told[0]}; Y is {difference}. "
+                "Go on with the data it was made from, or start anew without resume."
+            )
+        others = [name for name, value in origin.settings.items() if self.origin.settings[name] != value]
+        if others:
+            made, got = (
+                ", ".join(f"{name}={settings[name]!r}" for name in others)
+                for settings in (self.origin.settings, origin.settings)
+            )
+            raise ValueError(
+                f"{self.path} was made with {made}, got {got}. "
+                "Go on with the options it was made with, or start anew without resume."
+            )
+
+    def generator(self, random_state: Any, given: np.random.Generator) -> np.random.Generator:
+        """The generator that the run began with: the user's own, put back, or a new one; another seed is refused.
+
+        ``given`` is what ``random_state`` makes.
+        """
+        rng = np.random.Generator(_bit_generator(self.origin.rng))
+        if random_state is None:
+            return rng
+        if isinstance(random_state, np.random.Generator | np.random.RandomState | np.random.BitGenerator):
+            if type(given.bit_generator) is type(rng.bit_generator):
+                given.bit_generator.state = self.origin.rng
+                return given
+        elif _plain(given.bit_generator.state) == self.origin.rng:
+            return given
+        raise ValueError(
+            f"{self.path} was made with another random_state than {random_state!r}. "
+            "Go on with the one it was made with, or with None."
+        )
+
+    def moment(self, observations: Observations) -> Moment:
+        """Where the run stood; the observations are those that are fitted."""
+        header, arrays = self.header, self.arrays
+        with refusing(self.path, "a checkpoint"):
+            trace, rng = unpack_trace(header, arrays), _bit_generator(header["rng"]).state
+            state = unpack_state(header["state"], _part(arrays, "state."), observations) if trace else None
+            position = None
+            if "position" in header:
+                position = _unpack_position(header["position"], _part(arrays, "position."), observations)
+                check_position(position, state, observations.order)
+            elif trace and self.origin.settings["inference"] == "calibrated":
+                raise ValueError("the position is missing")
+            return Moment(state, position, trace, len(trace), rng)
+
+    def result(self) -> Result:
+        """The best so far, without the data."""
+        packed = dict(self.origin.settings)
+        if not isinstance(packed["init"], str):
+            packed["init"] = "spectral"  # as of every result that is read: the factors are not in the file
+        with refusing(self.path, "a checkpoint"):
+            settings, (header, arrays) = Settings(**packed), (self.header["outline"], _part(self.arrays, "outline."))
+            observations = unpack_observations(header, arrays)
+        moment = self.moment(observations)
+        if moment.state is None:
+            n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
+            raise ValueError(
+                f"{self.path} is a checkpoint of a fit that had found nothing yet, after {n_sweeps}. Go on from it: "
+                "fit(Y, resume=…), or brtf fit --resume."
+            )
+        reason = end_of(moment, settings, observations.n_observed) or StopReason.UNFINISHED
+        with refusing(self.path, "a checkpoint"):
+            result = Result(
+                observations,
+                moment.state,
+                moment.trace,
+                reason,
+                settings,
+                self.seconds,
+                self.version,
+                cap_gain=moment.cap_gain,
+            )
+            tell_of_entries(result, {**header, "outlier_rate": _expected_outlier_rate(moment.state)})
+        if reason is StopReason.UNFINISHED:
+            n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
+            warnings.warn(
+                f"{self.path} is a checkpoint of an unfinished fit: this is the best so far, after {n_sweeps}. Go on "
+                "from it: fit(Y, resume=…), or brtf fit --resume.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return result
+
+
+class Keeper:
+    """Keeps the moments of a run: the latest in memory, and on disk every so many seconds and at the end.
+
+    A context manager whose value takes the moments. It ends with a last writing, however the run ends. The first
+    moment, before anything was done, is written at once, so that a path that cannot be written to is noticed at once;
+    if writing fails later, the file is as it was before, a warning says so, and the run goes on.
+
+    Attributes
+    ----------
+    outline : header and arrays that say of the data what a result without them needs, see
+        :func:`brtf.io.archive.pack_outline`
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], origin: Origin, *, every: float | None = None, seconds: float = 0.0
+    ) -> None:
+        self.path = os.fspath(path)
+        self.origin = origin
+        self.every = SECONDS_BETWEEN if every is None else _seconds(every)
+        self.outline: tuple[Header, Arrays] = {}, {}
+        self.began = time.monotonic() - seconds
+        self.latest: Moment | None = None
+        self.written: Moment | None = None
+        self.written_at = time.monotonic()
+
+    def __enter__(self) -> Callable[[Moment], None]:
+        return self.keep
+
+    def keep(self, moment: Moment) -> None:
+        """Take the latest moment, and write it if it is time."""
+        first, self.latest = self.latest is None, moment
+        if first and os.path.exists(self.path):
+            self.written = moment  # it goes on from there
+        elif self.written is None:
+            self.write(moment)
+        elif time.monotonic() - self.written_at >= self.every:
+            self._write_if_possible(moment)
+
+    def write(self, moment: Moment) -> None:
+        """Write a moment, wholly or not at all."""
+        self.written_at = time.monotonic()
+        write_archive(self.path, *_pack(moment, self.origin, self.written_at - self.began, self.outline))
+        self.written = moment
+
+    def _write_if_possible(self, moment: Moment) -> None:
+        try:
+            self.write(moment)
+        except OSError as error:
+            warnings.warn(
+                f"The checkpoint could not be written ({error.strerror or error}); the last one is still in "
+                f"{self.path}.",
+                UserWarning,
+                stacklevel=2,
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.written is not None and self.latest is not None and self.latest is not self.written:
+            self._write_if_possible(self.latest)
+        if isinstance(error, KeyboardInterrupt) and self.written is not None:
+            error.add_note(f"The fit so far is in {self.path}; fit(Y, resume={self.path!r}) goes on from there.")
+
+
+def begin(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    checkpoint: str | os.PathLike[str] | None,
+    every: float | None,
+    resume: str | os.PathLike[str] | None,
+) -> tuple[Checkpoint | None, Keeper | None]:
+    """The checkpoint that a run goes on from, and what keeps the run in a file, if anything does.
+
+    Data and settings must be the earlier ones, and no other file may be lost.
+    """
+    path = resume if checkpoint is None else checkpoint
+    if path is None:
+        if every is not None:
+            raise ValueError(f"every={every!r} says how often to write a checkpoint: say where, checkpoint=path.")
+        return None, None
+    origin = Origin.of(observations, settings, rng)
+    if resume is None:
+        earlier, keeper = None, Keeper(path, origin, every=every)
+    else:
+        earlier = load_checkpoint(resume)
+        earlier.check(origin)
+        keeper = Keeper(path, earlier.origin, every=every, seconds=earlier.seconds)
+    if os.path.exists(path) and (resume is None or not os.path.samefile(path, resume)):
+        raise ValueError(
+            f"{os.fspath(path)} exists, and a checkpoint would take its place. Go on from it with resume, name another "
+            "file, or remove it."
+        )
+    return earlier, keeper
+
+
+def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Read a checkpoint to go on from; anything that is not one of this version is refused in one sentence."""
+    header, arrays = read_archive(path)
+    name = os.fspath(path)
+    if header.get("kind") != CHECKPOINT:
+        raise ValueError(f"{name} is not a checkpoint: it holds a finished fit, or something else. Use brtf.load(…).")
+    if header.get("library") != __version__:
+        raise ValueError(
+            f"{name} was written by brtf {header.get('library')}, and this is brtf {__version__}: only the version "
+            "that began a fit can end it at the same digits. Start anew without resume."
+        )
+    return _unpack(name, header, arrays)
+
+
+def load_result(path: str | os.PathLike[str]) -> Result:
+    """Read a result, or the best so far of a checkpoint; anything that does not add up is refused in one sentence."""
+    header, arrays = read_archive(path)
+    if header.get("kind") == CHECKPOINT:
+        return _unpack(os.fspath(path), header, arrays).result()
+    with refusing(path, "a result"):
+        return unpack(header, arrays)
+
+
+def _unpack(name: str, header: Header, arrays: Arrays) -> Checkpoint:
+    with refusing(name, "a checkpoint"):
+        packed = header["origin"]
+        origin = Origin(
+            {name: packed["settings"][name] for name in _settings_names()},
+            {name: packed["data"][name] for name in DATA_NAMES},
+            dict(packed["rng"]),
+        )
+        _bit_generator(origin.rng)
+        return Checkpoint(name, origin, float(header["seconds"]), header, arrays)
+
+
+def _seconds(every: Any) -> float:
+    if isinstance(every, bool) or not isinstance(every, numbers.Real) or not float(every) >= 0:
+        raise ValueError(f"every must be a number of seconds of at least 0, got {every!r}.")
+    return float(every)
+
+
+def _settings_names() -> list[str]:
+    return [field.name for field in fields(Settings) if field.name not in WITHOUT_EFFECT]
+
+
+def _pack(
+    moment: Moment, origin: Origin, seconds: float, outline: tuple[Header, Arrays] = ({}, {})
+) -> tuple[Header, Arrays]:
+    header: Header = {
+        "kind": CHECKPOINT,
+        "library": __version__,
+        "origin": {field.name: getattr(origin, field.name) for field in fields(origin)},
+        "seconds": seconds,
+        "rng": _plain(moment.rng),
+        "outline": outline[0],
+    }
+    arrays: Arrays = {"outline." + name: array for name, array in outline[1].items()}
+    pack_trace(moment.trace, header, arrays)
+    if moment.state is not None:
+        header["state"] = _put(arrays, "state.", pack_state, moment.state)
+    if moment.position is not None:
+        header["position"] = _put(arrays, "position.", _pack_position, moment.position)
+    return header, arrays
+
+
+def _put(arrays: Arrays, prefix: str, pack: Callable[[Any, Header, Arrays], None], value: Any) -> Header:
+    """Pack a value that is part of another; returns its header."""
+    header: Header = {}
+    own: Arrays = {}
+    pack(value, header, own)
+    arrays.update({prefix + name: array for name, array in own.items()})
+    return header
+
+
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    """The arrays that :func:`_put` put there."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _pack_position(position: Position, header: Header, arrays: Arrays) -> None:
+    for name in ("agenda", "n_sweeps", "drift", "collapsed", "bound", "most", "beyond"):
+        header[name] = getattr(position, name)
+    header["damping"] = position.anderson.damping
+    arrays["bounds"] = np.array(position.bounds, dtype=np.float64)
+    for name, vectors in (("points", position.anderson.points), ("images", position.anderson.images)):
+        arrays[name] = np.stack(vectors) if vectors else np.empty((0, 0))
+    if position.trial is not None:
+        header["trial"] = _put(arrays, "trial.", pack_state, position.trial)
+
+
+def _unpack_position(header: Header, arrays: Arrays, observations: Observations) -> Position:
+    n_sweeps, drift, damping, bound = header["n_sweeps"], header["drift"], header["damping"], header["bound"]
+    points, bounds = arrays["points"], arrays["bounds"]
+    if not (
+        (type(n_sweeps), type(drift), type(damping), type(header["collapsed"])) == (int, float, float, bool)
+        and n_sweeps >= 0
+        and (bound is None or type(bound) is float)
+        and type(header["most"]) is int
+        and header["most"] >= 1
+        and (header["beyond"] is None or type(header["beyond"]) is float)
+        and 0 < damping <= 1
+        and points.ndim == 2
+        and len(points) <= DEPTH + 1
+    ):
+        raise ValueError("the position is out of range")
+    images = checked_array(arrays, "images", checked_array(arrays, "points", points.shape).shape)
+    return Position(
+        agenda=tuple((str(name), _nested_tuples(arguments)) for name, arguments in header["agenda"]),
+        n_sweeps=n_sweeps,
+        drift=drift,
+        bounds=tuple(checked_array(arrays, "bounds", bounds.shape[:1]).tolist()),
+        collapsed=header["collapsed"],
+        bound=bound,
+        most=header["most"],
+        beyond=header["beyond"],
+        trial=unpack_state(header["trial"], _part(arrays, "trial."), observations) if "trial" in header else None,
+        anderson=Memory(tuple(points), tuple(images), damping),
+    )
+
+
+def _nested_tuples(value: Any) -> Any:
+    return tuple(_nested_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _expected_outlier_rate(state: State) -> float | None:
+    """The mean outlier rate as the state has it; None where it takes the entries to tell."""
+    if state.outliers is None:
+        return 0.0
+    if not isinstance(state.outliers, SlabModel):
+        return None
+    rates = None if state.structure is None else state.structure.rates
+    return float(state.outliers.probability if rates is None else rates.mean.mean())
+
+
+def _bit_generator(state: Mapping[str, Any]) -> np.random.BitGenerator:
+    """A bit generator of one of NumPy's kinds in the given state."""
+    name = state["bit_generator"]
+    if name not in BIT_GENERATORS:
+        raise ValueError(f"the bit generator {name!r} is unknown")
+    # NumPy trusts these to lie within its buffers
+    if not (0 <= state["state"].get("pos", 0) <= 624 and 0 <= state.get("buffer_pos", 0) <= 4):
+        raise ValueError(f"the state of the bit generator {name} is out of range")
+    generator: np.random.BitGenerator = getattr(np.random, name)()
+    generator.state = state
+    return generator
+
+
+def _plain(value: Any) -> Any:
+    """The same value in the types that JSON has."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _digest_of_data(observations: Observations) -> str:
+    """128 bits of all entries, each by its place and its value: a sum, so the order and the chunks do not matter."""
+
+    def add(sums: Any, block: Block) -> None:
+        bits = block.values.reshape(-1).view(f"u{block.values.dtype.itemsize}").astype(np.uint64)
+        first = _scrambled(_places(block) + _scrambled(bits))
+        sums[0][...] += np.array([first.sum(), _scrambled(first).sum()])
+
+    zeros: Any = lambda: (np.zeros(2, np.uint64),)  # noqa: E731
+    return add_up(observations, zeros, add)[0].tobytes().hex()
+
+
+def _places(block: Block) -> NDArray[np.uint64]:
+    """The number of every entry of a block in the whole tensor, in C order, modulo 2⁶⁴, (m,)."""
+    if block.coords is None:
+        n_inner = math.prod(block.shape[1:])
+        places = np.arange(block.rows.start * n_inner, block.rows.stop * n_inner, dtype=np.uint64)
+        return places if block.mask is None else places[block.mask.reshape(-1)]
+    places = np.zeros(block.coords.shape[1], np.uint64)
+    for positions, length in zip(block.coords, block.shape, strict=True):
+        places = places * np.uint64(length) + positions.astype(np.uint64)
+    return places
+
+
+def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Words (m,) of 64 bits, each bit of which depends on all that was given: the last steps of SplitMix64."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _digest(arrays: list[Any]) -> str:
+    """SHA-256 over the types, shapes and bytes of arrays, those that are None left out."""
+    digest = hashlib.sha256()
+    for place, array in enumerate(arrays):
+        if array is not None:
+            digest.update(f"{place} {array.dtype.str} {array.shape} ".encode("ascii"))
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def _described(data: Mapping[str, Any]) -> str:
+    return (
+        f"shape {tuple(data['shape'])} with {data['n_observed']} observed entries ({data['layout']}, {data['dtype']})"
+    )

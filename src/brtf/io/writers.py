@@ -1,0 +1,174 @@
+"""Tensors and tables to files: a tensor goes back in the form of the file that another one came from."""
+
+from __future__ import annotations
+
+import csv
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.exports import Table, distinct_names, long_table
+from brtf.data.extras import require
+from brtf.data.observations import Observations
+from brtf.data.readers import TensorFile
+from brtf.data.readers.tables import SEPARATORS, inert
+from brtf.io.storage import name_written
+
+__all__ = ["write_csv", "write_like"]
+
+ROWS_AT_ONCE = 65536
+"""Rows of a table that are Python objects at the same time."""
+
+
+def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    """Write a tensor in the form of the file that another one of its shape came from.
+
+    The name of the array, labels, attributes and index columns are those of the source; a table or coordinate list has
+    a row for every entry. Reading the file back gives the tensor exactly.
+
+    Parameters
+    ----------
+    source
+        The file, as `brtf.data.readers.read_file` gave it.
+    path
+        Where to write; its suffix is that of the source.
+    tensor
+        Finite real numbers of the shape of the source.
+    """
+    with name_written(path):
+        _WRITERS[source.suffix](source, path, tensor)
+
+
+def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
+    """Write a table as text with a header: numbers with all digits, dates in ISO 8601.
+
+    Text that begins with = + - @, a tab or a carriage return, which spreadsheets run as a formula, gets an apostrophe
+    before it; the readers take it away.
+    """
+    with name_written(path):
+        _write_rows(path, [inert(list(table))], table.values(), separator)
+
+
+def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
+    """Write lines of text and then columns, as many rows at once as fit into a cache."""
+    cells = [_as_text(column) for column in columns]
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        # A carriage return alone is not quoted by every Python, and readers take it for the end of the row.
+        returns = any(
+            "\r" in str(text) for column in cells if column.dtype.kind in "OU" for text in set(column.tolist())
+        )
+        quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+        writer = csv.writer(file, delimiter=separator, lineterminator="\n", quoting=quoting)
+        writer.writerows(header)
+        for start in range(0, len(cells[0]), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            writer.writerows(zip(*(_listed(column[rows]) for column in cells), strict=True))
+
+
+def _listed(column: NDArray[Any]) -> list[Any]:
+    """Cells as Python objects, text such that no spreadsheet takes it for a formula."""
+    return inert(column.tolist()) if column.dtype.kind in "OU" else column.tolist()
+
+
+def _as_text(column: NDArray[Any]) -> NDArray[Any]:
+    """Dates and bytes as the text that people write; numbers and text as they are."""
+    if column.dtype.kind == "M":
+        return np.datetime_as_string(column)
+    return np.char.decode(column, "utf-8", "replace") if column.dtype.kind == "S" else column
+
+
+def _write_npy(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    np.save(path, tensor, allow_pickle=False)
+
+
+def _write_npz(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    # numpy.savez takes the names of arrays as keywords, among which there are some of its own.
+    with zipfile.ZipFile(path, "w") as archive, archive.open(f"{source.name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, tensor, allow_pickle=False)
+
+
+def _write_mat(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    from scipy.io import savemat
+    from scipy.io.matlab import MatWriteError
+
+    try:
+        savemat(path, {source.name: tensor})
+    except MatWriteError as error:
+        raise ValueError(f"{path} cannot hold the tensor: {error}. Give the data as .npy.") from error
+
+
+def _write_text(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    write_csv(path, _as_table(source.tensor, tensor), separator=SEPARATORS[source.suffix])
+
+
+def _write_parquet(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    pyarrow = require("pyarrow", extra="label", purpose=".parquet files")
+    parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
+    parquet.write_table(pyarrow.table(_as_table(source.tensor, tensor)), path)
+
+
+def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    _write_rows(path, [], [*(_coords(tensor) + 1), tensor.ravel()], " ")
+
+
+def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    labelled = _relabelled(source, tensor)
+    with open(path, "wb") as file:  # HDF5 ends the process where the disk is full: ask for the room first
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, labelled.nbytes)
+    labelled.to_netcdf(path, engine="h5netcdf")
+
+
+def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    checked = zarr.codecs.ZstdCodec(checksum=True)  # which the default is not: a flipped bit would go unnoticed
+    stored = {"write_empty_chunks": True}  # else zeros would not be stored, and look like a chunk that was lost
+    if hasattr(source.tensor, "dims") and source.name is not None:
+        options = {"consolidated": False, "zarr_format": 3, "encoding": {source.name: {"compressors": checked}}}
+        _relabelled(source, tensor).to_zarr(path, mode="w", **options, **stored)
+        return
+    dims = getattr(source.tensor, "dims", None)
+    options = {"compressors": checked, "dimension_names": dims, "zarr_format": 3, "config": stored}
+    zarr.create_array(path, name=source.name, data=tensor, **options)
+
+
+def _relabelled(source: TensorFile, tensor: NDArray[Any]) -> Any:
+    """The tensor as an xarray.Dataset with everything but the numbers of the source's variable."""
+    labelled = source.tensor.copy(data=tensor).drop_encoding()
+    for dim, coord in labelled.coords.items():
+        if coord.dtype.kind == "U":  # text of a fixed length has no specification in Zarr 3
+            labelled = labelled.assign_coords({dim: coord.astype(object)})
+    return labelled.to_dataset(name=source.name)
+
+
+def _as_table(observations: Observations, tensor: NDArray[Any]) -> Table:
+    """A table under the names of the one that was read: with a row per entry, or wide if that was wide."""
+    if observations.layout != "coordinates" and observations.labels is not None:
+        labels, columns = observations.labels.coords
+        names = [*([] if labels is None else observations.labels.dims[:1]), *np.asarray(columns).tolist()]
+        return dict(zip(distinct_names(names), [*([] if labels is None else [labels]), *tensor.T], strict=True))
+    name = "value" if observations.labels is None else observations.labels.name or "value"
+    return long_table(observations, _coords(tensor), [(name, tensor.ravel())])
+
+
+def _coords(tensor: NDArray[Any]) -> NDArray[np.intp]:
+    """(N, M) coordinates of all entries of a tensor."""
+    return np.indices(tensor.shape, dtype=np.intp).reshape(tensor.ndim, -1)
+
+
+_WRITERS: dict[str, Callable[[TensorFile, Path, NDArray[Any]], None]] = {
+    ".npy": _write_npy,
+    ".npz": _write_npz,
+    ".mat": _write_mat,
+    ".csv": _write_text,
+    ".tsv": _write_text,
+    ".parquet": _write_parquet,
+    ".tns": _write_tns,
+    ".nc": _write_nc,
+    ".zarr": _write_zarr,
+}

@@ -1,0 +1,240 @@
+"""Transforms t of the data: the model is fitted to t(Y), and answers come back in the units of Y.
+
+A transform is chosen for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data
+that vary by factors. The model then says Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds
+and scores of different transforms of the same data compare.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+from brtf.data.checks import count_of, place_of
+from brtf.data.observations import Observations, robust_scale
+from brtf.model.predictive import ErrorLaw
+
+Values = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The data as they are, t(y) = y; the other transforms say what differs.
+
+    Attributes
+    ----------
+    name : the option's value
+    domain : the values it takes, in words
+    mirrored : whether z and −z belong to the same y
+    """
+
+    name: ClassVar[str | None] = None
+    domain: ClassVar[str] = "any value"
+    mirrored: ClassVar[bool] = False
+
+    @classmethod
+    def for_data(cls, values: Values) -> Transform:
+        """The transform with all that it needs to know of the fitted data."""
+        return cls()
+
+    def allows(self, values: Values) -> NDArray[np.bool_]:
+        """Where a value belongs to the domain."""
+        return np.ones(values.shape, dtype=np.bool_)
+
+    def forward(self, values: Values) -> Values:
+        """z = t(y), of the type of y."""
+        return values
+
+    def inverse(self, modelled: Array) -> Array:
+        """y = t⁻¹(z); infinite where no float is that large."""
+        return modelled
+
+    def log_jacobian(self, values: Values) -> Array:
+        """ln |dt/dy| at each value."""
+        return np.zeros(values.shape)
+
+    def bound_shift(self, observations: Observations) -> float:
+        """What turns a bound of t(Y) in units of the scale into one of the data: Σ ln |dt/dy| − M ln(scale)."""
+        jacobian = 0.0
+        if self.name is not None:
+            jacobian = math.fsum(float(self.log_jacobian(block.values).sum()) for block in observations.block_list)
+        return jacobian - observations.n_observed * float(np.log(observations.scale))
+
+    def mean(self, centre: Array, std: Array) -> Array:
+        """Mean of t⁻¹(x) for x ~ N(centre, std²)."""
+        return centre
+
+    def std(self, centre: Array, std: Array) -> Array:
+        """Standard deviation of t⁻¹(x) for x ~ N(centre, std²)."""
+        return std
+
+    def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
+        """Standard deviation of y = t⁻¹(z), where z − centre follows the law; centre, variance, law in units of scale.
+
+        Infinite where it does not exist.
+        """
+        return law.std(variance) * scale
+
+    def outliers(self, values: Values, shift: Array) -> Array:
+        """What an outlier of size ``shift`` in z makes of y: y − t⁻¹(t(y) − shift), exactly 0 where there is none."""
+        return shift
+
+    def interval(self, low: Array, high: Array) -> tuple[Array, Array]:
+        """(low, high) of y where z lies between the given ends.
+
+        Quantiles stay quantiles under a monotone t⁻¹. A mirrored one is monotone in |z|: the interval holds y with at
+        least the probability of z, and with just that where zero is far from it.
+        """
+        if self.mirrored:
+            flipped = low + high < 0.0
+            low, high = np.where(flipped, -high, low), np.where(flipped, -low, high)
+            low = np.maximum(low, 0.0)
+        return self.inverse(low), self.inverse(high)
+
+    def check(self, observations: Observations) -> None:
+        """Raise a ValueError if an observed value is outside the domain."""
+        if self.name is None:
+            return
+        outside = ~self.allows(observations.values).ravel()
+        if outside.any():
+            first = int(outside.argmax())
+            index = observations.entry_coords()[:, first]
+            raise ValueError(
+                f"Y{place_of(index, observations.labels)} is {observations.values.ravel()[first]}, but "
+                f"transform={self.name!r} needs {self.domain} "
+                f"({count_of(np.count_nonzero(outside), 'such entry', 'such entries')} in all). "
+                "Mark them missing: pass mask=, or set them to NaN; or fit without a transform."
+            )
+
+    def apply(self, observations: Observations) -> Observations:
+        """The observations of t(Y), checked, with their own scale; the same object where t changes nothing."""
+        if self.name is None:
+            return observations
+        self.check(observations)
+        modelled = self.forward(observations.values)
+        modelled.flags.writeable = False
+        return replace(observations, values=modelled, scale=robust_scale(modelled))
+
+
+@dataclass(frozen=True)
+class SquareRoot(Transform):
+    """t(y) = √y for y ≥ 0: the model says Y = z² with z = X + S + noise of either sign.
+
+    The density of y is [p(√y) + p(−√y)] / (2√y). The bound keeps the first term only, which is all there is unless zero
+    is within reach of the noise, and is thus a lower bound of ln p(Y) too. The density is infinite at zero: an observed
+    zero counts as the smallest positive value of the fitted data, ``smallest``.
+    """
+
+    smallest: float = 1.0
+    name = "sqrt"
+    domain = "values of at least 0"
+    mirrored = True
+
+    @classmethod
+    def for_data(cls, values: Values) -> Transform:
+        smallest = float(np.min(values, initial=np.inf, where=values > 0))
+        return cls(smallest) if np.isfinite(smallest) else cls()
+
+    def allows(self, values: Values) -> NDArray[np.bool_]:
+        return np.asarray(values >= 0)
+
+    def forward(self, values: Values) -> Values:
+        return np.sqrt(values)
+
+    def inverse(self, modelled: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.square(modelled)
+
+    def log_jacobian(self, values: Values) -> Array:
+        positive = np.where(values > 0, values.astype(np.float64), self.smallest)
+        return -np.log(2.0) - 0.5 * np.log(positive)
+
+    def mean(self, centre: Array, std: Array) -> Array:
+        return self.inverse(np.hypot(centre, std))
+
+    def std(self, centre: Array, std: Array) -> Array:
+        """(2σ⁴ + 4x̄²σ²)^{1/2}."""
+        return std * np.hypot(np.sqrt(2.0) * std, 2.0 * centre)
+
+    def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
+        """(4 x̄² (m₂ − m₁²) + 4 x̄ (m₃ − m₁ m₂) + m₄ − m₂²)^{1/2} from the law's moments.
+
+        Infinite with no more than four degrees of freedom.
+        """
+        fourth = fourth_moment(law, variance)
+        if not np.isfinite(fourth).all():
+            return fourth
+        first, third, spread = law.odd_moment(1, variance), law.odd_moment(3, variance), law.std(variance) ** 2
+        second = spread + first**2
+        skew = 4.0 * centre * (third - first * second)
+        return np.sqrt(4.0 * centre**2 * spread + skew + (fourth - second**2)) * scale**2
+
+    def outliers(self, values: Values, shift: Array) -> Array:
+        return shift * (2.0 * np.sqrt(values.astype(np.float64)) - shift)
+
+
+@dataclass(frozen=True)
+class Logarithm(Transform):
+    """t(y) = ln y for y > 0: the model says Y = e^z with z = X + S + noise."""
+
+    name = "log"
+    domain = "values above 0"
+
+    def allows(self, values: Values) -> NDArray[np.bool_]:
+        return np.asarray(values > 0)
+
+    def forward(self, values: Values) -> Values:
+        return np.log(values)
+
+    def inverse(self, modelled: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return np.exp(modelled)
+
+    def log_jacobian(self, values: Values) -> Array:
+        return -np.log(values.astype(np.float64))
+
+    def mean(self, centre: Array, std: Array) -> Array:
+        """e^{x̄ + σ²/2}."""
+        return self.inverse(centre + 0.5 * std**2)
+
+    def std(self, centre: Array, std: Array) -> Array:
+        """e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, written so that nothing overflows before the answer does."""
+        return self.inverse(centre + std**2) * np.sqrt(-np.expm1(-(std**2)))
+
+    def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
+        """Infinite: the noise is learnt, hence has the tails of a Student-t, and e^z then has no mean.
+
+        Its quantiles exist: :meth:`interval`.
+        """
+        return np.full_like(variance, np.inf)
+
+    def outliers(self, values: Values, shift: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return -values.astype(np.float64) * np.expm1(-shift)
+
+
+TRANSFORMS: dict[str | None, type[Transform]] = {kind.name: kind for kind in (Transform, SquareRoot, Logarithm)}
+"""The transforms by the option's value."""
+
+
+def fourth_moment(law: ErrorLaw, variance: Array) -> Array:
+    """E[(z − x̄)⁴] at each entry; infinite where a component has no more than four degrees of freedom.
+
+    Of a Student-t: 3 ν² s⁴ / ((ν−2)(ν−4)); of a uniform law on ±h plus a Gaussian: h⁴/5 + 2h²s² + 3s⁴.
+    """
+    total = np.zeros_like(variance)
+    for weight, dof, scale_sq, reach in zip(law.weight, law.dof, law.scale_sq, law.reach, strict=True):
+        if weight > 0:
+            square = scale_sq + variance
+            if reach > 0:
+                total = total + weight * (reach**4 / 5.0 + 2.0 * reach**2 * square + 3.0 * square**2)
+            elif dof > 4:
+                total = total + weight * 3.0 * square**2 * (dof / (dof - 2.0)) * (dof / (dof - 4.0))
+            else:
+                return np.full_like(variance, np.inf)
+    return total

@@ -1,0 +1,261 @@
+"""The generative story in types: the prior, the outliers of the paper, and the state of the posterior.
+
+y_m = x_m + s_m + ε_m at the observed entries m, with x_m = Σ_r Π_n a⁽ⁿ⁾[i_n, r] (5)–(6), rows a ~ N(0, diag(λ)⁻¹) and
+λ_r ~ Ga(c₀, d₀) (7), s_m ~ N(0, γ_m⁻¹) and γ_m ~ Ga(a₀, b₀) (8), ε_m ~ N(0, τ⁻¹) and τ ~ Ga(a₀^τ, b₀^τ) (9).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import betaln, digamma, gammaln
+
+from brtf.data.arrays import Array
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import SlabModel
+
+LARGEST_PRECISION = 1e16
+"""Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Top-level numbers of the model: Gamma priors of the component precisions λ and of the noise precision τ.
+
+    ``largest_precision`` is where calibrated inference holds the precision of the noise, that of every slice too.
+    """
+
+    lam_concentration: float = 1e-6
+    lam_rate: float = 1e-6
+    tau_concentration: float = 1e-6
+    tau_rate: float = 1e-6
+    largest_precision: float = LARGEST_PRECISION
+
+
+@dataclass(frozen=True, eq=False)
+class MeanFieldOutliers:
+    """The paper's factors q(s_m) = N(mean_m, var_m) and q(γ_m), with the learnt numbers (a₀, b₀) of their prior.
+
+    Attributes
+    ----------
+    mean, var : (M,)
+    gamma : Gamma with rate (M,)
+    concentration, rate : a₀ and b₀.
+    """
+
+    mean: Array
+    var: Array
+    gamma: Gamma
+    concentration: float
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class SliceNoise:
+    """Noise that differs between slices: entry m has the precision τ ω_g, g its position along the given modes.
+
+    ω_g ~ Ga(a_t, a_t) has mean one; a_t, learnt, says how much the slices differ.
+
+    Attributes
+    ----------
+    modes : the modes along which the noise differs
+    precision : q(ω), Gamma over (G,), G the number of positions, in C order over the modes
+    concentration : a_t
+    """
+
+    modes: tuple[int, ...]
+    precision: Gamma
+    concentration: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReplacementLaw:
+    """The law of values that stand in place of the data: a histogram over the data's range, in units of their scale.
+
+    Attributes
+    ----------
+    lowest, highest : the range
+    density : (B,) of equal bins
+    """
+
+    lowest: float
+    highest: float
+    density: Array
+
+    def bins(self, values: Array) -> NDArray[np.intp]:
+        """The bin of each value."""
+        place = (values - self.lowest) * (self.density.size / (self.highest - self.lowest))
+        return np.clip(place.astype(np.intp), 0, self.density.size - 1)
+
+    def learnt(self, counts: Array) -> ReplacementLaw:
+        """The law after so many replaced values in each bin, one value spread evenly over all bins among them."""
+        share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)
+        width = (self.highest - self.lowest) / counts.size
+        return replace(self, density=share / width)
+
+    def price(self, counts: Array) -> float:
+        """Nats that learning the law from so many replaced values in each bin is worth less than knowing it.
+
+        What the bound counts with the law as it was learnt, less the evidence of the counts with the law unknown,
+        Dirichlet(a, …, a), for the a that makes them most likely.
+        """
+        n_bins, n_values = counts.size, float(counts.sum())
+
+        def cost(log_prior: float) -> float:
+            prior = math.exp(log_prior)
+            likelihood = np.sum(gammaln(prior + counts) - gammaln(prior))
+            return float(gammaln(n_bins * prior + n_values) - gammaln(n_bins * prior) - likelihood)
+
+        learnt = self.learnt(counts)
+        mass = learnt.density * (self.highest - self.lowest) / n_bins
+        found = minimize_scalar(cost, bounds=(math.log(1e-3), math.log(1e4)), method="bounded")
+        return float(counts @ np.log(mass) + found.fun)
+
+
+@dataclass(frozen=True, eq=False)
+class SliceRates:
+    """Outlier rates that differ between slices: π_g ~ Beta(prior), q(π_g) = Beta(outlying_g, regular_g).
+
+    Attributes
+    ----------
+    modes : the modes along which the rates differ
+    outlying, regular : (G,), G the number of positions, in C order over the modes
+    prior : learnt
+    """
+
+    modes: tuple[int, ...]
+    outlying: Array
+    regular: Array
+    prior: tuple[float, float]
+
+    @property
+    def mean(self) -> Array:
+        """E[π_g], (G,)."""
+        return self.outlying / (self.outlying + self.regular)
+
+    @property
+    def mean_logs(self) -> tuple[Array, Array]:
+        """E[ln π_g] and E[ln(1 − π_g)], each (G,)."""
+        together = digamma(self.outlying + self.regular)
+        return digamma(self.outlying) - together, digamma(self.regular) - together
+
+    @property
+    def kl(self) -> float:
+        """Σ_g KL(q(π_g) ‖ Beta(prior))."""
+        first, second = self.prior
+        log_rate, log_rest = self.mean_logs
+        terms = betaln(first, second) - betaln(self.outlying, self.regular)
+        return float(np.sum(terms + (self.outlying - first) * log_rate + (self.regular - second) * log_rest))
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Outliers that are more often of one sign: positive with probability a ~ Beta(1, 1).
+
+    q(a) = Beta(positive, negative). The slab's density is 2a of the symmetric one where y > x, and 2(1 − a) where
+    y < x. So it jumps at y = x, where noise outweighs a slab that is wider than the noise: the bound is right to first
+    order in τ̄ Var x of the few outliers there, as at the edge of a flat slab.
+
+    Attributes
+    ----------
+    positive, negative : how many outliers there are on each side, and one
+    """
+
+    positive: float
+    negative: float
+
+    @property
+    def mean(self) -> float:
+        """E[a]."""
+        return self.positive / (self.positive + self.negative)
+
+    @property
+    def mean_logs(self) -> tuple[float, float]:
+        """E[ln 2a] and E[ln 2(1 − a)]."""
+        together = float(digamma(self.positive + self.negative)) - math.log(2.0)
+        return float(digamma(self.positive)) - together, float(digamma(self.negative)) - together
+
+    @property
+    def kl(self) -> float:
+        """KL(q(a) ‖ Beta(1, 1))."""
+        above, below = self.mean_logs
+        counted = (self.positive - 1.0) * (above - math.log(2.0)) + (self.negative - 1.0) * (below - math.log(2.0))
+        return counted - float(betaln(self.positive, self.negative))
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierStructure:
+    """How outliers hang together, beyond one by one, at one rate and of either sign alike.
+
+    Attributes
+    ----------
+    modes : along these an outlier is shared: entries that differ only there are outliers together, or none is
+    n_channels : κ, how many of the shared entries one independent entry is worth, for their noise is correlated
+    law : of the values that replace the data; None where outliers are added to them
+    rates : outlier rates of slices; None where the rate is common
+    sides : how many outliers are positive; None where either sign is alike, or outliers are shared or replace the data
+    """
+
+    modes: tuple[int, ...] = ()
+    n_channels: float = 1.0
+    law: ReplacementLaw | None = None
+    rates: SliceRates | None = None
+    sides: Sides | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to say beyond that every entry is on its own."""
+        return self.one_by_one and self.sides is None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether every entry is on its own, added to the data, and at one rate: only their sides may differ."""
+        return not self.modes and self.law is None and self.rates is None
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without).
+
+    ``structure`` says how the outliers hang together; None where each entry is on its own.
+    """
+
+    prior: Prior
+    factors: tuple[RowGaussians, ...]
+    lam: Gamma
+    tau: Gamma
+    outliers: MeanFieldOutliers | SlabModel | None
+    slices: SliceNoise | None = None
+    structure: OutlierStructure | None = None
+
+    @property
+    def rank(self) -> int:
+        return self.factors[0].rank
+
+    @property
+    def noise_variance(self) -> float:
+        """Variance of the noise in units of the data's squared scale; that of a typical slice where they differ."""
+        inflation = self.outliers.noise_inflation if isinstance(self.outliers, SlabModel) else 1.0
+        return inflation / float(self.tau.mean)
+
+    def with_factor(self, mode: int, rows: RowGaussians) -> State:
+        """The same state with another posterior of one mode's rows."""
+        return replace(self, factors=(*self.factors[:mode], rows, *self.factors[mode + 1 :]))
+
+    def select_components(self, keep: NDArray[Any]) -> State:
+        """The same state with only the kept components."""
+        return replace(
+            self,
+            factors=tuple(rows.select(keep) for rows in self.factors),
+            lam=Gamma(self.lam.concentration[keep], self.lam.rate[keep]),
+        )
+
+
+def component_amplitudes(state: State) -> Array:
+    """Root mean square of each component's rank-one term over all entries: Π_n rms_i(ã_ir), shape (R,)."""
+    return np.prod([np.sqrt(np.mean(rows.mean**2, axis=0)) for rows in state.factors], axis=0)

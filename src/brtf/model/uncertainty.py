@@ -1,0 +1,76 @@
+"""How sure one can be of the low-rank part: what the factors' posterior leaves out.
+
+The factors' covariances know neither that it is uncertain which entries are outliers, nor that there may be components
+too weak to be seen. Both follow from the state alone.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+
+from brtf.model.distributions import RowGaussians
+from brtf.model.local_models import SlabModel
+from brtf.model.state import MeanFieldOutliers, State, component_amplitudes
+
+QUADRATURE_NODES = 4001
+"""Nodes of the trapezoidal rule over the law of a deviation; half as many change the result by less than 1e-5."""
+
+LARGEST_RATIO = 50.0
+"""Of the weakest power seen to that of the components found, beyond which all of the noise may be hidden components."""
+
+
+@lru_cache(maxsize=64)
+def information(model: SlabModel) -> tuple[float, float]:
+    """C20: Fisher information of an entry about x in units of τ̄, E[w²ρ], and its ratio to the mean weight E[w].
+
+    The factors' covariances count an entry by its weight, as if it were known whether it is an outlier; what an entry
+    tells is the mean square of its score, √τ̄ w ρ^{1/2}. The two are equal where no entry is in doubt. For Student-t
+    noise of ν degrees of freedom without outliers the ratio is (ν + 1)/(ν + 3).
+    """
+    largest = math.asinh(60.0 + 40.0 * math.sqrt(model.width))
+    nodes = np.linspace(0.0, largest, QUADRATURE_NODES)
+    deviation = np.sinh(nodes)  # in standard deviations of the noise
+    local = model.posterior(deviation**2)
+    mass = np.exp(local.log_evidence) * np.cosh(nodes)
+    mass[0] *= 0.5
+    mass /= mass.sum()
+    score_square, weight = float(mass @ (local.weight * deviation) ** 2), float(mass @ local.weight)
+    return score_square, min(score_square / weight, 1.0)
+
+
+def honest_rows(state: State) -> tuple[RowGaussians, ...]:
+    """The factors' posterior with covariances that know that it is uncertain which entries are outliers."""
+    model, structure = state.outliers, state.structure
+    if not isinstance(model, SlabModel) or (structure is not None and structure.law is not None):
+        return state.factors
+    ratio = information(model)[1]
+    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio, rows.centre) for rows in state.factors)
+
+
+def hidden_variance(state: State) -> float:
+    """C21: variance of x from components too weak to be seen, in units of the scale squared.
+
+    Noise alone has rank-one fits of amplitude α* = Σ_n √I_n / J^{1/2}, J the Fisher information of all entries: what is
+    weaker does not show. The power α² of a component is taken to be exponential with the mean power P of those found,
+    the law of largest entropy. Then a component is hidden with probability F = 1 − e^{−t}, t = α*²/P, where R were
+    found about (R + 1) F / (1 − F) are hidden, and together they have the variance (R + 1) P (eᵗ − 1 − t). Where none
+    was found, P is taken to be α*², and each as large as can be. The noise found is the true noise and what is hidden,
+    so it limits the latter. Zero in the paper's inference.
+    """
+    model = state.outliers
+    if isinstance(model, MeanFieldOutliers):
+        return 0.0
+    n_counted = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
+    per_entry = information(model)[0] if isinstance(model, SlabModel) else 1.0
+    tau = float(state.tau.mean)
+    edge_square = sum(math.sqrt(rows.n_rows) for rows in state.factors) ** 2 / (tau * per_entry * n_counted)
+    power = float(np.mean(component_amplitudes(state) ** 2)) if state.rank else 0.0
+    if power > 0:
+        ratio = min(edge_square / power, LARGEST_RATIO)
+        hidden = (state.rank + 1) * power * (math.expm1(ratio) - ratio)
+    else:
+        hidden = edge_square * math.expm1(1.0)
+    return hidden / (1.0 + tau * hidden)

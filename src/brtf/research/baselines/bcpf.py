@@ -1,0 +1,48 @@
+"""Bayesian CP factorization without outliers: this library's own model with its outliers left out."""
+
+from __future__ import annotations
+
+from brtf.research.baselines.algebra import Array
+from brtf.research.baselines.registry import Mask, Method, Recovery
+
+
+def recover(
+    Y: Array,
+    mask: Mask | None = None,
+    *,
+    seed: int = 0,
+    max_rank: int | None = None,
+    max_sweeps: int = 500,
+    tol: float = 1e-6,
+) -> Recovery:
+    """Variational Bayesian CP that learns rank and noise from the observed entries, and knows no outliers.
+
+    ``BRTF(outliers=False)``: what the outliers in :class:`brtf.BRTF` are worth is the difference between the two.
+
+    Parameters
+    ----------
+    Y, mask, seed
+        As for :func:`brtf.baselines.recover`.
+    max_rank, max_sweeps, tol
+        As for :class:`brtf.BRTF`.
+
+    Returns
+    -------
+    Recovery
+        Without outliers; the rank is the one found.
+    """
+    from brtf.api.estimator import BRTF
+
+    model = BRTF(max_rank, outliers=False, max_sweeps=max_sweeps, tol=tol, random_state=seed).fit(Y, mask=mask)
+    return Recovery(model.low_rank(), None, model.rank_, model.factors_)
+
+
+METHOD = Method(
+    name="bcpf",
+    recover=recover,
+    missing=True,
+    robust=False,
+    needs=(),
+    works_on="tensor",
+    source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(outliers=False).",
+)

@@ -1,0 +1,66 @@
+"""CP by alternating least squares."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from brtf.research.baselines.algebra import Array, compose, squared_norm
+from brtf.research.baselines.registry import Mask, Method, Recovery
+from brtf.research.baselines.starts import Factors, starting_factors
+
+
+def recover(
+    Y: Array,
+    mask: Mask | None = None,
+    *,
+    seed: int = 0,
+    rank: int,
+    n_starts: int = 11,
+    max_sweeps: int = 1000,
+    tol: float = 1e-8,
+) -> Recovery:
+    """The best of several least-squares fits of R rank-one terms.
+
+    Minimises ‖Y − [[A⁽¹⁾, …, A⁽ᴺ⁾]]‖² over one factor at a time. The fits start from the singular vectors of the
+    unfoldings (if R ≤ min I_n) and from standard normal factors; the one nearest to Y is kept.
+
+    Parameters
+    ----------
+    Y, mask, seed
+        As for :func:`brtf.baselines.recover`.
+    rank : int
+        R.
+    n_starts : int
+        Number of fits. One start alone often ends in a local minimum.
+    max_sweeps : int
+        Of every fit.
+    tol : float
+        Change of ‖Y − X‖ / ‖Y‖ in a sweep below which a fit has converged.
+
+    Returns
+    -------
+    Recovery
+        Complete data only, without outliers.
+    """
+    starts = starting_factors(Y, rank, n_starts, np.random.default_rng(seed))
+    fits = [_fit(Y, start, max_sweeps, tol) for start in starts]
+    factors = min(fits, key=lambda factors: squared_norm(Y - compose(factors)))
+    return Recovery(compose(factors), None, rank, factors)
+
+
+def _fit(Y: Array, start: Factors, max_sweeps: int, tol: float) -> Factors:
+    from tensorly.decomposition import parafac
+
+    _, factors = parafac(Y, start[0].shape[1], n_iter_max=max_sweeps, init=(None, start), tol=tol)
+    return [np.asarray(factor) for factor in factors]
+
+
+METHOD = Method(
+    name="cp-als",
+    recover=recover,
+    missing=False,
+    robust=False,
+    needs=("rank",),
+    works_on="tensor",
+    source="Kolda & Bader, SIAM Review 51 (2009); the fit is TensorLy's parafac.",
+)

@@ -1,0 +1,79 @@
+"""CP under any loss, by pyttb's generalized CP with L-BFGS: what the least-squares and the Huber fit share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from brtf.research.baselines.algebra import Array
+from brtf.research.baselines.registry import Mask
+from brtf.research.baselines.starts import Factors
+
+
+def minimise(
+    tensor: Array,
+    mask: Mask | None,
+    start: Factors,
+    loss: str,
+    *,
+    threshold: float | None = None,
+    max_sweeps: int,
+    tol: float,
+) -> Factors:
+    """Lower Σ_Ω loss(y, x) from the given factors, all of them at once.
+
+    Parameters
+    ----------
+    tensor, mask
+        Data of typical size 1, zero where missing.
+    start : list of ndarray
+    loss : str
+        Of pyttb's ``Objectives``: ``"GAUSSIAN"``, (x − y)², or ``"HUBER"``.
+    threshold : float or None
+        Where the Huber loss turns from squares to absolute values.
+    max_sweeps : int
+        Steps of L-BFGS; at most ten evaluations each.
+    tol : float
+        Relative decrease of the sum in a step below which it has converged.
+    """
+    from pyttb.gcp.fg_setup import setup
+    from pyttb.gcp.handles import Objectives
+    from pyttb.gcp.optimizers import LBFGSB
+    from pyttb.gcp_opt import gcp_opt
+    from pyttb.tensor import tensor as as_tensor
+
+    data = as_tensor(np.asfortranarray(tensor))
+    objective: Any = setup(Objectives[loss], data, threshold)
+    optimizer = LBFGSB(maxiter=max_sweeps, maxfun=10 * max_sweeps, factr=tol / np.finfo(np.float64).eps, pgtol=1e-8)
+    weights = None if mask is None else np.asfortranarray(mask, dtype=np.float64)
+    initial = [np.asfortranarray(factor) for factor in start]
+    with _quiet_pyttb():
+        model, _, _ = gcp_opt(data, start[0].shape[1], objective, optimizer, init=initial, mask=weights, printitn=0)
+    factors = [np.ascontiguousarray(factor) for factor in model.factor_matrices]
+    factors[0] = factors[0] * model.weights
+    return factors
+
+
+@contextmanager
+def _quiet_pyttb() -> Iterator[None]:
+    """Keep what pyttb logs to itself: at every evaluation it warns that its own gradients are not in Fortran order.
+
+    It logs to the root logger, which without a handler would also be configured for good.
+    """
+    root = logging.getLogger()
+    silent = logging.NullHandler()
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "pyttb" not in record.pathname
+
+    root.addHandler(silent)
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+        root.removeHandler(silent)

@@ -1,0 +1,239 @@
+"""The frame of the baselines: what a method is, what it gives back, and the one door to all of them."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.memory import check_memory
+from brtf.data.observations import Observations, observe
+from brtf.research.baselines.algebra import Array
+
+Mask = NDArray[np.bool_]
+
+NAMES = (
+    "bcpf",
+    "brmf",
+    "cp-als",
+    "cp-ard",
+    "cpnls",
+    "cpwopt",
+    "decolor",
+    "drmf",
+    "godec",
+    "horpca",
+    "hosvd",
+    "huber",
+    "mgpcp",
+    "pcp",
+    "prmf",
+    "regl1alm",
+    "tucker-ard",
+    "vbrpca",
+)
+"""Every method; ``a-b`` is in the module ``a_b`` of this package."""
+
+LARGEST = 1e100
+"""Methods square and cube what they are given: up to here, and down to its inverse, float64 can hold that."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """What a method found in the data.
+
+    Attributes
+    ----------
+    low_rank : ndarray
+        The low-rank part, of the shape of Y, missing entries filled in.
+    outliers : ndarray or None
+        The sparse part, of the shape of Y and zero where an entry is missing; None if the method has none.
+    rank : int, tuple of int or None
+        The rank given or found: one number (CP, matrix), or one per mode (Tucker); None if the method has none.
+    factors : list of ndarray or None
+        One matrix (I_n, R) per mode whose columns' outer products sum to the low-rank part; None if the method has
+        none. Where the low-rank part is an average, these are the factors of one of its terms.
+    """
+
+    low_rank: Array
+    outliers: Array | None
+    rank: int | tuple[int, ...] | None
+    factors: list[Array] | None
+
+
+@dataclass(frozen=True)
+class Method:
+    """What a method can do and what it has to be told.
+
+    Attributes
+    ----------
+    name : str
+    recover : callable
+        ``recover(Y, mask=None, *, seed=0, …)``; Y is float64 and zero where missing, mask is None for complete data.
+    missing : bool
+        Whether entries may be missing.
+    robust : bool
+        Whether it is meant for data with outliers.
+    needs : tuple of str
+        The parameters without a default.
+    works_on : {"tensor", "matrix"}
+        A matrix method unfolds a tensor and folds its answer back.
+    source : str
+        Whom the method is from and whose code runs, in one sentence.
+    """
+
+    name: str
+    recover: Callable[..., Recovery]
+    missing: bool
+    robust: bool
+    needs: tuple[str, ...]
+    works_on: Literal["tensor", "matrix"]
+    source: str
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Every parameter with its default, read from the signature; None for those that have none."""
+        known = list(inspect.signature(self.recover).parameters.values())
+        return {
+            parameter.name: None if parameter.default is parameter.empty else parameter.default
+            for parameter in known
+            if parameter.name not in ("Y", "mask", "seed")
+        }
+
+
+def names() -> tuple[str, ...]:
+    """The names of all methods, sorted."""
+    return tuple(sorted(NAMES))
+
+
+def describe(name: str) -> Method:
+    """What the method of this name can do and has to be told.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name must be one of {', '.join(names())}, got {name!r}.")
+    method: Method = import_module(f"brtf.research.baselines.{name.replace('-', '_')}").METHOD
+    return method
+
+
+def recover(name: str, Y: Any, mask: Any = None, *, seed: int = 0, **params: Any) -> Recovery:
+    """Recover the low-rank part of the data by the method of this name.
+
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    Y, mask
+        The data, as for :meth:`brtf.BRTF.fit`: NaN, masked or absent entries are missing. Never modified. Every method
+        holds the whole tensor in memory, sparse data too.
+    seed : int
+        The same seed gives the same answer.
+    **params
+        Of the method: see ``describe(name).parameters`` and the docstring of its ``recover``.
+
+    Returns
+    -------
+    Recovery
+
+    Examples
+    --------
+    >>> import brtf
+    >>> data = brtf.datasets.paper_synthetic(outliers=0.0, missing=0.5, seed=0)
+    >>> found = brtf.baselines.recover("cpnls", data.observed, rank=3)
+    >>> bool(brtf.metrics.rrse(found.low_rank, data.low_rank) < 0.02)
+    True
+    """
+    method = describe(name)
+    _check_parameters(method, seed, params)
+    observations = observe(Y, mask, dtype=np.float64)
+    if not method.missing and observations.n_observed < observations.n_entries:
+        raise ValueError(
+            f"{name} needs complete data, but {observations.n_entries - observations.n_observed} of "
+            f"{observations.n_entries} entries of Y are missing. Fill them in first, or choose one of "
+            f"{', '.join(other for other in names() if describe(other).missing)}."
+        )
+    tensor, observed = _dense(observations)
+    try:
+        return method.recover(tensor, observed, seed=seed, **params)
+    except ModuleNotFoundError as error:
+        raise ValueError(f'{name} needs {error.name}: pip install "brtf[baselines]".') from error
+
+
+def _dense(observations: Observations) -> tuple[Array, Mask | None]:
+    """The tensor with zeros for missing entries, and what is observed (None = everything)."""
+    largest = float(np.abs(observations.values).max())
+    if largest == 0:
+        raise ValueError("Y is zero at every observed entry: there is nothing to recover.")
+    if not 1 / LARGEST <= largest <= LARGEST:
+        raise ValueError(
+            f"Y reaches {largest:.3g} in magnitude, outside {1 / LARGEST:g} to {LARGEST:g}, where the squares that the "
+            "baselines take are still numbers. Rescale it."
+        )
+    if observations.layout == "complete":
+        return np.asarray(observations.values, dtype=np.float64), None
+    check_memory(10 * observations.n_entries, f"a dense tensor of shape {observations.shape}", "leave some of it out")
+    tensor = np.zeros(observations.shape)
+    observed = np.zeros(observations.shape, dtype=bool)
+    place = tuple(observations.entry_coords())
+    tensor[place] = observations.values
+    observed[place] = True
+    return tensor, observed
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+def _is_count(value: Any) -> bool:
+    return _is_integer(value) and value >= 1
+
+
+def _is_counts(value: Any) -> bool:
+    return _is_count(value) or (isinstance(value, (list, tuple)) and len(value) > 0 and all(map(_is_count, value)))
+
+
+RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "rank": (_is_count, "an integer of at least 1"),
+    "max_rank": (_is_count, "an integer of at least 1"),
+    "ranks": (_is_counts, "an integer of at least 1, or one per mode"),
+    "max_ranks": (_is_counts, "an integer of at least 1, or one per mode"),
+    "n_starts": (_is_count, "an integer of at least 1"),
+    "max_sweeps": (_is_count, "an integer of at least 1"),
+    "tol": (lambda v: _is_number(v) and v >= 0, "a number of at least 0"),
+}
+"""What parameters that several methods share may be, besides None if that is the default; methods check the others."""
+
+
+def _check_parameters(method: Method, seed: Any, params: Mapping[str, Any]) -> None:
+    """Refuse parameters that are unknown, wanting or out of range, in a sentence that lists the known ones."""
+    known = method.parameters
+    listed = ", ".join(key if key in method.needs else f"{key}={default!r}" for key, default in known.items())
+    for key in params:
+        if key not in known:
+            raise ValueError(f"{method.name} has no parameter {key!r}. It has: {listed or 'none'}.")
+    for key in method.needs:
+        if params.get(key) is None:
+            raise ValueError(f"{method.name} needs {key}=. Its parameters: {listed}.")
+    if not (_is_integer(seed) and seed >= 0):
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
+    for key, value in params.items():
+        optional = known[key] is None and key not in method.needs
+        if key in RANGES and not (value is None and optional):
+            valid, wanted = RANGES[key]
+            if not valid(value):
+                raise ValueError(f"{key} must be {'None or ' if optional else ''}{wanted}, got {value!r}.")

@@ -1,0 +1,149 @@
+"""Whole fits: their memory, their sweeps, their time against other programs, and how soon the first one is done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from brtf.api.datasets import Synthetic, paper_synthetic
+from brtf.api.estimator import BRTF
+from brtf.api.metrics import rrse
+from brtf.data.observations import Observations
+from brtf.data.passes import SMALL_DATA
+from brtf.research.bench.measure import Array, Effort, Row, fastest
+from brtf.research.bench.peers import PEERS
+from brtf.research.bench.sweeps import low_rank_data, sparse_data
+
+
+def memory(effort: Effort) -> Iterator[Row]:
+    """Target 4: the peak of what a fit allocates, with the data it was given, against the data and their index."""
+    shape = (2000, 3, 30) if effort.quick else (25344, 3, 300)
+    frames = low_rank_data(shape, 3, np.float32)
+    yield _memory_row("complete, float32", frames, frames.nbytes)
+    half = np.where(np.random.default_rng(0).random(shape, np.float32) < 0.5, frames, np.float32(np.nan))
+    del frames
+    n_bytes = 4 * int(np.count_nonzero(~np.isnan(half))) + half.size  # a byte of mask an entry
+    yield _memory_row("half missing, float32", half, n_bytes, shared=False)
+    del half
+    entries = sparse_data((10_000, 10_000, 1_000), 10_000 if effort.quick else 3_000_000)
+    n_bytes = entries.values.nbytes + (0 if entries.coords is None else entries.coords.nbytes)
+    yield _memory_row("coordinates", entries, n_bytes)
+
+
+def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: bool = True) -> Row:
+    """``n_bytes`` of data and index, which the fit shares with its caller, or has to make."""
+    few_sweeps = {"max_rank": 3, "max_sweeps": 3}
+    _fit(_small(data), **few_sweeps)  # modules, kernels and tables are not the data's
+    tracemalloc.start()
+    try:
+        _fit(data, **few_sweeps)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    return Row(
+        4,
+        f"memory at the peak of a fit: {name}",
+        (peak + n_bytes if shared else peak) / n_bytes,
+        f"{n_bytes / 1e6:.0f} MB of data and index",
+        1.15,
+        note="" if shared else "besides the array that the caller holds",
+    )
+
+
+def _small(data: Array | Observations) -> Array | Observations:
+    """A part that is treated as the whole is: one that is too large for its blocks to be remembered."""
+    if isinstance(data, Observations):
+        return data.select(np.arange(data.n_observed) <= SMALL_DATA)
+    return data[: 1 + 4 * SMALL_DATA // data[:1].size]
+
+
+def sweeps_to_a_nat(effort: Effort) -> Iterator[Row]:
+    """Target 5: sweeps, those of dropped proposals included, until the bound is within a nat of where it ends."""
+    problems = list(paper_problems(1 if effort.quick else 3))
+    if effort.quick:
+        problems = problems[:1]
+    counts = []
+    for data in problems:
+        trace = _fit(data.observed).trace_
+        counts.append(int(trace["sweep"][np.argmax(trace["bound"] >= trace["bound"][-1] - 1.0)]))
+    yield Row(
+        5,
+        f"sweeps to within a nat of the end: {len(problems)} of the paper's problems, median",
+        float(np.median(counts)),
+        "",
+        40.0,
+        unit="sweeps",
+        note=f"{min(counts)} to {max(counts)}",
+    )
+
+
+def paper_problems(n_seeds: int) -> Iterator[Synthetic]:
+    """The paper's 30³ tensors: complete and incomplete, with outliers of either magnitude."""
+    for seed in range(n_seeds):
+        for missing in (0.0, 0.5, 0.8):
+            yield paper_synthetic(outliers=0.1, missing=missing, magnitude="10std", seed=seed)
+        yield paper_synthetic(outliers=0.2, magnitude="max", seed=seed)
+
+
+def whole_fits(effort: Effort) -> Iterator[Row]:
+    """Target 6: a whole fit, told nothing, against other programs that are told the rank."""
+    present = [peer for peer in PEERS if find_spec(peer.package) is not None]
+    own = "a fit that is told nothing"
+    programs = {own: _own} | {peer.words: peer.low_rank for peer in present}
+    for missing in (0.5,) if effort.quick else (0.0, 0.5):
+        data = paper_synthetic(outliers=0.1, missing=missing, seed=1)
+        errors: dict[str, float] = {}
+        tasks = {words: partial(_fit_and_compare, data, words, fit, errors) for words, fit in programs.items()}
+        seconds = fastest(tasks, effort.n_repeats)
+        what = f"{own}: 30×30×30, {100 * missing:.0f} % missing, 10 % outliers"
+        for peer in PEERS:
+            if peer not in present:
+                yield Row(6, what, None, f"{peer.words}: skipped, for {peer.package} is not installed", peer.limit)
+                continue
+            times = f"{seconds[own]:.2f} and {seconds[peer.words]:.2f} s"
+            note = f"{times}, errors {errors[own]:.3f} and {errors[peer.words]:.3f}"
+            yield Row(6, what, seconds[own] / seconds[peer.words], peer.words, peer.limit, note=note)
+
+
+def _fit_and_compare(
+    data: Synthetic, words: str, low_rank: Callable[[Synthetic], Array], errors: dict[str, float]
+) -> None:
+    errors[words] = rrse(low_rank(data), data.low_rank)
+
+
+def _own(data: Synthetic) -> Array:
+    return _fit(data.observed).low_rank()
+
+
+def _fit(data: Array | Observations, **options: Any) -> BRTF:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few sweeps, or nothing seen of a row: not what is measured
+        return BRTF(random_state=0, **options).fit(data)
+
+
+def first_use(effort: Effort) -> Iterator[Row]:
+    """Target 8: importing the package, and the first fit of a fresh process once the kernels are compiled."""
+    own, plain = "import brtf", "import numpy, scipy.special"
+    seconds: dict[str, list[float]] = {own: [], plain: []}
+    for _ in range(effort.n_repeats):
+        for statement, runs in seconds.items():
+            runs.append(_in_a_fresh_process(statement, "process_time"))
+    yield Row(8, own, min(seconds[own]) / min(seconds[plain]), plain, 1.5)
+    fit = "import brtf; brtf.BRTF(random_state=0).fit(brtf.datasets.paper_synthetic(seed=1).observed)"
+    shortest = min(_in_a_fresh_process(fit, "perf_counter") for _ in range(effort.n_repeats))
+    yield Row(8, "first fit of a fresh process: 30×30×30, import included", shortest, "", 2.0, unit="s")
+
+
+def _in_a_fresh_process(statement: str, clock: str) -> float:
+    """Seconds that a statement takes in a new interpreter, whose own start is not counted."""
+    program = f"from time import {clock} as clock; started = clock(); {statement}; print(clock() - started)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return float(done.stdout)

@@ -1,0 +1,81 @@
+"""Other programs' fits of the paper's tensors, each told what it needs to know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brtf.api.datasets import Synthetic
+from brtf.research.bench.measure import Array
+
+HUBER_THRESHOLD = 0.25
+"""2.5 standard deviations of the paper's noise."""
+SPARSITY = 0.1
+"""Weight of the outliers in robust PCA: with less all of the data are outliers, with more none."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another program: its package, what it is told, its fit of the low-rank part, and how much faster it may be."""
+
+    package: str
+    words: str
+    low_rank: Callable[[Synthetic], Array]
+    limit: float | None = None
+
+
+def huber(data: Synthetic) -> Array:
+    """CP under Huber's loss by L-BFGS, from a random start."""
+    import pyttb
+    from pyttb.gcp.fg_setup import setup
+    from pyttb.gcp.handles import Objectives
+    from pyttb.gcp.optimizers import LBFGSB
+
+    rng = np.random.default_rng(0)
+    start = [rng.standard_normal((length, _rank(data))) for length in data.low_rank.shape]
+    tensor, mask = pyttb.tensor(_filled(data)), pyttb.tensor(data.mask.astype(float))
+    objective: Any = setup(Objectives.HUBER, additional_parameter=HUBER_THRESHOLD)
+    logging.disable(logging.WARNING)  # of every copy that it makes
+    try:
+        found, _, _ = pyttb.gcp_opt(tensor, _rank(data), objective, LBFGSB(), init=start, mask=mask, printitn=0)
+    finally:
+        logging.disable(logging.NOTSET)
+    return np.asarray(found.full().data)
+
+
+def parafac(data: Synthetic) -> Array:
+    """CP by alternating least squares, which does not know of outliers."""
+    import tensorly
+    from tensorly.decomposition import parafac
+
+    return np.asarray(tensorly.cp_to_tensor(parafac(_filled(data), _rank(data), mask=_mask(data), random_state=0)))
+
+
+def robust_pca(data: Synthetic) -> Array:
+    """Tensor robust PCA: nuclear norms of all unfoldings plus absolute values of the outliers."""
+    from tensorly.decomposition import robust_pca
+
+    return np.asarray(robust_pca(_filled(data), mask=_mask(data), reg_E=SPARSITY, verbose=0)[0])
+
+
+PEERS = (
+    Peer("pyttb", "pyttb gcp_opt with Huber loss, told the rank and the noise", huber, 1.0),
+    Peer("tensorly", "TensorLy parafac, told the rank", parafac),
+    Peer("tensorly", "TensorLy robust_pca", robust_pca),
+)
+
+
+def _filled(data: Synthetic) -> Array:
+    return np.where(data.mask, data.observed, 0.0)
+
+
+def _mask(data: Synthetic) -> Array | None:
+    return None if data.mask.all() else data.mask
+
+
+def _rank(data: Synthetic) -> int:
+    return int(data.factors[0].shape[1])

@@ -1,0 +1,200 @@
+"""BRTF and other methods side by side on the same data, scored on entries that none of them was shown."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brtf.api.estimator import BRTF
+from brtf.api.evaluation import assess, draw_hidden, text_table
+from brtf.data.observations import Observations
+from brtf.research.baselines import describe, names, recover
+from brtf.research.baselines.matrix import Unfolding
+
+__all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
+
+OURS: dict[str, dict[str, Any]] = {"brtf": {}, "brtf-paper": {"inference": "paper"}, "bcpf": {"outliers": False}}
+"""Models of this library, which also give a density and intervals; bcpf is the one without outliers."""
+METHODS = (*OURS, *(name for name in names() if name not in OURS))
+"""Every method that can be asked for."""
+LARGE = 2_000_000
+"""Entries of a tensor, observed or not, from which methods that hold it whole are left to those who ask for them."""
+SHARED = ("max_rank", "max_sweeps", "tol", "n_jobs")
+"""Options of ours that every model of ours understands."""
+COLUMNS = ("rmse", "median_error", "relative_error", "log_density", "coverage_95", "rank", "seconds")
+
+
+def default_methods(observations: Observations) -> tuple[str, ...]:
+    """A few quick methods that suit the data: ours, and for data that are not too large, others of their order."""
+    if observations.n_entries > LARGE:
+        return tuple(OURS)
+    return (*OURS, "regl1alm", "prmf") if observations.order == 2 else (*OURS, "horpca", "cpwopt")
+
+
+def reason_against(method: str, methods: Sequence[str], rank: int | None) -> str | None:
+    """Why a method cannot take part, in words; None if it can.
+
+    Parameters
+    ----------
+    method : str
+        One of ``METHODS``.
+    methods : sequence of str
+        All that take part: others take their rank from brtf.
+    rank : int or None
+        The rank that methods are told.
+    """
+    if method not in METHODS:
+        raise ValueError(f"methods must be among {', '.join(METHODS)}, got {method!r}.")
+    if method in OURS:
+        return None
+    needs = describe(method).needs
+    if not describe(method).missing:
+        return "needs complete data, and entries are hidden to score it"
+    if unknown := [name for name in needs if name != "rank"]:
+        return f"needs {' and '.join(unknown)}, which only its caller can know"
+    if "rank" in needs and rank is None and "brtf" not in methods:
+        return "needs a rank: say which, or compare with brtf, whose rank it then takes"
+    return None
+
+
+def compare(
+    observations: Observations,
+    methods: Sequence[str],
+    *,
+    rank: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    hold_out: float = 0.1,
+    pattern: str = "entries",
+    mode: int = 0,
+    n_repeats: int = 1,
+    seed: int = 0,
+) -> Iterator[dict[str, Any]]:
+    """Hide some observed entries, let every method predict them from the others, and yield a row for each.
+
+    Parameters
+    ----------
+    observations : Observations
+    methods : sequence of str
+        Of ``METHODS``; each is fitted in every repeat, brtf first.
+    rank : int or None
+        What methods that must be told a rank are told; None: the one that brtf has just found.
+    options : mapping or None
+        Of :class:`brtf.BRTF`, for brtf; the other models of ours take max_rank, max_sweeps, tol and n_jobs from them.
+    hold_out, pattern, mode, n_repeats, seed
+        As for :func:`brtf.api.evaluation.evaluate`.
+
+    Yields
+    ------
+    dict
+        ``method``, ``repeat``; ``rmse``, ``median_error`` (of |y − x̄|), ``relative_error`` (‖y − x̄‖ / ‖y‖ over what was
+        hidden); ``log_density`` and ``coverage_95`` where the method has a density, else None; ``rank``, ``seconds``;
+        ``told``, the rank it was told, or None; ``converged`` where the method says; ``error``, why there are no
+        numbers, or None.
+    """
+    rng = np.random.default_rng(seed)
+    for repeat in range(n_repeats):
+        hidden = draw_hidden(observations, hold_out, rng, pattern=pattern, mode=mode)
+        shown, held_out = observations.select(~hidden), observations.select(hidden)
+        found_rank = rank
+        for method in sorted(methods, key=lambda name: name != "brtf"):
+            row: dict[str, Any] = {"method": method, "repeat": repeat, **dict.fromkeys(COLUMNS), "told": None}
+            row |= {"converged": None, "error": reason_against(method, methods, rank)}
+            if row["error"] is None:
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # the row says whether it converged
+                        row |= _measure(method, shown, held_out, found_rank, options or {}, seed)
+                except (ValueError, MemoryError, ArithmeticError, np.linalg.LinAlgError) as error:
+                    row["error"] = str(error) or type(error).__name__
+            if method == "brtf" and rank is None:
+                found_rank = row["rank"]
+            yield row
+
+
+def _measure(
+    method: str,
+    shown: Observations,
+    held_out: Observations,
+    rank: int | None,
+    options: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """The numbers of one fit."""
+    values = held_out.values.astype(np.float64)
+    size = float(np.hypot.reduce(values)) / math.sqrt(values.size)
+    if method in OURS:
+        mine = options if method == "brtf" else {name: options[name] for name in SHARED if name in options}
+        model = BRTF(**{**mine, **OURS[method], "random_state": seed}).fit(shown)
+        found = assess(model, held_out)
+        numbers = {name: found[name] for name in (*COLUMNS, "converged") if name in found}
+        return numbers | {"relative_error": found["rmse"] / size if size else None}
+    told = {}
+    if "rank" in describe(method).parameters:
+        if not rank:
+            raise ValueError(f"needs a rank of at least 1, and brtf found {rank}")
+        told["rank"] = _possible(method, shown.shape, rank)
+    started = time.perf_counter()
+    recovery = recover(method, shown, seed=seed, **told)
+    seconds = time.perf_counter() - started
+    error = np.abs(values - recovery.low_rank[tuple(held_out.entry_coords())])
+    rmse = float(np.hypot.reduce(error)) / math.sqrt(error.size)
+    return {
+        "rmse": rmse,
+        "median_error": float(np.median(error)),
+        "relative_error": rmse / size if size else None,
+        "rank": recovery.rank,
+        "seconds": seconds,
+        "told": told.get("rank"),
+    }
+
+
+def _possible(method: str, shape: tuple[int, ...], rank: int) -> int:
+    """The rank, or for a matrix method the largest that its unfolding can have."""
+    if describe(method).works_on == "tensor":
+        return rank
+    n_columns = shape[Unfolding.along(shape, -1).mode]
+    return min(rank, n_columns, math.prod(shape) // n_columns)
+
+
+def comparison_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A header and a line per method that has numbers, the smallest rmse first: means over the repeats."""
+    means = {}
+    for method in dict.fromkeys(row["method"] for row in rows if row["error"] is None):
+        able = [row for row in rows if row["method"] == method and row["error"] is None]
+        means[method] = {column: _mean([row[column] for row in able]) for column in COLUMNS}
+    ordered = sorted(means, key=lambda name: means[name]["rmse"])
+    return [["method", *COLUMNS], *([name, *(_text(means[name][column]) for column in COLUMNS)] for name in ordered)]
+
+
+def absentees(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Who could not take part, or not always, together by the reason: names, and the reason."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row["error"] is not None and row["method"] not in reasons.setdefault(row["error"], []):
+            reasons[row["error"]].append(row["method"])
+    return [(", ".join(methods), reason) for reason, methods in reasons.items()]
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """The mean of numbers; of ranks per mode the first."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return known[0] if isinstance(known[0], tuple) else float(np.mean(known))
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return "×".join(map(str, value)) if isinstance(value, tuple) else f"{value:.4g}"
+
+
+def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table for a terminal, and who could not take part."""
+    reasons = [f"{methods}: {reason.rstrip('.')}." for methods, reason in absentees(rows)]
+    return "\n".join([text_table(comparison_table(rows)), *reasons])

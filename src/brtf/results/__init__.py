@@ -1,0 +1,1 @@
+"""What a fit has found: answers with their uncertainty, and doubts about them."""

@@ -1,0 +1,587 @@
+"""What a fit means afterwards: the low-rank part, outliers and predictions in the user's units; save and load."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.special import ndtr, ndtri
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.checks import check_coords
+from brtf.data.exports import Table, long_table, spread, to_cp_tensor, to_dataset, to_frame
+from brtf.data.memory import check_memory
+from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
+from brtf.data.passes import Sums, add_up
+from brtf.inference.entry_posterior import block_outliers, grouped, relative_precision
+from brtf.inference.trace import Doubt, Record, StopReason
+from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
+from brtf.kernels.reference import symmetric_multiplicity
+from brtf.model.distributions import RowGaussians
+from brtf.model.links import TRANSFORMS, Transform
+from brtf.model.local_models import SlabModel
+from brtf.model.predictive import ErrorLaw, error_law, split_conformal
+from brtf.model.settings import Settings
+from brtf.model.state import MeanFieldOutliers, State
+from brtf.model.uncertainty import hidden_variance, honest_rows
+
+if TYPE_CHECKING:
+    from brtf.results.summary import Summary
+
+LARGEST_RATIO = 1e100
+"""Other data may be this many scales of the fitted ones in size; their squares are finite then."""
+Quantity = Literal["low_rank", "observation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
+
+    Only the factors and the noise variance are those of t(Y), where the fit had a transform t.
+
+    Attributes
+    ----------
+    observations : the data, referred to and not copied; their scale is that of t(Y)
+    state : the posterior of t(Y), in units of ``observations.scale``
+    trace : one record per sweep that was kept and per proposal
+    stop_reason, settings : why it ended, and what was asked
+    seconds : wall-clock time of the fit
+    held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
+    cap_gain : nats that one more component would bring, where the cap on the rank held it down
+    diagnosis : doubts about the fit, the gravest first; empty where nothing is wrong
+    """
+
+    observations: Observations
+    state: State
+    trace: tuple[Record, ...]
+    stop_reason: StopReason
+    settings: Settings
+    seconds: float
+    version: str
+    held_back: Observations | None = None
+    cap_gain: float | None = None
+    diagnosis: tuple[Doubt, ...] = ()
+
+    def __repr__(self) -> str:
+        noise = np.asarray(self.noise_variance)
+        levels = f"{noise:.4g}" if noise.ndim == 0 else f"{noise.min():.4g}…{noise.max():.4g}"
+        return (
+            f"Result(shape={self.observations.shape}, rank={self.rank}, bound={self.bound:.8g}, "
+            f"noise_variance={levels}, outlier_rate={self.outlier_rate:.4g}, converged={self.stop_reason.converged})"
+        )
+
+    # ---- numbers -------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+    @property
+    def scale(self) -> float:
+        return self.observations.scale
+
+    @cached_property
+    def transform(self) -> Transform:
+        """The transform t between the data and what was fitted."""
+        return TRANSFORMS[self.settings.transform].for_data(self.observations.values)
+
+    def as_modelled(self, observations: Observations) -> Observations:
+        """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
+        modelled = self.transform.apply(observations)
+        largest = modelled.largest
+        if largest > LARGEST_RATIO * self.scale:
+            raise ValueError(
+                f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
+                "that were fitted: nothing can be said of it. Check its units."
+            )
+        return replace(modelled, scale=self.scale)
+
+    @cached_property
+    def _modelled(self) -> Observations:
+        return self.as_modelled(self.observations)
+
+    @property
+    def noise_variance(self) -> Any:
+        """Variance of the noise in the squared units of t(Y): a number, or an array over the noise modes."""
+        slices = self.state.slices
+        if slices is None:
+            return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
+        lengths = [self.observations.shape[mode] for mode in slices.modes]
+        variances = (self.state.noise_variance / slices.precision.mean).reshape(lengths)
+        return _in_squared_units(variances, self.scale)
+
+    @cached_property
+    def outlier_rate(self) -> float:
+        """The mean of :meth:`outlier_probability` over the observed entries."""
+        if not isinstance(self.state.outliers, SlabModel):
+            return float(np.mean(self.outlier_probability_at_entries()))
+        observations, of_block = self._entries_together, self.outliers_of_block
+
+        def add(sums: Sums, block: Block) -> None:
+            sums[0][...] += of_block(block)[0].sum()
+
+        return float(add_up(observations, lambda: (np.zeros(()),), add)[0]) / observations.n_observed
+
+    @cached_property
+    def bound_shift(self) -> float:
+        """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
+        return self.transform.bound_shift(self.observations)
+
+    @property
+    def bound(self) -> float:
+        """The lower bound of ln p(Y) of the state, the last finite one, for the data in the user's units."""
+        finite = [record.bound for record in self.trace if np.isfinite(record.bound)]
+        return (finite[-1] if finite else np.nan) + self.bound_shift
+
+    # ---- the low-rank part ---------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> tuple[RowGaussians, ...]:
+        """The posterior of every mode's rows, in units of the scale, as sure as one can be of them."""
+        return honest_rows(self.state)
+
+    def factor_means(self) -> list[Array]:
+        """Posterior means (I_n, R); their products give the low-rank part of t(Y) in its units."""
+        share = self.scale ** (1.0 / self.observations.order)
+        return [rows.mean * share for rows in self.state.factors]
+
+    def factor_covariances(self) -> list[Array]:
+        """Posterior covariances (I_n, R, R) of the rows."""
+        share = self.scale ** (2.0 / self.observations.order)
+        return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.rows]
+
+    def low_rank(self, coords: Any = None) -> Array:
+        """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a transform."""
+        centre = self._centre(coords) * self.scale
+        if self.transform.name is None:  # whose mean is x̄, whatever the variance
+            return centre
+        return self.transform.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
+
+    def _centre(self, coords: Any) -> Array:
+        """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
+        means = [rows.mean for rows in self.state.factors]
+        pieces = [kernels.low_rank_at(block, means) for block in self._blocks(coords)]
+        return self._assemble(pieces, coords)
+
+    def low_rank_variance(self, coords: Any = None) -> Array:
+        """Var x at the given coordinates (M,), or for the whole tensor, in units of the scale of t(Y) squared.
+
+        That of the factors, and of components too weak to be seen.
+        """
+        return self.factor_variance(coords) + hidden_variance(self.state)
+
+    def factor_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
+        """What the factors' posterior says of Var x; the variance of what is hidden is part of the noise found.
+
+        ``"exact"`` is Σ_{rs} Π_n (ããᵀ+V)_{rs} − x̄² of the posterior; ``"first-order"`` is the paper's sum over the
+        modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
+        """
+        factors = self.rows
+        outers = [rows.outer_packed for rows in factors]
+        moments = [rows.second_moment_packed for rows in factors]
+        covs = [np.broadcast_to(rows.cov_packed, m.shape) for rows, m in zip(factors, moments, strict=True)]
+        if method == "exact":
+            pieces = [kernels.variance_at(block, outers, moments, covs) for block in self._blocks(coords)]
+        elif method == "first-order":
+            multiplicity = symmetric_multiplicity(outers[0].shape[1])
+            pieces = []
+            for block in self._blocks(coords):
+                swapped = ([*outers[:n], covs[n] * multiplicity, *outers[n + 1 :]] for n in range(len(factors)))
+                pieces.append(np.sum([kernels.low_rank_at(block, matrices) for matrices in swapped], axis=0))
+        else:
+            raise ValueError(f"method must be 'exact' or 'first-order', got {method!r}.")
+        return self._assemble(pieces, coords)
+
+    # ---- outliers ------------------------------------------------------------------------------------------
+
+    def outliers_at_entries(self) -> Array:
+        """Posterior mean of s at the observed entries, (M,); with a transform y − t⁻¹(t(y) − s̄)."""
+        outliers = self.state.outliers
+        if outliers is None:
+            return np.zeros(self.observations.n_observed)
+        if isinstance(outliers, MeanFieldOutliers):
+            mean = outliers.mean
+        else:
+            probability, share = self._local_posteriors()
+            mean = probability * share * fit_at_entries(self._modelled, self.state.factors).residual
+        return self.transform.outliers(self.observations.values.ravel(), mean * self.scale)
+
+    def outlier_probability_at_entries(self) -> Array:
+        """Posterior probability that each observed entry carries an outlier, (M,).
+
+        The paper's model has no indicator of outliers, and its S takes up much of the noise too. There an entry is
+        called an outlier when |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations
+        (or three of the noise, where most entries are met exactly); the probability of that is taken under
+        q(s_m) = N(s̄_m, σ²_m).
+        """
+        outliers = self.state.outliers
+        if outliers is None:
+            return np.zeros(self.observations.n_observed)
+        if isinstance(outliers, SlabModel):
+            return self._local_posteriors()[0]
+        deviation = np.abs(fit_at_entries(self._modelled, self.state.factors).residual)
+        limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
+        std = np.sqrt(outliers.var)
+        return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
+
+    def _local_posteriors(self) -> tuple[Array, Array]:
+        """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
+        pieces = list(map(self.outliers_of_block, self._entries_together.block_list))
+        probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        return probability, share
+
+    @cached_property
+    def _entries_together(self) -> Observations:
+        """The data in blocks that do not part entries which are outliers together."""
+        return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
+
+    @property
+    def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
+        """p of a block's entries, and the share of their deviation that is an outlier's if there is one; each (m,)."""
+        state, observations = self.state, self._entries_together
+        means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
+
+        def found(block: Block) -> tuple[Array, Array]:
+            values, rho = scaled_values(observations, block), kernels.low_rank_at(block, means)
+            positive = values >= rho
+            np.square(np.subtract(values, rho, out=rho), out=rho)
+            rho += variance(block)
+            relative = relative_precision(state, block)
+            rho *= float(state.tau.mean) if relative is None else float(state.tau.mean) * relative
+            return block_outliers(state, block, values, rho, positive)
+
+        return found
+
+    def _relative_precision(self, observations: Observations) -> Array:
+        """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
+        if self.state.slices is None:
+            return np.ones(observations.n_observed)
+        return self.state.slices.precision.mean[entry_positions(observations, self.state.slices.modes)]
+
+    def _relative_precision_at(self, coords: Any) -> Array | float:
+        """ω̄ of the slice of every entry asked for, in the shape of the answer; 1 where the noise is common."""
+        slices = self.state.slices
+        if slices is None:
+            return 1.0
+        shape = self.observations.shape
+        lengths = [shape[mode] for mode in slices.modes]
+        precision = slices.precision.mean.reshape(lengths)
+        if coords is not None:
+            return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
+        return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
+
+    def standardized_residuals(self) -> Array:
+        """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
+        residual = fit_at_entries(self._modelled, self.state.factors).residual
+        return residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
+
+    def place(self, entry_vector: Array, fill: float) -> Any:
+        """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
+        observations = self.observations
+        if observations.coords is not None:
+            return coo_array((entry_vector, tuple(observations.coords)), shape=observations.shape)
+        if observations.mask is None:
+            return entry_vector.reshape(observations.shape)
+        dense = np.full(observations.shape, fill)
+        dense[observations.mask] = entry_vector
+        return dense
+
+    def impute(self, *, replace_outliers: bool = False) -> Array:
+        """The data with missing entries filled by the low-rank part; on request also without their outliers.
+
+        Of entries held back it is not known whether they carry an outlier: then the low-rank part stands for them too.
+        """
+        observed = self.observations.values.ravel().astype(np.float64)
+        if replace_outliers:
+            observed = observed - self.outliers_at_entries()
+        filled = self.low_rank()
+        filled[tuple(self.observations.entry_coords())] = observed
+        if self.held_back is not None and not replace_outliers:
+            filled[tuple(self.held_back.entry_coords())] = self.held_back.values
+        return filled
+
+    # ---- in other forms ------------------------------------------------------------------------------------
+
+    def outlier_table(self, *, first_position: int = 0) -> Table:
+        """The entries that are more likely outliers than not, the largest first, as columns by name.
+
+        Labels or positions (from ``first_position``) of the modes, then ``observed``, ``low_rank``, ``outlier`` and
+        ``probability``.
+        """
+        probability, outliers = self.outlier_probability_at_entries(), self.outliers_at_entries()
+        chosen = np.flatnonzero(probability > 0.5)
+        chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")]
+        coords = self.observations.entry_coords()[:, chosen]
+        numbers = [
+            ("observed", self.observations.values.ravel()[chosen]),
+            ("low_rank", self.low_rank(coords) if chosen.size else np.empty(0)),
+            ("outlier", outliers[chosen]),
+            ("probability", probability[chosen]),
+        ]
+        return long_table(self.observations, coords, numbers, first_position=first_position)
+
+    def imputed_table(self) -> Table:
+        """Every entry of the tensor, observed or imputed, as columns by name.
+
+        Labels or positions of the modes, then the value by its own name (``value`` without one), ``std`` of the
+        low-rank part, and ``missing``: whether the value is the low-rank part, as none was given.
+        """
+        observations = self.observations
+        n_bytes = 8 * (observations.order + 3) * observations.n_entries
+        check_memory(n_bytes, f"a table of all entries of shape {observations.shape}", "ask predict() for some")
+        missing = np.isnan(self._given())
+        name = None if observations.labels is None else observations.labels.name
+        numbers = [(name or "value", self.impute().ravel()), ("std", self.std().ravel()), ("missing", missing.ravel())]
+        return long_table(observations, np.indices(missing.shape).reshape(missing.ndim, -1), numbers)
+
+    def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
+        """A pandas.DataFrame with the index columns of the data: :meth:`outlier_table` or :meth:`imputed_table`."""
+        if of not in ("outliers", "imputed"):
+            raise ValueError(f"of must be 'outliers' or 'imputed', got {of!r}.")
+        return to_frame(self.outlier_table() if of == "outliers" else self.imputed_table())
+
+    def to_xarray(self) -> Any:
+        """Everything of the fit as an xarray.Dataset with the labels of the data; see :meth:`brtf.BRTF.to_xarray`."""
+        observations = self.observations
+        n_bytes = 5 * 8 * observations.n_entries
+        check_memory(n_bytes, f"a dataset of shape {observations.shape}", "use to_frame(), or predict() with coords=")
+        tensors = {
+            "observed": self._given(),
+            "low_rank": self.low_rank(),
+            "std": self.std(),
+            "outliers": spread(observations, self.outliers_at_entries()),
+            "outlier_probability": spread(observations, self.outlier_probability_at_entries()),
+        }
+        noise_modes = () if self.state.slices is None else self.state.slices.modes
+        attrs = {
+            "rank": self.rank,
+            "bound": self.bound,
+            "inference": self.settings.inference,
+            "transform": self.settings.transform or "none",
+            "stop_reason": self.stop_reason.value,
+            "brtf_version": self.version,
+        }
+        noise = {"noise_variance": (noise_modes, np.asarray(self.noise_variance))}
+        return to_dataset(observations, tensors, self.factor_means(), noise, attrs)
+
+    def to_tensorly(self) -> Any:
+        """The posterior means of the factors as a tensorly.cp_tensor.CPTensor; see :meth:`brtf.BRTF.to_tensorly`."""
+        return to_cp_tensor(self.factor_means())
+
+    def _given(self) -> Array:
+        """The data as a dense tensor, NaN where nothing was given; entries held back were."""
+        given = spread(self.observations, self.observations.values.ravel())
+        if self.held_back is not None:
+            given[tuple(self.held_back.entry_coords())] = self.held_back.values
+        return given
+
+    # ---- predictions ---------------------------------------------------------------------------------------
+
+    @property
+    def error_law(self) -> ErrorLaw:
+        return error_law(self.state)
+
+    def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
+        """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
+        centre = self._centre(coords)
+        if _asks_low_rank(of):
+            return self.transform.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
+        relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+        law, spread, variance = self._error_law_in_slices(relative, variance)
+        return self.transform.observation_std(law, spread * centre, variance, self.scale / spread)
+
+    def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
+        """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
+        if not isinstance(level, numbers.Real) or not 0 < level < 1:
+            raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
+        if _asks_low_rank(of):
+            high = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords))
+            low = -high
+        else:
+            relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+            law, spread, variance = self._error_law_in_slices(relative, variance)
+            middle, half = _middle_and_half(law, level, variance)
+            half = half * self._conformal_factor(level)
+            low, high = (middle - half) / spread, (middle + half) / spread
+        centre = self._centre(coords)
+        with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
+            return self.transform.interval((centre + low) * self.scale, (centre + high) * self.scale)
+
+    def _conformal_factor(self, level: float) -> float:
+        """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them.
+
+        The middle of an interval, which is not x̄ where outliers are one-sided, stays where it is.
+        """
+        if self.held_back is None:
+            if self.settings.calibrate is not None and self.observations.in_chunks:
+                raise ValueError(
+                    "The entries held back, by which these intervals are calibrated, are not in a checkpoint. Go on "
+                    'from it with fit(Y, resume=…), or ask for the intervals of="low_rank".'
+                )
+            return 1.0
+        fit = fit_at_entries(self.as_modelled(self.held_back), self.rows, per_entry=True)
+        law, spread, variance = self._error_law_in_slices(
+            self._relative_precision(self.held_back), np.asarray(fit.variance)
+        )
+        middle, half = _middle_and_half(law, level, variance)
+        return split_conformal(np.abs(fit.residual * spread - middle) / half, level)
+
+    def _error_law_in_slices(self, relative: Array | float, variance: Array) -> tuple[ErrorLaw, Array | float, Array]:
+        """The law of errors, the unit in which it is meant, as 1/unit, and Var x in that unit: the slice's noise.
+
+        How far replaced values are off does not depend on the noise: with those the unit is the data's scale, and the
+        noise of the slice goes to the variance.
+        """
+        law = self.error_law
+        if self.state.slices is None or self.state.structure is None or self.state.structure.law is None:
+            return law, np.sqrt(relative), relative * variance
+        return replace(law, scale_sq=np.zeros_like(law.scale_sq)), 1.0, law.scale_sq[0] / relative + variance
+
+    def log_density(self, observations: Observations) -> Array:
+        """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
+        modelled = self.as_modelled(observations)
+        fit = fit_at_entries(modelled, self.rows, per_entry=True)
+        relative = self._relative_precision(observations)
+        spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
+        density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
+        if self.transform.mirrored:  # −z would have given the same y
+            mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
+            mirrored_values = replace(modelled, values=-modelled.values)
+            other = self._log_density_of_deviation(mirrored_values, spread * mirrored, variance, spread)
+            density = np.logaddexp(density, other)
+        return density + np.log(spread) - np.log(self.scale) + self.transform.log_jacobian(observations.values.ravel())
+
+    def _log_density_of_deviation(
+        self, modelled: Observations, deviation: Array, variance: Array, spread: Array
+    ) -> Array:
+        """ln p of the deviations in units of the slices' noise; replaced values have a law of their own."""
+        law = None if self.state.structure is None else self.state.structure.law
+        if law is None:
+            return self.error_law.log_density(deviation, variance)
+        regular, rate = self.error_law.without_outliers(), self.error_law.weight[1]
+        values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
+        within = (values >= law.lowest) & (values <= law.highest)
+        replaced = np.where(within, np.log(rate * law.density)[law.bins(values)] - np.log(spread), -np.inf)
+        return np.logaddexp(np.log1p(-rate) + regular.log_density(deviation, variance), replaced)
+
+    def sample(
+        self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
+    ) -> Array:
+        """Draws from the posterior: of the low-rank part, or of new observations; (n_samples, …)."""
+        blocks = list(self._blocks(coords))
+        shape = self._assembled_shape(coords)
+        n_bytes = 8 * n_samples * math.prod(shape)
+        check_memory(n_bytes, f"{n_samples} draws of shape {shape}", "draw fewer, or pass coords=")
+        draws = np.empty((n_samples, *shape))
+        roots = [np.linalg.cholesky(rows.cov) for rows in self.rows]
+        for draw in draws:
+            rows_drawn = [
+                rows.mean + np.einsum("irs,is->ir", root, rng.standard_normal(rows.mean.shape))
+                for rows, root in zip(self.rows, roots, strict=True)
+            ]
+            pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
+            draw[...] = np.concatenate(pieces).reshape(shape)
+        if _asks_low_rank(of):
+            draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
+        else:
+            self._add_errors(draws, rng, coords)
+        return self.transform.inverse(draws * self.scale)
+
+    def _add_errors(self, draws: Array, rng: np.random.Generator, coords: Any) -> None:
+        """Turn draws of the low-rank part into draws of observations."""
+        law = None if self.state.structure is None else self.state.structure.law
+        errors = self.error_law if law is None else self.error_law.without_outliers()
+        draws += errors.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
+        if law is not None:
+            replaced = rng.uniform(size=draws.shape) < self.error_law.weight[1]
+            bins = rng.choice(law.density.size, size=int(replaced.sum()), p=law.density / law.density.sum())
+            width = (law.highest - law.lowest) / law.density.size
+            draws[replaced] = law.lowest + width * (bins + rng.uniform(size=bins.size))
+
+    # ---- the summary ----------------------------------------------------------------------------------------
+
+    def summary(self) -> Summary:
+        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
+        from brtf.results.summary import Summary
+
+        return Summary.of(self)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    # ---- entries asked for ---------------------------------------------------------------------------------
+
+    def _blocks(self, coords: Any) -> Iterator[Block]:
+        """Blocks of the whole tensor, or of the given coordinates."""
+        shape = self.observations.shape
+        nothing = np.empty(0)
+        if coords is None:
+            check_memory(8 * self.observations.n_entries, f"a dense tensor of shape {shape}", "pass coords=")
+            n_per_row = self.observations.n_entries // shape[0]
+            step = max(1, BLOCK_ENTRIES // n_per_row)
+            for start in range(0, shape[0], step):
+                rows = slice(start, min(start + step, shape[0]))
+                yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None, shape)
+            return
+        columns = list(coords if isinstance(coords, (list, tuple)) else np.atleast_1d(coords))
+        n_asked = np.size(columns[0]) if len(columns) == len(shape) else len(columns)
+        if n_asked == 0:
+            raise ValueError("coords holds no entry. Give at least one, or None for the whole tensor.")
+        positions = np.stack(check_coords(columns, n_asked, shape)).astype(np.intp)
+        for start in range(0, positions.shape[1], BLOCK_ENTRIES):
+            entries = slice(start, min(start + BLOCK_ENTRIES, positions.shape[1]))
+            yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries], shape)
+
+    def _assembled_shape(self, coords: Any) -> tuple[int, ...]:
+        return self.observations.shape if coords is None else (int(np.shape(coords[0])[0]),)
+
+    def _assemble(self, pieces: list[Array], coords: Any) -> Array:
+        return np.concatenate(pieces).reshape(self._assembled_shape(coords))
+
+
+def check_quantity(of: str) -> None:
+    """Refuse what is neither of the two quantities one can ask for."""
+    if of not in ("low_rank", "observation"):
+        raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
+
+
+def _middle_and_half(law: ErrorLaw, level: float, variance: Array) -> tuple[Array, Array]:
+    """Middle and half width of the central interval of y − x̄."""
+    low, high = law.interval(level, variance)
+    if law.is_symmetric or np.isinf(high).any():
+        return np.zeros_like(high), high
+    return 0.5 * (low + high), 0.5 * (high - low)
+
+
+def _asks_low_rank(of: str) -> bool:
+    check_quantity(of)
+    return of == "low_rank"
+
+
+def _in_squared_units(variance: Array, scale: float) -> Array:
+    """Variances in the squared units of the data; infinite where no float is that large."""
+    with np.errstate(over="ignore"):
+        return np.square(np.sqrt(variance) * scale)
+
+
+def as_structured(trace: tuple[Record, ...], bound_shift: float, scale: float) -> NDArray[Any]:
+    """The trace as a structured array, in the user's units."""
+    longest = max([1, *(len(record.event) for record in trace)])
+    noise = _in_squared_units(np.array([record.noise_variance for record in trace]), scale)
+    rows = [(r.sweep, r.bound + bound_shift, r.rank, var, r.event) for r, var in zip(trace, noise, strict=True)]
+    dtype = [
+        ("sweep", "i8"),
+        ("bound", "f8"),
+        ("rank", "i8"),
+        ("noise_variance", "f8"),
+        ("event", f"U{longest}"),
+    ]
+    return np.array(rows, dtype=dtype)

@@ -1,0 +1,109 @@
+"""What a fit found, in a dozen lines: numbers for a script, text for a terminal, a table for a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from brtf.results.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """The numbers everyone asks of a fit; prints as text, and shows as a table in a notebook.
+
+    Attributes
+    ----------
+    numbers : the numbers by name, as plain Python types: what ``brtf show --json`` prints
+    """
+
+    numbers: dict[str, Any]
+
+    @classmethod
+    def of(cls, result: Result) -> Summary:
+        """The summary of a finished fit."""
+        observations, settings = result.observations, result.settings
+        noise_variance = np.asarray(result.noise_variance)
+        return cls(
+            {
+                "shape": list(observations.shape),
+                "n_observed": observations.n_observed,
+                "observed_share": observations.n_observed / observations.n_entries,
+                "inference": settings.inference,
+                "transform": settings.transform,
+                "rank": result.rank,
+                "max_rank": settings.max_rank,
+                "noise_sd": np.sqrt(noise_variance).tolist(),
+                "noise_variance": noise_variance.tolist(),
+                "noise_modes": None if result.state.slices is None else list(result.state.slices.modes),
+                "outlier_rate": result.outlier_rate,
+                "bound": result.bound,
+                "sweeps": result.trace[-1].sweep,
+                "seconds": result.seconds,
+                "converged": result.stop_reason.converged,
+                "stop_reason": result.stop_reason.value,
+                "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
+            }
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Pairs of a name and what there is to say, in words."""
+        numbers = self.numbers
+        return [
+            *(("doubt", f"{doubt['sentence']} {doubt['remedy']}") for doubt in numbers["diagnosis"]),
+            ("shape", times(numbers["shape"])),
+            ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
+            ("inference", numbers["inference"]),
+            ("fitted to", fitted_to(numbers["transform"])),
+            ("rank", rank_in_words(numbers)),
+            ("noise", self._noise()),
+            ("outliers", self._outliers()),
+            ("bound", f"{numbers['bound']:.8g} nats"),
+            ("sweeps", f"{numbers['sweeps']} in {numbers['seconds']:.2f} s"),
+            ("stopped", numbers["stop_reason"]),
+        ]
+
+    def _noise(self) -> str:
+        numbers = self.numbers
+        if numbers["noise_modes"] is None:
+            return f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"
+        low, middle, high = np.quantile(numbers["noise_sd"], (0.0, 0.5, 1.0))
+        modes = ", ".join(str(mode) for mode in numbers["noise_modes"])
+        return f"differs along mode {modes}: standard deviation {low:.4g} to {high:.4g}, typically {middle:.4g}"
+
+    def _outliers(self) -> str:
+        rate = self.numbers["outlier_rate"]
+        if np.isnan(rate):
+            return "not known without the data"
+        return "none" if rate < 1e-5 else f"{100 * rate:.3g} % of the observed entries"
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows())
+        return f"<table>{''.join(cells)}</table>"
+
+
+def fitted_to(transform: str | None) -> str:
+    """What the components add up to, and whose units the noise is in."""
+    return "the data" if transform is None else f"{transform}(data)"
+
+
+def times(shape: Iterable[int]) -> str:
+    """The lengths of the modes as one reads them aloud."""
+    return " x ".join(map(str, shape))
+
+
+def rank_in_words(numbers: dict[str, Any]) -> str:
+    """The rank found, and the cap if there was one."""
+    cap = "no cap" if numbers["max_rank"] is None else f"capped at {numbers['max_rank']}"
+    return f"{numbers['rank']} ({cap})"

@@ -1,0 +1,1 @@
+"""The search: starts, moves, and the one judge of them all, from the first state to the last."""

@@ -1,0 +1,366 @@
+"""Running an inference: a stream of states and records, when to stop, and rows for new data."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.memory import available_bytes
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Sums, workers
+from brtf.inference import paper
+from brtf.inference.entry_posterior import grouped
+from brtf.inference.rounding import largest_precision
+from brtf.inference.sweep import Fit, Problem, evaluate, update_all_factors
+from brtf.inference.trace import Record, StopReason
+from brtf.inference.updates import add_up_rows, scaled_values
+from brtf.model.distributions import RowGaussians
+from brtf.model.local_models import SlabModel
+from brtf.model.settings import Settings
+from brtf.model.state import LARGEST_PRECISION, State
+from brtf.search.agenda import Position
+from brtf.search.loop import LARGEST_COLLAPSED_WORK, Search
+from brtf.search.proposals import add_components, empty_state, random_start, robust_rows
+from brtf.search.restarts import START_COMPONENTS, START_MODEL, portfolio
+from brtf.search.settle import reduced
+from brtf.search.starts import initial_factors, paper_start
+
+Steps = Iterator[tuple[State | None, Record | None, Position | None]]
+"""After every sweep or proposal: the best state so far, a record if there is something to tell, and where the search
+stands. The paper's inference has no position: its state says it all."""
+MATRICES_PER_ROW, VECTORS_PER_ROW, ENTRY_NUMBERS = 8, 20, 8
+"""R×R matrices, and vectors of R numbers, that the states of a search and its acceleration hold of a row at a time, and
+numbers that the paper's inference holds of an entry."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """Where a run stands: with the data and the settings, all that the rest of it follows from.
+
+    Attributes
+    ----------
+    state, position : see :data:`Steps`
+    records, n_records : the trace, which may have grown since, and how many records it had
+    rng : state of the bit generator
+    """
+
+    state: State | None
+    position: Position | None
+    records: Sequence[Record]
+    n_records: int
+    rng: Mapping[str, Any]
+
+    @property
+    def trace(self) -> tuple[Record, ...]:
+        """The records so far."""
+        return tuple(self.records[: self.n_records])
+
+    @property
+    def latest(self) -> Record | None:
+        """The last record, if there is one."""
+        return self.records[self.n_records - 1] if self.n_records else None
+
+    @property
+    def n_sweeps(self) -> int:
+        """All sweeps so far."""
+        if self.position is not None:
+            return self.position.n_sweeps
+        return 0 if self.latest is None else self.latest.sweep
+
+    @property
+    def cap_gain(self) -> float | None:
+        """What one more component than the cap allows would bring; None where the cap was not felt."""
+        beyond, bound = (None, None) if self.position is None else (self.position.beyond, self.position.bound)
+        return None if beyond is None or bound is None or beyond <= bound else beyond - bound
+
+
+class Deadline:
+    """When a run has to stop: so many seconds from now, or never. Time passes only when one looks."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+        self.passed = False
+
+    def look(self) -> bool:
+        """Whether the time is up; ``passed`` then says so too, and not before."""
+        self.passed = self.passed or time.monotonic() >= self._end
+        return self.passed
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """Where a run ended: the last state with a finite bound, the trace, and the reason.
+
+    ``cap_gain`` is by how many nats one more component would raise the bound, where the cap on the rank held it down.
+    """
+
+    state: State
+    trace: tuple[Record, ...]
+    stop_reason: StopReason
+    cap_gain: float | None = None
+
+
+def run(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    watch: Callable[[Moment], object] = lambda moment: None,
+    since: Moment | None = None,
+) -> Fitted:
+    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every moment.
+
+    ``since`` is a moment of an earlier run with the same data and settings: this one goes on from there to the end that
+    it would have had. It stops early after ``max_seconds``, as soon as there is a state; what is then done in haste
+    ``watch`` does not see, so that from the last moment it saw one comes to that end too.
+    """
+    with workers(settings.n_jobs):
+        start = Moment(None, None, (), 0, rng.bit_generator.state) if since is None else since
+        return _follow(observations, settings, rng, watch, start)
+
+
+def _follow(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    watch: Callable[[Moment], object],
+    start: Moment,
+) -> Fitted:
+    rng.bit_generator.state = start.rng
+    watch(start)
+    state, trace, position = start.state, list(start.trace), start.position
+    reason = stop_reason(trace, settings, observations.n_observed) if trace else None
+    deadline = Deadline(settings.max_seconds)
+    steps = INFERENCES[settings.inference](observations, settings, rng, start, deadline) if reason is None else iter(())
+    for new_state, record, position in steps:
+        if record is not None:
+            trace.append(record)
+            reason = stop_reason(trace, settings, observations.n_observed)
+        if state is None or reason is not StopReason.NOT_FINITE:
+            state = new_state
+            if not deadline.passed:
+                watch(Moment(state, position, trace, len(trace), rng.bit_generator.state))
+        if deadline.look() and reason is None and state is not None and not _is_last(position):
+            reason = StopReason.MAX_SECONDS
+        if reason is not None:
+            break
+    if len(trace) == 1 and reason is StopReason.NOT_FINITE:
+        raise ValueError("The start has no finite bound: init is too far from the data. Rescale it or use another.")
+    return ended(observations, settings, Moment(state, position, trace, len(trace), rng.bit_generator.state), reason)
+
+
+def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Fitted:
+    """What a run has found that ends at this moment; without a reason because nothing is left to do.
+
+    A search that is cut short may have more components on its way than its answer may have. They are given up then, and
+    the trace tells what that costs.
+    """
+    state, position = moment.state, moment.position
+    if state is None:
+        raise RuntimeError("the inference ended without a state")
+    reason = _end_of_search(state) if reason is None else reason
+    cap = settings.rank_limit(observations.shape, observations.n_observed)
+    if position is None or state.rank <= cap:
+        return Fitted(state, moment.trace, reason, moment.cap_gain)
+    with workers(settings.n_jobs):
+        problem = replace(_problem(observations, settings), collapsed=position.collapsed)
+        before = evaluate(problem, state)
+        point = reduced(problem, before, cap)
+    event = f"reduced to {cap} ({point.bound - before.bound:+.1f})"
+    record = Record(moment.n_sweeps, point.bound, point.rank, point.state.noise_variance, event)
+    return Fitted(point.state, (*moment.trace, record), reason)
+
+
+def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | None:
+    """Why a run ended at this moment; None if it goes on."""
+    reason = stop_reason(moment.trace, settings, n_observed) if moment.trace else None
+    if reason is None and moment.state is not None and _is_last(moment.position):
+        return _end_of_search(moment.state)
+    return reason
+
+
+def _is_last(position: Position | None) -> bool:
+    """Whether nothing is left to do in a search."""
+    return position is not None and not position.agenda
+
+
+def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
+    """Whether the trace says to stop: a function of nothing else. The bound may cross zero, so never of a ratio.
+
+    The paper's inference stops when the bound has settled, or nothing is left; calibrated inference ends by itself.
+    """
+    last = trace[-1]
+    if not np.isfinite(last.bound):
+        return StopReason.NOT_FINITE
+    if settings.inference == "paper":
+        undisturbed = len(trace) > 1 and not last.event and not trace[-2].event
+        # at rank 0 only S and γ are left, which creep on for ever
+        tol = settings.tol if last.rank else max(settings.tol, 1e-4)
+        if undisturbed and abs(last.bound - trace[-2].bound) < tol * n_observed:
+            return StopReason.CONVERGED if last.rank else StopReason.RANK_ZERO
+    return StopReason.MAX_SWEEPS if last.sweep >= settings.max_sweeps else None
+
+
+def _end_of_search(state: State) -> StopReason:
+    if float(state.tau.mean) > 0.99 * LARGEST_PRECISION:
+        return StopReason.BELOW_RESOLUTION
+    return StopReason.CONVERGED if state.rank else StopReason.RANK_ZERO
+
+
+def paper_inference(
+    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
+) -> Steps:
+    """Algorithm 1 of the paper from its start, or from where it stood."""
+    state = paper_start(observations, settings, rng) if since.state is None else since.state
+    for swept, record in paper.sweeps(observations, state, since.n_sweeps):
+        yield swept, record, None
+
+
+def calibrated_inference(
+    observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
+) -> Steps:
+    """The search of :mod:`brtf.search.loop`: one record per sweep that was kept and per proposal.
+
+    If the time is up before the first start is settled, that is taken as it is.
+    """
+    problem = _problem(observations, settings)
+    starts = partial(calibrated_starts, problem, settings, rng)
+    search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
+    if since.position is not None:
+        search.take_up(since.state, since.position)
+        if search.best is not None and since.position.bound is not None:
+            _check_bound(search.best.bound, since.position.bound, observations.n_observed)
+    try:
+        for step in search.run():
+            if step.point is None or step.event is None:
+                yield None if step.point is None else step.point.state, None, step.position
+                if step.point is None and deadline.passed:
+                    search.max_sweeps = search.n_sweeps
+            else:
+                state, bound = step.point.state, step.point.bound
+                record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
+                yield state, record, step.position
+    finally:
+        search.agenda.clear()  # its moves hold the search, and with it all its states, until they are collected
+
+
+def _problem(observations: Observations, settings: Settings) -> Problem:
+    """What the search begins with."""
+    observations = grouped(observations, settings.shared_modes(observations.order))
+    finest = LARGEST_PRECISION if settings.transform is not None else largest_precision(observations)
+    return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
+
+
+def _check_bound(found: float, wanted: float, n_observed: int) -> None:
+    """Whether the state that a run goes on from has the bound that it had."""
+    if not abs(found - wanted) <= 1e-6 * (n_observed + abs(wanted)):
+        raise ValueError(
+            f"The state to go on from should have the bound {wanted:.10g}, but has {found:.10g}: it is not of these "
+            "data, or was altered. Start anew."
+        )
+    if found != wanted:
+        warnings.warn(
+            f"Numbers are rounded otherwise here than where the fit began (the bound is {found!r} instead of "
+            f"{wanted!r}): it goes on, but may not end at the same digits.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def calibrated_starts(
+    problem: Problem, settings: Settings, rng: np.random.Generator, max_components: int
+) -> list[State]:
+    """A random start, or the portfolio of spectral ones, with the given factors before them."""
+    model = START_MODEL if settings.outliers else None
+    if isinstance(settings.init, str):
+        if settings.init == "random":
+            return [random_start(problem, min(max_components, START_COMPONENTS), model, rng)]
+        return portfolio(problem, max_components, model)
+    _, means = initial_factors(problem.observations, settings, rng)
+    given = add_components(problem, empty_state(problem, model), means)
+    return [given, *portfolio(problem, max_components, model)]
+
+
+def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
+    """Memory of a fit beside the data: some states whose rows hold R×R matrices, and entries with a state of their own.
+
+    Only the paper's inference has such entries. Where everything is observed, rows share one matrix in the paper's
+    inference, and where weights of their own would be out of reach.
+    """
+    paper, n_observed = settings.inference == "paper", observations.n_observed
+    alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
+    n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
+    per_row = n_matrices * rank**2 + (0 if paper else VECTORS_PER_ROW * rank)
+    return 8 * (sum(observations.shape) * per_row + (ENTRY_NUMBERS * n_observed if paper else 0))
+
+
+def affordable_rank(observations: Observations, settings: Settings) -> int:
+    """The largest rank for which a fit has room in memory, at least the cap that was given, and at least one."""
+    given = 1 if settings.max_rank is None else int(settings.max_rank)
+    most = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
+    available = available_bytes()
+    low, high = min(given, most), most + 1  # low has room, high has none
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fit_bytes(observations, settings, middle) <= available else (low, middle)
+    return low
+
+
+INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Moment, Deadline], Steps]] = {
+    "calibrated": calibrated_inference,
+    "paper": paper_inference,
+}
+
+
+def sweep_order(observations: Observations) -> tuple[int, ...]:
+    """The modes in an order that does not depend on how the tensor was stored: by length, then by their energies."""
+    ones = [np.ones((length, 1)) for length in observations.shape]
+    keys = []
+    for mode, length in enumerate(observations.shape):
+
+        def add(sums: Sums, block: Block, mode: int = mode) -> None:
+            kernels.contract(block, scaled_values(observations, block) ** 2, ones, mode, sums[0])
+
+        (energies,) = add_up_rows(observations, mode, [(length, 1)], add)
+        total = float(energies.sum()) or 1.0
+        keys.append((length, float(np.sum((energies / total) ** 2)), mode))
+    return tuple(mode for _, _, mode in sorted(keys))
+
+
+def fold_in(observations: Observations, state: State, settings: Settings) -> RowGaussians:
+    """Rows of the first mode for new data, in the units of the state, with everything else held.
+
+    Entries of the new rows may be outliers like any others.
+    """
+    if settings.inference == "paper":
+        return paper.fold_in(observations, state, settings.max_sweeps)
+    if state.slices is not None and 0 in state.slices.modes:
+        state = replace(state, slices=None)  # nothing is known of the noise of new rows but what is typical
+    structure = state.structure
+    if structure is not None:
+        observations = grouped(observations, structure.modes)
+        if structure.rates is not None and 0 in structure.rates.modes:  # nor of their outliers
+            state = replace(state, structure=replace(structure, rates=None))
+    problem = Problem(observations, (0,), collapsed=True)
+    centre = state.factors[0].centre
+    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None], centre)
+    if state.rank == 0:  # nothing to look for
+        return start
+    state = state.with_factor(0, start)
+    if isinstance(state.outliers, SlabModel):
+        state = state.with_factor(0, robust_rows(problem, state, 0).with_centre(centre))
+    for _ in range(settings.max_sweeps):
+        previous = state.factors[0].mean
+        state = update_all_factors(problem, state, Fit.of(problem, state.factors))
+        state = state.with_factor(0, state.factors[0].with_centre(centre))  # known from the earlier rows
+        mean = state.factors[0].mean
+        if np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
+            break
+    return state.factors[0]

@@ -1,0 +1,285 @@
+"""Blocks of new rows of the first mode: yesterday's posterior is today's prior.
+
+All that is kept of the data absorbed so far is the state, read as a likelihood (:class:`Earlier`), so the cost of a
+block depends on the block and on the state, not on how many entries came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from brtf.data.arrays import Array
+from brtf.data.observations import Labels, Observations
+from brtf.data.passes import workers
+from brtf.inference.bound import LOG_TWO_PI
+from brtf.inference.noise_fit import Histogram, joint_step
+from brtf.inference.sweep import Point, Problem, cap_precision, evaluate, noise_prior, weighing, with_noise
+from brtf.inference.trace import Record, StopReason
+from brtf.inference.updates import gaussian_rows, row_statistics, update_component_precisions
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import WIDEST_SLAB, SlabModel
+from brtf.model.settings import Settings
+from brtf.model.state import MeanFieldOutliers, State
+from brtf.search.run import Deadline, Fitted, fold_in, stop_reason
+
+SMALLEST_LOG_RHO = -16.0
+"""One entry in 4000 deviates by less, and all of those say the same."""
+BIN_STEP, POINTS_PER_BIN = 0.08, 8
+"""Step in ln ρ of the law of deviations, and how much finer it is evaluated, for the edge of a flat slab."""
+FEWEST_EXPECTED = 1e-6
+"""Entries expected at a deviation, below which it is left out."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowLikelihood:
+    """What earlier data say about the rows of a mode: the likelihood exp(hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ) of every row.
+
+    Attributes
+    ----------
+    precision : (I, R, R) or (1, R, R), the matrices P_i
+    linear : (I, R), the vectors h_i
+    """
+
+    precision: Array
+    linear: Array
+
+    @classmethod
+    def of(cls, rows: RowGaussians, lam: Gamma) -> RowLikelihood:
+        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i − λ̄ μ.
+
+        λ̄ may have moved since V was updated; P is kept non-negative.
+        """
+        natural = gaussian_rows(rows.cov, rows.mean)  # the way back is the same: (V, ã) to (V⁻¹, V⁻¹ã)
+        prior = np.sqrt(lam.mean)
+        ratios, directions = np.linalg.eigh(natural.cov / (prior[:, None] * prior))
+        directions = prior[:, None] * directions
+        precision = (directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
+        linear = natural.mean if rows.centre is None else natural.mean - lam.mean * rows.centre.mean
+        return cls(precision, linear)
+
+    def expected_log(self, rows: RowGaussians) -> float:
+        """Σ_i E[hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ] under the given posterior of the rows."""
+        second_moment = rows.mean[:, :, None] * rows.mean[:, None, :] + rows.cov
+        return float(np.sum(self.linear * rows.mean) - 0.5 * np.sum(self.precision * second_moment))
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """What the data absorbed so far say, read from their posterior.
+
+    Attributes
+    ----------
+    state : the posterior; its rows of the first mode are held
+    likelihoods : of the rows of all modes but the first
+    deviations : the deviations y − x of the entries, as the state expects them
+    """
+
+    state: State
+    likelihoods: tuple[RowLikelihood, ...]
+    deviations: Histogram
+
+    @classmethod
+    def of(cls, state: State) -> Earlier:
+        """The summary of a state."""
+        likelihoods = tuple(RowLikelihood.of(rows, state.lam) for rows in state.factors[1:])
+        return cls(state, likelihoods, expected_deviations(state))
+
+    @property
+    def bound(self) -> float:
+        """The bound before the new block."""
+        state = self.state
+        return (
+            self.log_likelihood(state)
+            - sum(rows.kl(state.lam) for rows in state.factors)
+            - state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate)
+            - state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
+            - (0.0 if state.structure is None or state.structure.sides is None else state.structure.sides.kl)
+        )
+
+    def log_likelihood(self, state: State) -> float:
+        """How well another posterior explains the earlier data, up to a constant."""
+        rho, entries = float(state.tau.mean) * self.deviations.deviation, 0.0
+        for count, log_factor in self.deviations.sides:
+            log_evidence = _log_evidence(state, rho, log_factor)
+            entries += float(count @ (0.5 * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence))
+        rows = zip(self.likelihoods, state.factors[1:], strict=True)
+        return entries + sum(likelihood.expected_log(factor) for likelihood, factor in rows)
+
+
+def expected_deviations(state: State) -> Histogram:
+    """The deviations of the entries seen so far, as their law says: of M entries, M (ρ/2π)^½ f(ρ) d ln ρ are at ρ.
+
+    Noise and outlier numbers learnt from these alone are those of the state, and its M = 2(a^τ − a₀^τ) entries weigh
+    against new ones as they should.
+    """
+    n_observed = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
+    log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
+    rho = np.exp(log_rho)
+    sides = None if state.structure is None else state.structure.sides
+    log_sides = (0.0, 0.0) if sides is None else sides.mean_logs
+    log_mass = 0.5 * log_rho + np.stack([_log_evidence(state, rho, log_factor) for log_factor in log_sides])
+    mass = np.exp(log_mass - log_mass.max())
+    positive, negative = n_observed * mass / mass.sum()
+    count = positive + negative
+    used = count > FEWEST_EXPECTED
+    above = None if sides is None else positive[used]
+    whole = Histogram(rho[used] / float(state.tau.mean), count[used], 0.0, above, log_sides)
+    return whole.coarsened(POINTS_PER_BIN)
+
+
+def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
+    """ln f(ρ), which is −ρ/2 where the model has no outliers, on a side where the slab has that factor."""
+    if not isinstance(state.outliers, SlabModel):
+        return -0.5 * rho
+    side, log_total = state.outliers.on_side(log_factor)
+    return log_total + side.posterior(rho).log_evidence
+
+
+def absorb(
+    observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None = None
+) -> Fitted:
+    """The posterior after a block of new rows of the first mode; ``watch`` sees every record.
+
+    The new rows start where :func:`brtf.search.run.fold_in` puts them, and sweeps over the block follow until one gains
+    less than ``tol`` nats per new entry, or for ``max_seconds``, but one at least. Earlier rows of the first mode stay
+    as they are; the new ones come after them. The bounds of the trace are those of ln p(block | earlier data).
+
+    Parameters
+    ----------
+    observations : the block, in the units of the state: (n, I_1, …, I_{N−1})
+    state : the posterior so far
+    """
+    if isinstance(state.outliers, MeanFieldOutliers):
+        raise ValueError('partial_fit goes on only from calibrated inference, got a fit with inference="paper".')
+    if state.slices is not None:
+        raise ValueError(
+            f"partial_fit needs one noise level, got one per slice of modes {state.slices.modes}. "
+            'Fit with noise="common".'
+        )
+    if state.structure is not None and not state.structure.one_by_one:
+        raise ValueError(
+            "partial_fit needs outliers each on its own, added to the data, at one rate. Fit without outlier_modes and "
+            'outlier_kind, and with noise="common".'
+        )
+    with workers(settings.n_jobs):
+        return _absorb(observations, state, settings, watch)
+
+
+def _absorb(
+    observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None
+) -> Fitted:
+    deadline = Deadline(settings.max_seconds)
+    earlier = Earlier.of(state)
+    modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
+    problem = Problem(observations, modes, collapsed=True)
+    point = evaluate_with(problem, earlier, state.with_factor(0, fold_in(observations, state, settings)))
+    before = earlier.bound
+    trace: list[Record] = []
+    reason = None
+    while reason is None:
+        swept = sweep(problem, earlier, point)
+        gain = swept.bound - point.bound
+        if gain > 0 and np.isfinite(gain):
+            point = swept
+        bound = point.bound - before if np.isfinite(gain) else np.nan
+        trace.append(Record(len(trace) + 1, bound, point.rank, point.state.noise_variance))
+        if watch is not None:
+            watch(trace[-1])
+        reason = stop_reason(trace, settings, observations.n_observed)
+        if gain < settings.tol * observations.n_observed:
+            reason = StopReason.CONVERGED if point.rank else StopReason.RANK_ZERO
+        elif reason is None and deadline.look():
+            reason = StopReason.MAX_SECONDS
+    everything = point.state.with_factor(0, _appended(state.factors[0], point.state.factors[0]))
+    return Fitted(everything, tuple(trace), reason)
+
+
+def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
+    """One pass over the block: V_i = (P_i + τ̄ G_i + diag λ̄)⁻¹, ã_i = V_i (h_i + τ̄ Σ w y ⊛ ã), λ, then the noise.
+
+    (P, h) is the likelihood of the earlier data; new rows of the first mode have none. λ counts all rows, the noise
+    all entries.
+    """
+    state = point.state
+    tau, weigh = float(state.tau.mean), weighing(problem, state, point.fit)
+    for mode in problem.modes:
+        grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
+        precision, linear = tau * grams + np.diag(state.lam.mean), tau * products
+        centre = state.factors[mode].centre  # held: the rows so far say more about it than new ones
+        if centre is not None:
+            linear = linear + state.lam.mean * centre.mean
+        if mode > 0:
+            likelihood = earlier.likelihoods[mode - 1]
+            precision, linear = precision + likelihood.precision, linear + likelihood.linear
+        state = state.with_factor(mode, gaussian_rows(precision, linear).with_centre(centre))
+    everything = state.with_factor(0, _appended(earlier.state.factors[0], state.factors[0]))
+    swept = evaluate_with(problem, earlier, replace(state, lam=update_component_precisions(everything).lam))
+    learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
+    return learnt if learnt.bound >= swept.bound else swept  # the histogram is right to second order in its bins
+
+
+def learn_noise(earlier: Earlier, point: Point) -> State:
+    """Noise and outlier numbers from the deviations of all entries, earlier and new."""
+    state = point.state
+    old, new = earlier.deviations, point.deviations
+    above = None
+    if old.positive is not None and new.positive is not None:  # their share among outliers is held
+        above = np.concatenate([old.positive, new.positive])
+    joined = replace(
+        new,
+        deviation=np.concatenate([old.deviation, new.deviation]),
+        count=np.concatenate([old.count, new.count]),
+        penalty=0.0,
+        positive=above,
+    )
+    n_observed = round(float(joined.count.sum()))
+    if isinstance(state.outliers, SlabModel):
+        tau, model, _ = joint_step(float(state.tau.mean), state.outliers, joined, noise_prior(state), max_steps=6)
+        return with_noise(state, tau, model, n_observed)
+    rate = state.prior.tau_rate + 0.5 * float(joined.count @ joined.deviation)
+    concentration = state.prior.tau_concentration + 0.5 * n_observed
+    return cap_precision(replace(state, tau=Gamma(np.asarray(concentration), np.asarray(rate))))
+
+
+def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
+    """The point of a state of the new rows and the other modes, with the bound of the earlier data and the block."""
+    point = evaluate(problem, state)
+    terms = replace(
+        point.terms,
+        likelihood=point.terms.likelihood + earlier.log_likelihood(state),
+        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam) + _counted_twice(state),
+    )
+    return replace(point, terms=terms)
+
+
+def _counted_twice(state: State) -> float:
+    """The divergence of the first mode's centre, which earlier and new rows share."""
+    centre = state.factors[0].centre
+    return 0.0 if centre is None else centre.kl(state.lam)
+
+
+def _appended(first: RowGaussians, second: RowGaussians) -> RowGaussians:
+    """The rows of both, one after the other."""
+    covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in (first, second)]
+    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs), first.centre)
+
+
+def place_last(block: Observations, earlier: Observations) -> Observations:
+    """The block as the last rows of the tensor that has grown by it; of the earlier rows no entry is held.
+
+    In coordinates, so that nothing is as large as the tensor. Labels are those of the earlier data; those of the rows
+    go on where both have them.
+    """
+    coords = block.entry_coords().copy()
+    coords[0] += earlier.shape[0]
+    coords.flags.writeable = False
+    labels = earlier.labels
+    if labels is not None:
+        first = (labels.coords[0], None if block.labels is None else block.labels.coords[0])
+        rows = None if first[0] is None or first[1] is None else np.concatenate([first[0], first[1]])
+        labels = Labels(labels.dims, (rows, *labels.coords[1:]), labels.name)
+    shape = (earlier.shape[0] + block.shape[0], *block.shape[1:])
+    return Observations(shape, block.values.reshape(-1), None, coords, earlier.scale, labels)

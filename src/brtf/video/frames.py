@@ -1,0 +1,254 @@
+"""Where frames come from: video files, images, arrays. What a file is, is told from its content before it is opened."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.readers import read_tensor
+
+Image = NDArray[Any]
+"""A frame: (height, width) grey or (height, width, 3) colour, in [0, 255]."""
+
+DEFAULT_RATE = Fraction(25)
+"""Frames per second of clips that do not say."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+ARRAY_SUFFIXES = (".npy", ".npz")
+CONTAINERS = (
+    (4, b"ftyp", "mov"),
+    (4, b"moov", "mov"),
+    (4, b"mdat", "mov"),
+    (4, b"wide", "mov"),
+    (4, b"free", "mov"),
+    (4, b"skip", "mov"),
+    (0, b"\x1aE\xdf\xa3", "matroska"),
+    (8, b"AVI ", "avi"),
+    (0, b"0&\xb2u\x8ef\xcf\x11", "asf"),
+    (0, b"FLV\x01", "flv"),
+    (0, b"OggS", "ogg"),
+    (0, b"\x00\x00\x01\xba", "mpeg"),
+    (0, b"GIF8", "gif"),
+    (0, b"YUV4MPEG2 ", "yuv4mpegpipe"),
+)
+"""Where a container has which bytes, and what FFmpeg calls it: the only ones that are opened, each as what it is.
+
+None of them can name other files or addresses, as playlists do."""
+MOST_PIXELS = 2**26
+"""Of a frame: 8192 × 8192. A file of a few bytes may claim any number."""
+TOO_LARGE = f"it claims more than {MOST_PIXELS:,} pixels a frame; make it smaller first."
+TS_PACKET, TS_SYNC = 188, b"G"
+"""An MPEG transport stream has no header; every packet begins with the same byte."""
+
+
+class Reel(Protocol):
+    """A source of frames: what it is called, how many it has, and the frames themselves, as often as asked."""
+
+    name: str
+    rate: Fraction
+
+    def count(self, limit: int | None) -> tuple[int, int | None]:
+        """How many frames can be read, counted no further than ``limit``, and how many are announced, if known."""
+
+    def images(self) -> Iterator[Image]:
+        """The frames, in order."""
+
+
+def open_reel(source: Any) -> Reel:
+    """The reel of a path, a pattern or an array."""
+    if not isinstance(source, str | os.PathLike):
+        return _Array("the array", source)
+    name = os.fspath(source)
+    if os.path.isdir(name):
+        found = [os.path.join(name, entry) for entry in os.listdir(name)]
+        return _Images(name, [path for path in found if path.lower().endswith(IMAGE_SUFFIXES)])
+    if not os.path.exists(name) and glob.has_magic(name):
+        return _Images(name, glob.glob(name))
+    if not os.path.exists(name):
+        raise FileNotFoundError(f"{name} does not exist.")
+    if not os.path.isfile(name):
+        raise ValueError(f"{name} is a device or a pipe; give a video file, a folder of images or a pattern.")
+    if Path(name).suffix.lower() in ARRAY_SUFFIXES:
+        return _Array(name, read_tensor(name))
+    return _Video(name, _container(name))
+
+
+class _Array:
+    """Frames of an array (frames, height, width) or (frames, height, width, 3)."""
+
+    rate = DEFAULT_RATE
+
+    def __init__(self, name: str, array: Any) -> None:
+        self.name, self.array = name, np.asarray(array)
+        if self.array.ndim not in (3, 4) or (self.array.ndim == 4 and self.array.shape[3] not in (1, 3)):
+            raise ValueError(
+                f"{name} must be (frames, height, width) or (frames, height, width, 3), got shape {self.array.shape}. "
+                "Move its axes first, for example with numpy.moveaxis."
+            )
+        if self.array.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold real numbers, got dtype {self.array.dtype}.")
+        if min(self.array.shape) == 0:
+            raise ValueError(f"{name} has no pixel, in shape {self.array.shape}.")
+        if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
+            raise ValueError(f"{name} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255.")
+
+    def count(self, limit: int | None) -> tuple[int, int | None]:
+        return len(self.array), None
+
+    def images(self) -> Iterator[Image]:
+        return iter(self.array.reshape(self.array.shape[:3]) if self.array.shape[-1] == 1 else self.array)
+
+
+class _Images:
+    """Frames in PNG or JPEG files."""
+
+    rate = DEFAULT_RATE
+
+    def __init__(self, name: str, paths: list[str]) -> None:
+        self.name, self.paths = name, sorted(paths, key=_by_number)
+        if not paths:
+            raise ValueError(f"{name} has no image ({', '.join(IMAGE_SUFFIXES)}).")
+
+    def count(self, limit: int | None) -> tuple[int, int | None]:
+        return len(self.paths), None
+
+    def images(self) -> Iterator[Image]:
+        pillow = import_optional("PIL.Image")
+        for path in self.paths:
+            try:
+                with _opened_picture(pillow, path) as picture:
+                    if picture.mode.startswith(("I", "F")):
+                        raise ValueError("it has more than 8 bits per channel; convert it to 8.")
+                    yield np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
+            except Exception as error:  # Pillow raises almost anything on bytes that make no sense
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise
+                raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _opened_picture(pillow: Any, path: str) -> Any:
+    """A picture whose size is known to be that of a frame; its pixels are not decoded yet."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+        try:
+            picture = pillow.open(path, formats=("PNG", "JPEG"))
+        except pillow.DecompressionBombError:
+            raise ValueError(TOO_LARGE) from None
+    if math.prod(picture.size) > MOST_PIXELS:
+        picture.close()
+        raise ValueError(TOO_LARGE)
+    return picture
+
+
+class _Video:
+    """Frames of a video file, opened as the container that it is and nothing else."""
+
+    def __init__(self, name: str, container: str) -> None:
+        self.name, self.container = name, container
+        with self._opened() as (_, stream):
+            self.rate = stream.average_rate or stream.base_rate or DEFAULT_RATE
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        """FFmpeg's view of the file: through a Python file, so that it reaches no other file or address."""
+        av = import_optional("av")
+        locked = {"format_whitelist": self.container, "protocol_whitelist": ""}
+        try:
+            with (
+                open(self.name, "rb") as file,
+                av.open(file, format=self.container, container_options=locked) as container,
+            ):
+                if not container.streams.video:
+                    raise ValueError("it has no video stream; is it sound only, or cut short?")
+                stream = container.streams.video[0]
+                if stream.codec_context is None:
+                    raise ValueError("its codec is not known; is it damaged?")
+                if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
+                    raise ValueError(TOO_LARGE)
+                yield container, stream
+        except av.FFmpegError as error:
+            raise ValueError(
+                f"{self.name} cannot be read: {error.strerror}. It may be cut short or damaged."
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"{self.name} cannot be read: {error}") from error
+
+    def count(self, limit: int | None) -> tuple[int, int | None]:
+        with self._opened() as (container, stream):
+            n_frames = sum(1 for _ in islice(decode_frames(container, stream), limit))
+            announced = stream.frames or None
+            if announced is None and container.duration is not None:  # in microseconds; right to a frame
+                announced = round(Fraction(container.duration, 1_000_000) * self.rate)
+                announced = n_frames if announced == n_frames + 1 else announced
+        if n_frames == 0:
+            raise ValueError(f"{self.name} cannot be read: none of its frames can be decoded. Is it cut short?")
+        return n_frames, announced
+
+    def images(self) -> Iterator[Image]:
+        with self._opened() as (container, stream):
+            for frame in decode_frames(container, stream):
+                yield frame.to_ndarray(format="gray" if frame.format.name.startswith("gray") else "rgb24")
+
+
+def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
+    """The frames that can be decoded, to the end of the file or of what is left of it."""
+    av = import_optional("av")
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except av.FFmpegError:  # the end is missing: what the decoder holds back is still good
+            yield from stream.decode(None)
+            return
+        try:
+            yield from packet.decode()
+        except av.FFmpegError:
+            continue
+
+
+def _container(name: str) -> str:
+    """FFmpeg's name of the container that the first bytes tell; an error if they tell none that is known and safe."""
+    with open(name, "rb") as file:
+        head = file.read(2 * TS_PACKET + 1)
+    for start, signature, container in CONTAINERS:
+        if head[start : start + len(signature)] == signature:
+            return container
+    if head[::TS_PACKET] == 3 * TS_SYNC:
+        return "mpegts"
+    if not head:
+        raise ValueError(f"{name} is empty.")
+    if not re.search(rb"[^\t\n\r -~\x80-\xff]", head):
+        raise ValueError(
+            f"{name} is text: a playlist or a script (such as m3u8 or concat), which names other files and is not "
+            "opened. Give the video itself."
+        )
+    raise ValueError(f"{name} is not a video of a known kind: MP4, MOV, Matroska, WebM, AVI, MPEG, ASF, FLV, Ogg, GIF.")
+
+
+def _by_number(path: str) -> list[Any]:
+    """A key by which frame10 comes after frame9."""
+    parts = re.split(r"(\d+)", path)
+    return [int(part) if position % 2 else part for position, part in enumerate(parts)]
+
+
+def import_optional(module: str) -> Any:
+    """An optional library."""
+    try:
+        return import_module(module)
+    except ImportError:
+        library = "pillow" if module == "PIL.Image" else module
+        raise ValueError(f'clips need {library}: pip install "brtf[video]".') from None

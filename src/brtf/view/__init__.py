@@ -1,0 +1,1 @@
+"""What is looked at: the summary, plots and the report."""

@@ -1,0 +1,215 @@
+"""Plots of a result with matplotlib: axes in, axes out. Nothing is shown or saved here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.results.result import Result
+from brtf.results.summary import fitted_to
+from brtf.view.view_data import (
+    Axis,
+    axis_of,
+    by_strength,
+    component_strengths,
+    factor_profiles,
+    full_colour,
+    half_width,
+    longest_modes,
+    moves,
+    nats_below_best,
+    outlier_map,
+    spread,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_components", "plot_factors", "plot_outliers", "plot_trace"]
+
+MARKERS = {"birth": "^", "death": "v", "merge": "D", "prune": "x", "other": "o"}
+MOST_TICKS = 8
+
+
+def plot_components(result: Result, *, ax: Axes | None = None) -> Axes:
+    """Draw the strength of every component, the strongest first, as a bar chart.
+
+    Parameters
+    ----------
+    result : Result
+    ax : matplotlib Axes or None
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    ax = _new_axes(1, 1)[0, 0] if ax is None else ax
+    order, strengths = by_strength(result), component_strengths(result)
+    ax.bar([str(component) for component in order], strengths[order])
+    ax.set_xlabel("component")
+    ax.set_ylabel(f"root mean square, in units of {fitted_to(result.settings.transform)}")
+    return ax
+
+
+def plot_factors(
+    result: Result,
+    *,
+    modes: Sequence[int] | None = None,
+    components: Sequence[int] | None = None,
+    level: float = 0.95,
+    axes: Any = None,
+) -> NDArray[Any]:
+    """Draw the factors: a row of axes per component, a column per mode, each with its credible band.
+
+    Every column of a factor is scaled to root mean square one, and its sign is chosen so that in every mode but the
+    last the entry of largest size is positive.
+
+    Parameters
+    ----------
+    result : Result
+    modes : sequence of int or None
+        The modes to draw; None draws all.
+    components : sequence of int or None
+        The components to draw; None draws all, the strongest first.
+    level : float
+        Probability that the band holds, at each position, between 0 and 1.
+    axes : array of matplotlib Axes or None
+        Where to draw: as many as components times modes, in any shape; a new figure if None.
+
+    Returns
+    -------
+    ndarray of matplotlib Axes, (components, modes)
+    """
+    if result.rank == 0:
+        raise ValueError("the fit has rank 0: there are no factors to draw.")
+    chosen = by_strength(result).tolist() if components is None else list(components)
+    shown = list(range(result.observations.order)) if modes is None else list(modes)
+    _check_members("components", chosen, result.rank)
+    _check_members("modes", shown, result.observations.order)
+    reach, profiles = half_width(level), factor_profiles(result)
+    drawn = (
+        _new_axes(len(chosen), len(shown), sharex="col") if axes is None else _reshaped(axes, len(chosen), len(shown))
+    )
+    for row, component in enumerate(chosen):
+        for column, mode in enumerate(shown):
+            axis, ax = axis_of(result.observations, mode), drawn[row, column]
+            mean, std = (part[:, component] for part in profiles[mode])
+            ax.axhline(0.0, color="0.7", linewidth=0.8)
+            ax.fill_between(axis.values, mean - reach * std, mean + reach * std, alpha=0.25, linewidth=0)
+            ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)
+            _label_positions(ax.xaxis, axis, axis.values)
+            if column == 0:
+                ax.set_ylabel(f"component {component}")
+            if row == len(chosen) - 1:
+                ax.set_xlabel(_plain(axis.name))
+    return drawn
+
+
+def plot_trace(result: Result, *, axes: Any = None) -> NDArray[Any]:
+    """Draw the course of the fit: the bound, as nats below the best one, and the rank, with the moves that were kept.
+
+    Parameters
+    ----------
+    result : Result
+    axes : two matplotlib Axes or None
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    ndarray of matplotlib Axes, (2,)
+    """
+    drawn = (_new_axes(2, 1, sharex="col") if axes is None else _reshaped(axes, 2, 1))[:, 0]
+    sweeps, gap, floor = nats_below_best(result.trace)
+    drawn[0].plot(sweeps, np.maximum(gap, floor))
+    drawn[0].set_yscale("log")
+    drawn[0].set_ylim(bottom=2.0 * max(float(gap.max(initial=0.0)), 10.0 * floor), top=0.7 * floor)  # up is better
+    drawn[0].set_ylabel("nats below the best")
+    drawn[1].step([record.sweep for record in result.trace], [record.rank for record in result.trace], where="post")
+    drawn[1].set_ylim(bottom=0)
+    drawn[1].set_ylabel("rank")
+    drawn[1].set_xlabel("sweeps")
+    kept = [move for move in moves(result.trace) if move.kept]
+    for kind in dict.fromkeys(move.kind for move in kept):
+        records = [move.record for move in kept if move.kind == kind]
+        where = [record.sweep for record in records], [record.rank for record in records]
+        drawn[1].plot(*where, MARKERS[kind], label=kind, color=f"C{1 + list(MARKERS).index(kind)}")
+    if kept:
+        drawn[1].legend(frameon=False)
+    return drawn
+
+
+def plot_outliers(result: Result, *, modes: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:
+    """Draw a map of the outliers: their mean probability over all other modes, empty where nothing was observed.
+
+    Parameters
+    ----------
+    result : Result
+    modes : (int, int) or None
+        The modes downwards and to the right; the two longest if None.
+    ax : matplotlib Axes or None
+        Where to draw; a new figure if None.
+
+    Returns
+    -------
+    matplotlib Axes
+    """
+    observations = result.observations
+    down, right = longest_modes(observations.shape) if modes is None else modes
+    _check_members("modes", [down, right], observations.order)
+    if down == right:
+        raise ValueError(f"modes must be two different ones, got {(down, right)}.")
+    ax = _new_axes(1, 1)[0, 0] if ax is None else ax
+    cells = outlier_map(observations, result.outlier_probability_at_entries(), (down, right))
+    rows, columns = axis_of(observations, down), axis_of(observations, right)
+    extent = (-0.5, columns.length - 0.5, rows.length - 0.5, -0.5)
+    drawn = ax.imshow(cells, aspect="auto", extent=extent, interpolation="nearest", cmap="Oranges")
+    drawn.set_clim(0.0, full_colour(observations, cells))
+    for ticks, axis in ((ax.xaxis, columns), (ax.yaxis, rows)):
+        _label_positions(ticks, axis, np.arange(axis.length))
+    ax.set_xlabel(_plain(columns.name))
+    ax.set_ylabel(_plain(rows.name))
+    ax.figure.colorbar(drawn, ax=ax, label="mean outlier probability")
+    return ax
+
+
+def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
+    """Label some positions by their names, where numbers of their own would not say what they are."""
+    counted = np.array_equal(values, np.arange(axis.length))
+    if axis.kind == "position" or (axis.kind == "number" and not counted):
+        return
+    chosen = spread(axis.length, MOST_TICKS)
+    ticks.set_ticks(values[chosen], [_plain(axis.text(int(k))) for k in chosen])
+    if ticks.axis_name == "x" and axis.kind != "number":
+        ticks.set_tick_params(labelrotation=45)
+
+
+def _plain(text: str) -> str:
+    """Text in which a dollar sign does not begin a formula."""
+    return text.replace("$", r"\$")
+
+
+def _new_axes(n_rows: int, n_columns: int, **options: Any) -> NDArray[Any]:
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError('plots need matplotlib: pip install "brtf[viz]".', name="matplotlib") from error
+    size = (max(6.0, 3.2 * n_columns), max(4.4, 1.7 * n_rows))
+    return pyplot.subplots(n_rows, n_columns, squeeze=False, figsize=size, layout="constrained", **options)[1]
+
+
+def _reshaped(axes: Any, n_rows: int, n_columns: int) -> NDArray[Any]:
+    given = np.asarray(axes, dtype=object)
+    if given.size != n_rows * n_columns:
+        raise ValueError(f"axes must hold {n_rows * n_columns} axes, {n_rows} x {n_columns}, got {given.size}.")
+    return given.reshape(n_rows, n_columns)
+
+
+def _check_members(name: str, given: Sequence[int], length: int) -> None:
+    wrong = [member for member in given if not 0 <= member < length]
+    if wrong or not given:
+        got = wrong[0] if wrong else "none"
+        raise ValueError(f"{name} must be one or more of 0 to {length - 1}, got {got}.")

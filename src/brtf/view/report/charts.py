@@ -1,0 +1,329 @@
+"""The charts of the page: each takes a result, or what a view made of it, and returns safe SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from brtf.data.arrays import Array
+from brtf.data.observations import Observations
+from brtf.results.result import Result
+from brtf.view.report.pictures import WARM, data_uri, ramp
+from brtf.view.report.svg import Chart, Scale, Ticks, number
+from brtf.view.view_data import (
+    Axis,
+    Calibration,
+    ResidualHistogram,
+    axis_of,
+    by_strength,
+    component_strengths,
+    full_colour,
+    half_width,
+    moves,
+    nats_below_best,
+    outlier_map,
+    outlier_rates,
+    spread,
+)
+
+MOST_BARS = 16
+MOST_NAMED = 40
+"""Positions with names of their own that are listed one below the other; more are drawn as a line."""
+MOST_POINTS = 1500
+"""Points of a line: a chart has fewer pixels than that across."""
+MOST_BARS_ALONG = 360
+LETTER = 7.5
+"""Width of a letter of a label, about."""
+WIDE = 440.0
+"""Width of charts that take more than a third of a page."""
+LEVEL = 0.95
+"""Of the credible bands."""
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, cut with an ellipsis where it is too long for its place."""
+    text = " ".join(text.split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ticks:
+    """As many labels, every k-th, as find room side by side; at the given values."""
+    widest = max(len(shortened(axis.text(k), longest)) for k in spread(axis.length, 50))
+    # The first and the last label stand inside the chart, so one of their neighbours comes half a label closer.
+    n_labels = int(np.clip(1.0 + room / (1.5 * LETTER * widest + 12.0), 2, 6))
+    chosen = range(0, axis.length, max(1, -(-(axis.length - 1) // (n_labels - 1))))
+    return [(float(values[k]), shortened(axis.text(k), longest)) for k in chosen]
+
+
+def axis_ticks(axis: Axis, room: float) -> Ticks | None:
+    """Ticks where the labels stand; None where round numbers will do."""
+    rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
+    return None if rounded else label_ticks(axis, axis.values, room)
+
+
+def position_ticks(axis: Axis, room: float) -> Ticks:
+    """Ticks by position, however uneven the labels; round ones where positions are all there is."""
+    if axis.kind == "position":
+        return [(value, text) for value, text in Scale(0.0, axis.length - 0.5).ticks(4) if value == round(value)]
+    return label_ticks(axis, np.arange(axis.length, dtype=np.float64), room)
+
+
+def strengths_chart(result: Result) -> Markup:
+    """A bar for every component, the strongest first."""
+    strengths = component_strengths(result)
+    order = by_strength(result)[:MOST_BARS]
+    n_bars = order.size
+    chart = Chart(
+        Scale(0.0, 1.25 * float(strengths.max()) or 1.0),
+        Scale(0.3, 0.7 + n_bars),
+        f"Strength of {n_bars} components",
+        width=WIDE,
+        height=26.0 * n_bars + 50.0,
+        left=96.0,
+        x_title="root mean square",
+        y_ticks=[(float(n_bars - k), f"component {component}") for k, component in enumerate(order)],
+        grid=False,
+    )
+    for k, component in enumerate(order):
+        chart.interval(0.0, float(strengths[component]), float(n_bars - k), "thick one")
+        text = number(float(strengths[component]), 3)
+        chart.note(text, float(strengths[component]) + 0.015 * chart.x.high, float(n_bars - k), dy=4.0)
+    return chart.markup()
+
+
+def profile_chart(axis: Axis, mean: Array, std: Array, component: int) -> Markup:
+    """One column of a factor, with its credible band: rows with names if there are few, otherwise a line."""
+    reach = half_width(LEVEL) * std
+    low, high = mean - reach, mean + reach
+    title = f"Component {component} along {axis.name}"
+    if axis.kind == "name" and axis.length <= MOST_NAMED:
+        return _named_profile(axis, mean, low, high, title)
+    chart = Chart(
+        _spanning(axis),
+        Scale.around([low, high], margin=0.04, zero=True),
+        title,
+        height=170.0,
+        left=38.0,
+        x_title=axis.name,
+        x_ticks=axis_ticks(axis, 350.0),
+    )
+    if axis.length > MOST_POINTS:
+        x, mean = (_thinned(values, MOST_POINTS, np.mean) for values in (axis.values, mean))
+        low, high = _thinned(low, MOST_POINTS, np.min), _thinned(high, MOST_POINTS, np.max)
+    else:
+        x = axis.values
+    chart.line([chart.x.low, chart.x.high], [0.0, 0.0], "zero")
+    chart.band(x, low, high, "band one")
+    chart.line(x, mean, "line one")
+    if axis.length <= 60:
+        for k in range(axis.length):
+            chart.dot(x[k], mean[k], "dot one small", f"{axis.text(k)}: {number(mean[k], 3)} ± {number(reach[k], 2)}")
+    return chart.markup()
+
+
+def _spanning(axis: Axis) -> Scale:
+    return Scale.around(axis.values, margin=0.0 if axis.length > 60 else 0.02)
+
+
+def _named_profile(axis: Axis, mean: Array, low: Array, high: Array, title: str) -> Markup:
+    n_rows = axis.length
+    chart = Chart(
+        Scale.around([low, high], margin=0.04, zero=True),
+        Scale(0.0, 1.0 + n_rows),
+        title,
+        height=16.0 * n_rows + 50.0,
+        left=118.0,
+        y_ticks=[(float(n_rows - k), shortened(axis.text(k), 18)) for k in range(n_rows)],
+    )
+    chart.rule(0.0, "zero")
+    for k in range(n_rows):
+        chart.interval(low[k], high[k], n_rows - k, "whisker one")
+        reach = 0.5 * (high[k] - low[k])
+        chart.dot(mean[k], n_rows - k, "dot one", f"{axis.text(k)}: {number(mean[k], 3)} ± {number(reach, 2)}")
+    return chart.markup()
+
+
+def _thinned(values: Array, n_points: int, reduce: Callable[[Array], Any]) -> Array:
+    """Fewer numbers, each standing for a run of neighbours."""
+    return np.array([reduce(run) for run in np.array_split(values, n_points)], dtype=np.float64)
+
+
+def bound_chart(result: Result) -> Markup:
+    """The bound over the sweeps, as nats below the best one, with the moves that were kept."""
+    sweeps, gap, floor = nats_below_best(result.trace)
+    ceiling = 2.0 * max(float(gap.max(initial=0.0)), 10.0 * floor)
+    # Larger is better: the axis runs from far below the best bound up to it.
+    climbed = Scale(1.0 / ceiling, 1.2 / floor, "log")
+    ticks = [(1.0 / value, text) for value, text in Scale(5.0 * floor, ceiling, "log").ticks(4)]
+    ticks.append((1.0 / floor, "best"))
+    chart = Chart(
+        Scale.around(sweeps, margin=0.02),
+        climbed,
+        "Lower bound over the sweeps",
+        width=WIDE,
+        height=250.0,
+        x_title="sweeps",
+        y_title="nats below the best bound (up is better)",
+        y_ticks=ticks,
+    )
+    height = 1.0 / np.maximum(gap, floor)
+    chart.line(sweeps, height, "line one")
+    found = dict(zip(sweeps.tolist(), height.tolist(), strict=True))
+    for move in moves(result.trace):
+        up = found.get(float(move.record.sweep))
+        if move.kept and up is not None:
+            chart.mark(
+                move.record.sweep, up, move.kind, f"move {move.kind}", _told(move.record.sweep, move.record.event)
+            )
+    return chart.markup()
+
+
+def rank_chart(result: Result) -> Markup:
+    """The rank over the sweeps, with every move: those kept as marks, those dropped as ticks at the foot."""
+    sweeps = np.array([record.sweep for record in result.trace], dtype=np.float64)
+    ranks = np.array([record.rank for record in result.trace], dtype=np.float64)
+    highest = max(float(ranks.max()), 1.0)
+    every = max(1, int(np.ceil((highest + 1) / 6)))
+    chart = Chart(
+        Scale.around(sweeps, margin=0.02),
+        Scale(0.0, highest * 1.15),
+        "Rank over the sweeps",
+        width=WIDE,
+        height=250.0,
+        x_title="sweeps",
+        y_title="rank",
+        y_ticks=[(float(k), str(k)) for k in range(0, int(highest) + 1, every)],
+    )
+    chart.steps(sweeps, ranks, "line two")
+    for move in moves(result.trace):
+        told = _told(move.record.sweep, move.record.event)
+        if move.kept:
+            chart.mark(move.record.sweep, move.record.rank, move.kind, f"move {move.kind}", told)
+        else:
+            chart.mark(move.record.sweep, 0.03 * highest, "dropped", "move dropped", told)
+    return chart.markup()
+
+
+def _told(sweep: int, event: str) -> str:
+    return f"sweep {sweep}: {event}"
+
+
+def residual_chart(histogram: ResidualHistogram) -> Markup:
+    """The histogram of residuals on a logarithmic scale, and what noise and the whole law expect."""
+    drawn = np.concatenate([histogram.count, histogram.expected])
+    chart = Chart(
+        Scale(histogram.edges[0], histogram.edges[-1], "asinh"),
+        Scale(0.5, 2.0 * float(drawn.max()), "log"),
+        "Residuals against the fitted law",
+        width=WIDE,
+        height=250.0,
+        x_title="residual, in standard deviations of the noise",
+        y_title="entries per bin",
+    )
+    titles = [
+        f"{number(low, 3)} to {number(high, 3)}: {count:,.0f} entries, {number(expected, 3)} expected"
+        for low, high, count, expected in zip(
+            histogram.edges[:-1], histogram.edges[1:], histogram.count, histogram.expected, strict=True
+        )
+    ]
+    chart.bars(histogram.edges, histogram.count, "bar one soft", titles)
+    middle = np.sinh(0.5 * (np.arcsinh(histogram.edges[:-1]) + np.arcsinh(histogram.edges[1:])))
+    chart.line(middle, _visible(histogram.noise), "line ink dashed")
+    if not np.array_equal(histogram.noise, histogram.expected):
+        chart.line(middle, _visible(histogram.expected), "line two")
+    return chart.markup()
+
+
+def _visible(expected: Array) -> Array:
+    """Expected counts, left out where far less than one entry is expected."""
+    return np.where(expected > 0.4, expected, np.nan)
+
+
+def rates_chart(observations: Observations, probability: Array, mode: int) -> Markup:
+    """Where along a mode outliers are: the mean outlier probability at every position."""
+    rates = 100.0 * outlier_rates(observations, probability, mode)
+    return _bars_along(axis_of(observations, mode), rates, "outliers, % of the observed", "bar two", least_top=1.2)
+
+
+def noise_chart(axis: Axis, noise_sd: Array) -> Markup:
+    """The noise of every slice of a mode."""
+    return _bars_along(axis, noise_sd, "standard deviation of the noise", "bar one")
+
+
+def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top: float = 0.0) -> Markup:
+    """A bar for every position of a mode; of neighbours the highest where there are very many."""
+    titles: list[str] | None = None
+    x_title = axis.name
+    if axis.length > MOST_BARS_ALONG:
+        heights = _thinned(heights, MOST_BARS_ALONG, np.fmax.reduce)
+        x_title += ", the highest of neighbours"
+    else:
+        titles = [f"{axis.text(k)}: {number(float(height), 3)}" for k, height in enumerate(heights)]
+    top = max(1.1 * float(np.nanmax(heights)), least_top) or 1.0
+    chart = Chart(
+        Scale(-0.5, axis.length - 0.5),
+        Scale(0.0, top),
+        f"{y_title} along {axis.name}",
+        height=150.0,
+        x_title=x_title,
+        y_title=y_title,
+        x_ticks=position_ticks(axis, 350.0),
+        y_ticks=Scale(0.0, top).ticks(3),
+    )
+    chart.bars(np.linspace(-0.5, axis.length - 0.5, heights.size + 1), heights, style, titles)
+    return chart.markup()
+
+
+def map_chart(observations: Observations, probability: Array, modes: tuple[int, int]) -> Markup:
+    """Where outliers are over two modes; the stronger the colour, the larger their mean probability."""
+    down, right = (axis_of(observations, mode) for mode in modes)
+    cells = outlier_map(observations, probability, modes)
+    top = float(np.nanmax(cells))
+    upright = position_ticks(down, 400.0)
+    left = 14.0 + LETTER * max(len(text) for _, text in upright)
+    chart = Chart(
+        Scale(-0.5, right.length - 0.5),
+        Scale(-(down.length - 0.5), 0.5),
+        f"Outlier rate over {down.name} and {right.name}",
+        width=WIDE,
+        height=370.0,
+        left=left,
+        x_title=right.name,
+        y_title=f"{shortened(down.name, 24)} (up to {number(100 * top, 3)} % outliers in a cell)",
+        x_ticks=position_ticks(right, WIDE - left),
+        y_ticks=[(-value, text) for value, text in upright],
+        grid=False,
+    )
+    chart.image(data_uri(ramp(cells, 0.0, full_colour(observations, cells), WARM)))
+    return chart.markup()
+
+
+def calibration_chart(found: Calibration) -> Markup:
+    """Shares of held-out values inside their intervals against the level asked for; the grey band is chance alone."""
+    chart = Chart(
+        Scale(0.0, 100.0),
+        Scale(0.0, 100.0),
+        "Coverage of held-out entries",
+        width=WIDE,
+        height=300.0,
+        x_title="level of the interval, %",
+        y_title="held-out values inside, %",
+        x_ticks=_percents(),
+        y_ticks=_percents(),
+    )
+    level = np.linspace(0.0, 1.0, 101)
+    chance = half_width(LEVEL) * np.sqrt(level * (1 - level) / found.n_entries)
+    chart.band(100 * level, 100 * (level - chance), 100 * (level + chance), "band ink")
+    chart.line([0.0, 100.0], [0.0, 100.0], "line ink dashed")
+    chart.line(100 * found.level, 100 * found.covered, "line one")
+    for level_, covered in zip(found.level, found.covered, strict=True):
+        told = f"{100 * covered:.1f} % inside the {100 * level_:g} % intervals"
+        chart.dot(100 * level_, 100 * covered, "dot one", told)
+    return chart.markup()
+
+
+def _percents() -> Ticks:
+    return [(float(value), str(value)) for value in (0, 25, 50, 75, 100)]

@@ -1,0 +1,162 @@
+"""Pages about several fits at once: words, tables and figures in sections, as one HTML file or as Markdown."""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from brtf.io.storage import atomic_file
+
+STANDALONE = """<style>
+svg { background: #ffffff; color-scheme: light; }
+%s
+</style>"""
+"""What an SVG file of its own needs that the page gives to a chart inside it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table: its text, a smaller remark beneath, and what sets it apart.
+
+    ``mark`` is "best" for the best of its column, "bad" for what failed, and "" otherwise.
+    """
+
+    text: str
+    remark: str = ""
+    mark: Literal["", "best", "bad"] = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: a header, rows that begin with a name, a caption, and how many columns at the end hold words."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    n_wordy: int = 0
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart as SVG, or a picture as PNG, with the name of the file it would be and a caption."""
+
+    name: str
+    content: str | bytes
+    caption: str
+
+    @property
+    def address(self) -> str:
+        """The picture as the address of itself."""
+        content = self.content.encode() if isinstance(self.content, str) else self.content
+        return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A sentence of the reading, and whether it is good news ("good"), bad news ("bad") or neither ("")."""
+
+    text: str
+    tone: Literal["", "good", "bad"] = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, in the order in which its parts are shown.
+
+    Attributes
+    ----------
+    name : of the address within the page
+    title : str
+    about : what was done, a paragraph each
+    verdicts : how to read it, the most important first
+    figures, tables : sequences, shown in this order
+    remarks : what is to be said of the tables, a paragraph each
+    """
+
+    name: str
+    title: str
+    about: Sequence[str] = ()
+    verdicts: Sequence[Verdict] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """A page: its headline, what it is about, notes that go with it, and sections."""
+
+    title: str
+    lead: str
+    notes: Sequence[str] = ()
+    sections: Sequence[Section] = field(default_factory=tuple)
+
+
+def html(document: Document, version: str) -> str:
+    """The page as one HTML file that needs nothing else; whatever its words are, they stay words."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_asset("document.html"))
+    return template.render(
+        document=document,
+        version=version,
+        nonce=secrets.token_urlsafe(16),
+        css=Markup(_asset("page.css") + _asset("document.css")),
+        drawing=lambda figure: Markup(figure.content) if isinstance(figure.content, str) else None,
+    )
+
+
+def markdown(document: Document, pictures: Path, prefix: str) -> str:
+    """The page as Markdown; figures are written into a folder, their names beginning with the prefix.
+
+    Addresses in the text are the files' bare names: the text belongs into the same folder.
+    """
+    parts = [f"# {document.title}", document.lead, *document.notes]
+    for section in document.sections:
+        parts += [f"## {section.title}", *section.about]
+        if section.verdicts:
+            parts.append("\n".join(f"- {verdict.text}" for verdict in section.verdicts))
+        for figure in section.figures:
+            is_chart = isinstance(figure.content, str)
+            file_name = f"{prefix}-{figure.name}.{'svg' if is_chart else 'png'}"
+            with atomic_file(pictures / file_name) as file:
+                file.write(_standalone(figure.content) if isinstance(figure.content, str) else figure.content)
+            parts.append(f"![{figure.caption}]({file_name})")
+        for table in section.tables:
+            lines = [table.header, ["---"] * len(table.header), *(map(_markdown_cell, row) for row in table.rows)]
+            parts += [f"**{table.caption}**"] * bool(table.caption)
+            parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        parts += section.remarks
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = f"**{cell.text}**" if cell.mark == "best" else cell.text
+    return (f"{text} ({cell.remark})" if cell.remark else text).replace("|", "\\|").replace("\n", " ")
+
+
+def _standalone(chart: str) -> bytes:
+    """A chart of the page as a file of its own, on white."""
+    css = _asset("page.css") + _asset("document.css")
+    css = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", css)
+    kept = [
+        rule
+        for rule in re.findall(r"[^{}]+\{[^{}]*\}", css)
+        if re.search(r":root|chart|\.line|\.guide|\.band|\.dashed|\.dot", rule)
+    ]
+    opening, rest = chart.split(">", 1)
+    if "xmlns=" not in opening:
+        opening += ' xmlns="http://www.w3.org/2000/svg"'
+    return f"{opening}>{STANDALONE % ''.join(kept).strip()}{rest}\n".encode()
+
+
+def _asset(name: str) -> str:
+    return files("brtf.view.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,329 @@
+"""The numbers behind the plots and the report page: what to draw of a result, and nothing of how."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from brtf.data.arrays import Array
+from brtf.data.observations import Observations, entry_positions
+from brtf.inference.trace import Record, comparable
+from brtf.model.predictive import ErrorLaw
+from brtf.model.state import component_amplitudes
+from brtf.results.result import Result
+
+MOST_HELD_OUT = 20_000
+"""Held-out entries that are compared: coverages are then right to 0.7 %, two standard deviations, at worst."""
+LEVELS = np.array([0.05, *np.linspace(0.1, 0.9, 9), 0.95, 0.99])
+MOVES = {"born": "birth", "died": "death", "merged": "merge", "condensed": "merge", "pruned": "prune"}
+"""The first word of an event in the trace, and the move of the theory that it tells of."""
+
+
+# ---- names ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """A mode and its positions as a reader knows them.
+
+    Attributes
+    ----------
+    name : what the mode is called
+    kind : "position" without labels, "number" or "date" for labels that rise, else "name"
+    values : (I,) where each position stands on an axis
+    labels : (I,) the labels, or the positions themselves
+    """
+
+    name: str
+    kind: Literal["position", "number", "date", "name"]
+    values: Array
+    labels: NDArray[Any]
+
+    @property
+    def length(self) -> int:
+        return self.labels.size
+
+    def text(self, position: int) -> str:
+        """The label of a position, as text."""
+        label = self.labels[position]
+        if isinstance(label, np.datetime64):
+            return str(np.datetime_as_string(label, unit="auto")) if not np.isnat(label) else "NaT"
+        return f"{label:.6g}" if isinstance(label, (float, np.floating)) else str(label)
+
+
+def axis_of(observations: Observations, mode: int) -> Axis:
+    """The axis of a mode, by its labels where it has some."""
+    length, labels = observations.shape[mode], observations.labels
+    positions = np.arange(length, dtype=np.float64)
+    name = f"mode {mode}" if labels is None else str(labels.dims[mode])
+    given = None if labels is None else labels.coords[mode]
+    if given is None:
+        return Axis(name, "position", positions, np.arange(length))
+    kinds: dict[str, Literal["number", "date"]] = {"i": "number", "u": "number", "f": "number", "M": "date"}
+    kind = kinds.get(given.dtype.kind)
+    if kind is not None:
+        values = given.astype("M8[us]").astype(np.int64).astype(np.float64) if kind == "date" else given.astype(float)
+        if np.isfinite(values).all() and (np.diff(values) > 0).all():
+            return Axis(name, kind, values, given)
+    return Axis(name, "name", positions, given)
+
+
+def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:
+    """The two longest modes, in rising order: what a map of a tensor shows best."""
+    first, second = sorted(np.argsort([-length for length in shape], kind="stable")[:2].tolist())
+    return first, second
+
+
+def spread(length: int, most: int) -> NDArray[np.intp]:
+    """At most that many positions, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
+
+
+# ---- components ----------------------------------------------------------------------------------------------
+
+
+def component_strengths(result: Result) -> Array:
+    """Root mean square of every component's rank-one term, (R,), in the units of t(Y)."""
+    return component_amplitudes(result.state) * result.scale
+
+
+def by_strength(result: Result) -> NDArray[np.intp]:
+    """The components from the strongest to the weakest, (R,)."""
+    return np.argsort(-component_strengths(result), kind="stable")
+
+
+def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
+    """Means and standard deviations (I_n, R) of every mode's factor, each column of root mean square one.
+
+    A component's size is its strength, and is told once. Its sign may be moved between two modes: in every mode but
+    the last the entry of largest size is positive.
+    """
+    profiles = []
+    sign = np.ones(result.rank)
+    last = result.observations.order - 1
+    for mode, rows in enumerate(result.rows):
+        size = np.sqrt(np.mean(rows.mean**2, axis=0))
+        size = np.where(size > 0, size, 1.0)
+        if mode < last:
+            largest = rows.mean[np.argmax(np.abs(rows.mean), axis=0), np.arange(result.rank)]
+            flip = np.where(largest < 0, -1.0, 1.0)
+            sign = sign * flip
+        else:
+            flip = sign
+        std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", rows.cov)), rows.mean.shape)
+        profiles.append((flip * rows.mean / size, std / size))
+    return profiles
+
+
+def half_width(level: float) -> float:
+    """How many standard deviations a central Gaussian interval of that level reaches to each side."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
+    return float(ndtri(0.5 * (1 + level)))
+
+
+# ---- the course of the fit -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change of the structure, kept or dropped: one of ``birth``, ``death``, ``merge``, ``prune``, ``other``."""
+
+    kind: str
+    kept: bool
+    record: Record
+
+
+def moves(trace: tuple[Record, ...]) -> list[Move]:
+    """The events of a trace, in order."""
+    return [
+        Move(MOVES.get(re.split(r"\W", record.event, maxsplit=1)[0], "other"), "dropped" not in record.event, record)
+        for record in trace
+        if record.event
+    ]
+
+
+def nats_below_best(trace: tuple[Record, ...]) -> tuple[Array, Array, float]:
+    """Sweeps, how far the bound was then below the best one, in nats, and what counts as none.
+
+    Records without a finite bound are left out, and so are those that do not compare with the last. The last number is
+    a power of ten below every gap of a hundredth of a nat or more: on a logarithmic scale smaller gaps stand there.
+    """
+    records = comparable(trace)
+    sweeps = np.array([record.sweep for record in records], dtype=np.float64)
+    bounds = np.array([record.bound for record in records])
+    finite = np.isfinite(bounds)
+    gap = bounds[finite].max(initial=-np.inf) - bounds[finite]
+    smallest = float(np.min(gap, initial=1.0, where=gap >= 1e-2))
+    return sweeps[finite], gap, 10.0 ** (math.ceil(math.log10(smallest)) - 1)
+
+
+# ---- residuals -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualHistogram:
+    """Residuals t(y) − x̄ in standard deviations of the noise, and what the fitted law expects.
+
+    The bins are equal in asinh of the residual, as outliers may be a thousand times as large as the noise.
+
+    Attributes
+    ----------
+    edges : (B+1,) of the bins
+    count : (B,) entries in each
+    expected : (B,) by the law of noise and outliers
+    noise : (B,) the share of it that is noise alone; equal to ``expected`` where no law of their deviations was learnt
+    """
+
+    edges: Array
+    count: Array
+    expected: Array
+    noise: Array
+
+
+def residual_histogram(result: Result, n_bins: int = 61) -> ResidualHistogram:
+    """The residuals of all observed entries against the fitted law of noise and outliers."""
+    residuals = np.arcsinh(result.standardized_residuals())
+    reach = max(float(np.abs(residuals).max()) * (1 + 1e-9), np.arcsinh(4.0))
+    edges = np.linspace(-reach, reach, n_bins + 1)
+    count = np.histogram(residuals, edges)[0].astype(np.float64)
+    law, structure = result.error_law, result.state.structure
+    alone = ErrorLaw(law.weight[:1], law.dof[:1], law.scale_sq[:1], law.reach[:1])
+    if structure is not None and structure.law is not None:  # of values, not of deviations
+        law = alone
+    noise_sd = float(np.sqrt(result.state.noise_variance))
+    expected, noise = (result.observations.n_observed * _bin_masses(part, edges, noise_sd) for part in (law, alone))
+    return ResidualHistogram(np.sinh(edges), count, expected, noise)
+
+
+def _bin_masses(law: ErrorLaw, edges: Array, unit: float) -> Array:
+    """The law's mass between the edges in asinh(residual / unit), by the midpoint rule with 32 points a bin."""
+    n_points = 32
+    step = (edges[1] - edges[0]) / n_points
+    points = edges[:-1, None] + step * (np.arange(n_points) + 0.5)
+    deviation = unit * np.sinh(points)
+    density = np.exp(law.log_density(deviation, np.zeros_like(deviation)))
+    return step * unit * (density * np.cosh(points)).sum(axis=1)
+
+
+# ---- outliers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Entries that are more likely outliers than not, the largest first: coordinates (N, K) and vectors (K,)."""
+
+    coords: NDArray[np.intp]
+    observed: Array
+    low_rank: Array
+    outlier: Array
+    probability: Array
+
+
+def largest_outliers(result: Result, limit: int | None = None) -> Outliers:
+    """The entries whose outlier probability exceeds one half, by the size of the outlier; at most ``limit``."""
+    probability = result.outlier_probability_at_entries()
+    outliers = result.outliers_at_entries()
+    chosen = np.flatnonzero(probability > 0.5)
+    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")][:limit]
+    coords = coords_of(result.observations, chosen)
+    low_rank = result.low_rank(coords) if chosen.size else np.empty(0)
+    observed = result.observations.values.ravel()[chosen].astype(np.float64)
+    return Outliers(coords, observed, low_rank, outliers[chosen], probability[chosen])
+
+
+def coords_of(observations: Observations, entries: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Coordinates (N, K) of some entries of the entry vector."""
+    if observations.coords is not None:
+        return observations.coords[:, entries]
+    if observations.mask is not None:
+        entries = np.flatnonzero(observations.mask)[entries]
+    return np.stack(np.unravel_index(entries, observations.shape)).astype(np.intp)
+
+
+def outlier_rates(observations: Observations, probability: Array, mode: int) -> Array:
+    """Mean outlier probability of the observed entries at every position of a mode, (I_n,); NaN where none is.
+
+    ``probability`` is that of the observed entries, (M,).
+    """
+    return _mean_by(entry_positions(observations, [mode]), probability, observations.shape[mode])
+
+
+def outlier_map(
+    observations: Observations, probability: Array, modes: tuple[int, int], *, most_cells: int = 160
+) -> Array:
+    """Mean outlier probability over two modes, the first downwards; NaN where nothing was observed.
+
+    Where a mode is longer than ``most_cells``, neighbouring positions share a cell.
+    """
+    lengths = tuple(observations.shape[mode] for mode in modes)
+    cells = tuple(min(length, most_cells) for length in lengths)
+    row, column = np.divmod(entry_positions(observations, modes), lengths[1])
+    cell = (row * cells[0] // lengths[0]) * cells[1] + column * cells[1] // lengths[1]
+    return _mean_by(cell, probability, cells[0] * cells[1]).reshape(cells)
+
+
+def full_colour(observations: Observations, cells: Array) -> float:
+    """The mean outlier probability that a map is to show in full colour: the largest, or one outlier in a cell."""
+    return max(float(np.nanmax(cells)), np.count_nonzero(~np.isnan(cells)) / observations.n_observed)
+
+
+def _mean_by(group: NDArray[np.intp], values: Array, n_groups: int) -> Array:
+    count = np.bincount(group, minlength=n_groups)
+    total = np.bincount(group, weights=values, minlength=n_groups)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+# ---- calibration ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How a fit predicts entries it has not seen.
+
+    Attributes
+    ----------
+    level : (L,) probabilities that intervals of a new observation are to hold
+    covered : (L,) shares of the held-out values that they do hold
+    n_entries : held-out entries that were compared
+    rmse, mae, log_density : root mean square and mean of |y − x̄|, and the mean log predictive density in nats
+    """
+
+    level: Array
+    covered: Array
+    n_entries: int
+    rmse: float
+    mae: float
+    log_density: float
+
+
+def calibration(result: Result, held_out: Observations) -> Calibration:
+    """Compare the fit's own intervals with held-out entries; every k-th of them where there are very many.
+
+    The intervals are those of the model: a conformal factor, by which they may have been stretched, is left out.
+    """
+    result = replace(result, held_back=None)
+    every = -(-held_out.n_observed // MOST_HELD_OUT)
+    chosen = np.zeros(held_out.n_observed, dtype=bool)
+    chosen[::every] = True
+    held_out = held_out.select(chosen)
+    coords, values = held_out.entry_coords(), held_out.values.ravel().astype(np.float64)
+    error = values - result.low_rank(coords)
+    covered = []
+    for level in LEVELS:
+        low, high = result.interval(coords, level=float(level), of="observation")
+        covered.append(np.mean((low <= values) & (values <= high)))
+    return Calibration(
+        level=LEVELS,
+        covered=np.array(covered),
+        n_entries=values.size,
+        rmse=float(np.hypot.reduce(error)) / float(np.sqrt(values.size)),  # squares might overflow
+        mae=float(np.mean(np.abs(error))),
+        log_density=float(np.mean(result.log_density(held_out))),
+    )
