@@ -443,7 +443,7 @@ class TestWhoMayConnect:
 
 
 IMPATIENT = (
-    "import dask; from brtf import cli, executors; executors.ANSWER_SECONDS = 2.0; "
+    "import dask; from brtf import cli; from brtf.data import executors; executors.ANSWER_SECONDS = 2.0; "
     "dask.config.set({'distributed.comm.timeouts.connect': '2s'}); cli.main()"
 )
 """The command line, which waits two seconds for an answer."""

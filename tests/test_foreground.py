@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf.foreground import (
+from brtf.metrics import f_measure
+from brtf.video import LUMA, Clip
+from brtf.video.foreground import (
     NEUTRAL,
     _most_probable,
     _neighbour_law,
@@ -17,8 +19,6 @@ from brtf.foreground import (
     foreground_probability,
     smooth_mask,
 )
-from brtf.metrics import f_measure
-from brtf.video import LUMA, Clip
 
 
 def objects(height: int = 40, width: int = 50, frames: int = 6) -> np.ndarray:
