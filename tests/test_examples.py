@@ -20,7 +20,7 @@ MADE = {
     "denoising": (4, 8.0, "house", "photograph", "spoiled"),
     "fluorescence": (3, 0.8, "pure", "intensity", "spoiled"),
     "sensors": (3, 0.15, "normal", "readings", "anomalous"),
-    "video": (2, 3.0 * np.linalg.norm(video.LUMA), "scene", "clip", "objects"),
+    "video": (2, 3.0 * np.linalg.norm(video.clips.LUMA), "scene", "clip", "objects"),
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import brtf
 from brtf.metrics import f_measure
-from brtf.video import LUMA, Clip
+from brtf.video import Clip
+from brtf.video.clips import LUMA
 from brtf.video.foreground import (
     NEUTRAL,
     _most_probable,

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from brtf.video import LUMA, Clip, read_clip, write_clip
+from brtf.video import Clip, read_clip, write_clip
+from brtf.video.clips import LUMA
 from brtf.video.frames import DEFAULT_RATE, decode_frames
 
 # Smooth pictures: what H.264 loses of them, mostly in the chroma, are 2 levels on average and 15 at most. Frames out of
