@@ -22,8 +22,8 @@ from brtf.data import executors
 from brtf.data.observations import observe
 from brtf.data.passes import workers
 from brtf.inference.sweep import Problem, evaluate, sweep, with_noise
-from brtf.search.proposals import add_components, empty_state
-from brtf.search.restarts import START_MODEL
+from brtf.search.components import add_components, empty_state
+from brtf.search.starts import START_MODEL
 
 CHUNK_ENTRIES = 2**24
 OUTLIERS, OUTLIER_SIZE, NOISE = 0.02, 10.0, 0.5

@@ -29,7 +29,7 @@ from brtf.kernels.reference import LOG2_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 from brtf.model.state import Prior
-from brtf.search.proposals import random_start
+from brtf.search.starts import random_start
 
 # Sums of a few dozen products, and inverses of matrices with condition numbers below a thousand.
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}

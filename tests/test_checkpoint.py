@@ -28,7 +28,7 @@ from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
-from brtf.search.agenda import MOVES
+
 from brtf.search.run import run
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]

@@ -14,10 +14,10 @@ from brtf.api import fitting
 from brtf.data.observations import observe
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference.sweep import Problem, evaluate
-from brtf.inference.trace import REFORMED, StopReason, comparable
+from brtf.inference.trace import Kind, StopReason, comparable
 from brtf.metrics import rrse
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
-from brtf.search import loop as search
+from brtf.search.moves import form
 from brtf.search.run import sweep_order
 from brtf.view.report.page import build_page
 
@@ -187,7 +187,7 @@ def assert_reduced_in_haste(model, largest_error):
     """The state kept has two components, more led to it, and the bound in the trace is its own."""
     result = model.result_
     assert model.rank_ == 2
-    assert re.fullmatch(r"reduced to 2 \([+-][0-9.]+\)", result.trace[-1].event)
+    assert re.fullmatch(r"reduced to 2 \([+-][0-9.]+\)", str(result.trace[-1].event))
     assert result.trace[-2].rank > 2
     assert (result.trace[-1].sweep, result.trace[-1].rank) == (result.trace[-2].sweep, 2)
     observations = observe(OVERLAPPING)
@@ -222,11 +222,11 @@ class TestTrace:
 
     def test_another_form_of_the_bound_is_said(self, monkeypatch):
         """Many components of complete data are searched with completed data, whose bound is looser."""
-        monkeypatch.setattr(search, "LARGEST_COLLAPSED_RANK", 1)
+        monkeypatch.setattr(form, "LARGEST_COLLAPSED_RANK", 1)
         model = fit(synthetic((9, 8, 7), 2, outliers=0.1, seed=0))
         trace = model.result_.trace
-        (first, last) = (k for k, record in enumerate(trace) if record.event.startswith(REFORMED))
-        assert [trace[k].event for k in (first, last)] == [
+        (first, last) = (k for k, record in enumerate(trace) if record.event.kind is Kind.FORM)
+        assert [str(trace[k].event) for k in (first, last)] == [
             "another form of the bound: completed data",
             "another form of the bound: weighted entries",
         ]
@@ -330,7 +330,7 @@ class TestTrace:
         model = fit(SMALL, init=init)
         assert model.rank_ == 3
         started, ranks = model.trace_["event"][0], model.trace_["rank"]
-        assert started == f"started with {ranks[0]}"
+        assert started == f"start with {ranks[0]}"
         for before, row in zip(ranks, model.trace_[1:], strict=False):
             assert row["rank"] == before or row["event"].split()[0] in ("died", "merged", "pruned", "born", "condensed")
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
@@ -409,7 +409,7 @@ class TestOptions:
 
     def test_start_from_given_factors(self, small):
         model = fit(SMALL, init=SMALL.factors)
-        assert model.trace_["event"][0] == "started with 3"
+        assert model.trace_["event"][0] == "start with 3"
         assert model.bound_ == pytest.approx(small.bound_, abs=1.0)
         assert_found(model, SMALL)
 

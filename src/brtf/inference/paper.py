@@ -10,7 +10,7 @@ import numpy as np
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
 from brtf.inference.bound import BoundTerms, bound_terms
-from brtf.inference.trace import Record
+from brtf.inference.trace import SWEPT, Event, Kind, Record
 from brtf.inference.updates import (
     entry_values,
     fit_at_entries,
@@ -54,8 +54,9 @@ def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Itera
         if isinstance(state.outliers, MeanFieldOutliers):
             state = replace(state, outliers=learn_outlier_prior(state.outliers))
         negligible = negligible_components(state, observations.n_observed)
-        event = f"pruned {np.count_nonzero(negligible)}" if negligible.any() else ""
-        if event:
+        event = SWEPT
+        if negligible.any():
+            event = Event(Kind.PRUNE, words=f"pruned {np.count_nonzero(negligible)}")
             state = state.select_components(~negligible)
         yield state, Record(n_sweeps, terms.total, state.rank, state.noise_variance, event)
 

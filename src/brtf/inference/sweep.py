@@ -24,6 +24,7 @@ from brtf.inference.entry_posterior import (
     relative_precision,
     zero_sums,
 )
+from brtf.inference.judge import judge
 from brtf.inference.noise_fit import (
     ROUGHLY,
     Histogram,
@@ -43,6 +44,7 @@ from brtf.inference.updates import (
     Weighing,
     WeightsAndTargets,
     complete_gram,
+    negligible_components,
     update_component_precisions,
     update_factors,
     update_slice_noise,
@@ -324,7 +326,7 @@ def sweep(
     """One pass: noise and outlier numbers together, then q(A⁽ⁿ⁾) for every mode, and λ."""
     state = point.state if hold_noise else learn_noise(problem, point)
     swept = _sweep_factors(problem, point, state, hold_precisions=hold_precisions, ahead=ahead)
-    if hold_noise or swept.bound >= point.bound:
+    if hold_noise or judge(swept, point):
         return swept
     # the histogram is right to second order in its bins: numbers that lower the exact bound are not taken
     return _sweep_factors(problem, point, point.state, hold_precisions=hold_precisions, ahead=ahead)
@@ -635,3 +637,19 @@ def retemper(problem: Problem, state: State) -> State:
     lower = min(tau, 1.0 / typical**2) if typical > 0 else tau
     model = state.outliers.rescaled(lower / tau) if isinstance(state.outliers, SlabModel) else None
     return with_noise(state, lower, model, problem.observations.n_observed)
+
+
+def settle_noise(problem: Problem, point: Point) -> Point:
+    """Noise that differs between slices, or the outliers' structure, settled at fixed factors."""
+    for _ in range(10):
+        point = evaluate_at(problem, learn_noise(problem, point), point.fit)
+    return point
+
+
+def prune(problem: Problem, point: Point) -> Point:
+    """The point without components that explain nothing, if the bound agrees."""
+    negligible = negligible_components(point.state, problem.observations.n_observed)
+    if not negligible.any():
+        return point
+    pruned = evaluate(problem, point.state.select_components(~negligible))
+    return pruned if judge(pruned, point) else point

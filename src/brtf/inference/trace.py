@@ -7,17 +7,66 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import pairwise
 
-RESCALED = "bound re-scaled"
-"""How an event begins after which the bound measures something else: earlier ones do not compare with later ones."""
-REFORMED = "another form of the bound"
-"""How an event begins that changes nothing but how tight the bound is: earlier ones compare when shifted."""
+
+class Kind(Enum):
+    """What an event of a fit is about."""
+
+    SWEEP = "sweep"
+    PRUNE = "prune"
+    START = "start"
+    BIRTH = "birth"
+    DEATH = "death"
+    MERGE = "merge"
+    CONDENSE = "condense"
+    REFRESH = "refresh"
+    LOCAL_MODEL = "local model"
+    NOISE = "noise"
+    RATES = "rates"
+    SIDES = "sides"
+    CENTRES = "centres"
+    STRUCTURE = "structure"
+    ADDITIVE = "additive"
+    CHANNELS = "channels"
+    FORM = "form"
+    CAP = "cap"
+
+
 IMPOSED = {
-    "reduced to": "coming down to max_rank",
-    "noise per slice": "noise that differs between slices, as asked for",
-    "outliers structured": "outliers that are shared or replace the data, as asked for",
-    "outliers added": "adding outliers where the data do not support replaced values",
+    Kind.CAP: "coming down to max_rank",
+    Kind.NOISE: "noise that differs between slices, as asked for",
+    Kind.STRUCTURE: "outliers that are shared or replace the data, as asked for",
+    Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
-"""How events begin that happen even if they lower the bound, and what they are."""
+"""Kinds of events that may be kept although they lower the bound, in words."""
+UNTOLD = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
+"""Kinds of events whose gain says nothing, because the bounds before and after do not compare or there is none."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened in a fit: a sweep, or a proposal that was kept or dropped.
+
+    Attributes
+    ----------
+    kind, accepted
+    gain : nats by which the proposal's bound differs from the best one
+    words : what was proposed
+    """
+
+    kind: Kind
+    accepted: bool = True
+    gain: float = 0.0
+    words: str = ""
+
+    def __str__(self) -> str:
+        """As the trace shows it; empty for a plain sweep."""
+        if not self.accepted:
+            return f"{self.words} dropped"
+        return self.words if self.kind in UNTOLD else f"{self.words} ({self.gain:+.1f})"
+
+
+SWEPT = Event(Kind.SWEEP)
+"""The event of a plain sweep."""
 
 
 class StopReason(Enum):
@@ -65,14 +114,14 @@ class Doubt:
 class Record:
     """One line of the trace. The bound and the noise are those of the data in units of their scale.
 
-    ``sweep`` counts all sweeps so far, those of dropped proposals included; ``event`` says what happened, if anything.
+    ``sweep`` counts all sweeps so far, those of dropped proposals included; ``event`` is what the record is of.
     """
 
     sweep: int
     bound: float
     rank: int
     noise_variance: float
-    event: str = ""
+    event: Event = SWEPT
 
 
 def imposed(trace: Sequence[Record]) -> list[str]:
@@ -87,9 +136,9 @@ def comparable(trace: Sequence[Record]) -> list[Record]:
     """
     found, shift = list(trace[-1:]), 0.0
     for before, after in zip(trace[-2::-1], trace[:0:-1], strict=True):
-        if after.event.startswith(RESCALED) or _imposed(before, after):
+        if after.event.kind is Kind.CHANNELS or _imposed(before, after):
             break
-        if after.event.startswith(REFORMED):
+        if after.event.kind is Kind.FORM:
             shift += after.bound - before.bound
         found.append(replace(before, bound=before.bound + shift))
     return found[::-1]
@@ -97,6 +146,4 @@ def comparable(trace: Sequence[Record]) -> list[Record]:
 
 def _imposed(before: Record, after: Record) -> str:
     """What an event is that lowered the bound and was kept all the same; empty for all others."""
-    if not after.bound < before.bound:
-        return ""
-    return next((words for start, words in IMPOSED.items() if after.event.startswith(start)), "")
+    return IMPOSED.get(after.event.kind, "") if after.event.accepted and after.bound < before.bound else ""

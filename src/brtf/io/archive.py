@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from brtf.data.checks import check_labels, check_shape
 from brtf.data.chunks import outline
 from brtf.data.observations import Labels, Observations
-from brtf.inference.trace import Doubt, Record, StopReason
+from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Centre, Gamma, RowGaussians
 from brtf.model.links import TRANSFORMS, Transform
@@ -131,7 +131,11 @@ def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
     """Put all records into header and arrays."""
     for field in TRACE_COLUMNS:
         arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in trace])
-    header["events"] = {str(i): record.event for i, record in enumerate(trace) if record.event}
+    header["events"] = {
+        str(i): [record.event.kind.value, record.event.accepted, record.event.gain, record.event.words]
+        for i, record in enumerate(trace)
+        if record.event is not SWEPT
+    }
 
 
 def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
@@ -139,9 +143,18 @@ def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
     events = header["events"]
     columns = (arrays[f"trace.{field}"] for field in TRACE_COLUMNS)
     return tuple(
-        Record(int(sweep), float(bound), int(rank), float(noise), str(events.get(str(i), "")))
+        Record(int(sweep), float(bound), int(rank), float(noise), _unpack_event(events.get(str(i))))
         for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
     )
+
+
+def _unpack_event(packed: Any) -> Event:
+    if packed is None:
+        return SWEPT
+    kind, accepted, gain, words = packed
+    if type(accepted) is not bool or type(words) is not str:
+        raise ValueError(f"an event is {packed!r}")
+    return Event(Kind(kind), accepted, float(gain), words)
 
 
 def _pack_settings(settings: Settings) -> dict[str, Any]:

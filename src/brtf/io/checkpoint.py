@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from types import TracebackType
 from typing import Any
 
@@ -21,7 +21,7 @@ from brtf.data.checks import count_of
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import add_up
 from brtf.inference.acceleration import DEPTH, Memory
-from brtf.inference.trace import StopReason
+from brtf.inference.trace import Kind, StopReason
 from brtf.io.archive import (
     CHECKPOINT,
     Arrays,
@@ -41,10 +41,37 @@ from brtf.model.local_models import SlabModel
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
-from brtf.search.agenda import Position
-from brtf.search.loop import check_position
+from brtf.search.loop import Position
+from brtf.search.move import Proposal, Sweeps
 from brtf.search.run import Moment, end_of
 
+POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
+    "phase": ((int,), 0),
+    "move": ((int,), 0),
+    "memory": ((tuple,), 0),
+    "changed": ((bool,), 0),
+    "mark": ((tuple, type(None)), 0),
+    "n_sweeps": ((int,), 0),
+    "drift": ((float,), -math.inf),
+    "most": ((int,), 1),
+    "beyond": ((float, type(None)), -math.inf),
+    "explained": ((bool,), 0),
+    "collapsed": ((bool,), 0),
+    "bound": ((float, type(None)), -math.inf),
+}
+"""The plain parts of a position: what they may be, and how small."""
+PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
+    "words": ((str,), 0),
+    "stages": ((tuple,), 0),
+    "worth": ((float, type(None)), -math.inf),
+    "collapsed": ((bool,), 0),
+    "beyond": ((float, type(None)), -math.inf),
+    "stage": ((int,), 0),
+    "k": ((int,), 0),
+    "n_before": ((int,), 0),
+    "bounds": ((tuple,), 0),
+}
+"""The plain parts of a proposal, likewise."""
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 SECONDS_BETWEEN = 60.0
 """How often a checkpoint is written if nothing else is said."""
@@ -144,7 +171,7 @@ class Checkpoint:
             position = None
             if "position" in header:
                 position = _unpack_position(header["position"], _part(arrays, "position."), observations)
-                check_position(position, state, observations.order)
+                position.check(state)
             elif trace and self.origin.settings["inference"] == "calibrated":
                 raise ValueError("the position is missing")
             return Moment(state, position, trace, len(trace), rng)
@@ -364,44 +391,71 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _pack_position(position: Position, header: Header, arrays: Arrays) -> None:
-    for name in ("agenda", "n_sweeps", "drift", "collapsed", "bound", "most", "beyond"):
+    for name in POSITION_NUMBERS:
         header[name] = getattr(position, name)
+    header["sweeps"] = None if position.sweeps is None else astuple(position.sweeps)
     header["damping"] = position.anderson.damping
-    arrays["bounds"] = np.array(position.bounds, dtype=np.float64)
     for name, vectors in (("points", position.anderson.points), ("images", position.anderson.images)):
         arrays[name] = np.stack(vectors) if vectors else np.empty((0, 0))
-    if position.trial is not None:
+    if position.proposal is not None and position.trial is not None:
+        header["proposal"] = _pack_proposal(position.proposal)
         header["trial"] = _put(arrays, "trial.", pack_state, position.trial)
 
 
+def _pack_proposal(proposal: Proposal) -> Header:
+    header = {field.name: getattr(proposal, field.name) for field in fields(Proposal)}
+    header["kind"] = proposal.kind.value
+    header["worth"] = None if math.isinf(proposal.worth) else proposal.worth
+    header["then"] = None if proposal.then is None else astuple(proposal.then)
+    return header
+
+
 def _unpack_position(header: Header, arrays: Arrays, observations: Observations) -> Position:
-    n_sweeps, drift, damping, bound = header["n_sweeps"], header["drift"], header["damping"], header["bound"]
-    points, bounds = arrays["points"], arrays["bounds"]
-    if not (
-        (type(n_sweeps), type(drift), type(damping), type(header["collapsed"])) == (int, float, float, bool)
-        and n_sweeps >= 0
-        and (bound is None or type(bound) is float)
-        and type(header["most"]) is int
-        and header["most"] >= 1
-        and (header["beyond"] is None or type(header["beyond"]) is float)
-        and 0 < damping <= 1
-        and points.ndim == 2
-        and len(points) <= DEPTH + 1
-    ):
-        raise ValueError("the position is out of range")
+    numbers = {name: _nested_tuples(header[name]) for name in POSITION_NUMBERS}
+    for name, (kinds, least) in POSITION_NUMBERS.items():
+        _check_number(name, numbers[name], kinds, least)
+    mark = numbers["mark"]
+    if mark is not None and (len(mark), *map(type, mark)) != (2, float, bool):
+        raise ValueError(f"the mark is {mark}")
+    damping, points = header["damping"], arrays["points"]
+    if not (type(damping) is float and 0 < damping <= 1 and points.ndim == 2 and len(points) <= DEPTH + 1):
+        raise ValueError("the acceleration is out of range")
     images = checked_array(arrays, "images", checked_array(arrays, "points", points.shape).shape)
+    proposal = header.get("proposal")
     return Position(
-        agenda=tuple((str(name), _nested_tuples(arguments)) for name, arguments in header["agenda"]),
-        n_sweeps=n_sweeps,
-        drift=drift,
-        bounds=tuple(checked_array(arrays, "bounds", bounds.shape[:1]).tolist()),
-        collapsed=header["collapsed"],
-        bound=bound,
-        most=header["most"],
-        beyond=header["beyond"],
+        **numbers,
+        sweeps=_unpack_sweeps(header["sweeps"]),
+        proposal=None if proposal is None else _unpack_proposal(proposal),
         trial=unpack_state(header["trial"], _part(arrays, "trial."), observations) if "trial" in header else None,
         anderson=Memory(tuple(points), tuple(images), damping),
     )
+
+
+def _unpack_proposal(header: Header) -> Proposal:
+    values = {field.name: _nested_tuples(header[field.name]) for field in fields(Proposal)}
+    for name, (kinds, least) in PROPOSAL_NUMBERS.items():
+        _check_number(name, values[name], kinds, least)
+    if not all(len(stage) == 3 and [type(part) for part in stage] == [str, int, int] for stage in values["stages"]):
+        raise ValueError("the stages of the trial are none")
+    if not all(type(bound) is float for bound in values["bounds"]):
+        raise ValueError("the bounds of the trial are no numbers")
+    values["kind"] = Kind(values["kind"])
+    values["worth"] = -math.inf if values["worth"] is None else values["worth"]
+    values["then"] = _unpack_sweeps(header["then"])
+    return Proposal(**values)
+
+
+def _unpack_sweeps(values: Any) -> Sweeps | None:
+    if values is None:
+        return None
+    if [type(value) for value in values] != [float, int, int, bool] or min(values[1:3]) < 0:
+        raise ValueError(f"sweeps cannot be {values}")
+    return Sweeps(*values)
+
+
+def _check_number(name: str, value: Any, kinds: tuple[type, ...], least: float) -> None:
+    if type(value) not in kinds or (type(value) in (int, float) and not value >= least):
+        raise ValueError(f"{name} is {value!r}")
 
 
 def _nested_tuples(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.inference.trace import Doubt
+from brtf.inference.trace import Doubt, Kind
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
@@ -124,7 +124,7 @@ def _replacement(result: Result) -> Doubt | None:
     structure = result.state.structure
     if result.settings.outlier_kind != "replacement" or (structure is not None and structure.law is not None):
         return None
-    if not any(record.event.startswith("outliers added") for record in result.trace):
+    if not any(record.event.kind is Kind.ADDITIVE for record in result.trace):
         return None
     return Doubt(
         "replacement",

@@ -574,9 +574,9 @@ def _in_squared_units(variance: Array, scale: float) -> Array:
 
 def as_structured(trace: tuple[Record, ...], bound_shift: float, scale: float) -> NDArray[Any]:
     """The trace as a structured array, in the user's units."""
-    longest = max([1, *(len(record.event) for record in trace)])
+    longest = max([1, *(len(str(record.event)) for record in trace)])
     noise = _in_squared_units(np.array([record.noise_variance for record in trace]), scale)
-    rows = [(r.sweep, r.bound + bound_shift, r.rank, var, r.event) for r, var in zip(trace, noise, strict=True)]
+    rows = [(r.sweep, r.bound + bound_shift, r.rank, var, str(r.event)) for r, var in zip(trace, noise, strict=True)]
     dtype = [
         ("sweep", "i8"),
         ("bound", "f8"),

@@ -1,70 +1,165 @@
-"""The search: which moves are tried, in which order, and what follows; every one is judged by the bound."""
+"""The search: phases of rounds of moves. Every proposal is settled, judged by the bound, and kept or dropped."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import numpy as np
 
-from brtf.data.observations import Block
-from brtf.data.passes import Sums, visit
-from brtf.inference.entry_posterior import initial_law, initial_rates, measured_channels
-from brtf.inference.noise_fit import PROBABILITY_RANGE
-from brtf.inference.sweep import (
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise_globally,
-    noise_worth,
-    slice_noise,
-    with_local_model,
-    with_noise,
-    with_sides,
-)
-from brtf.inference.trace import REFORMED, RESCALED
-from brtf.inference.updates import update_component_precisions
-from brtf.model.local_models import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
+from brtf.inference.acceleration import Anderson
+from brtf.inference.acceleration import Memory as AndersonMemory
+from brtf.inference.judge import WORTH, judge
+from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.trace import Event
 from brtf.model.settings import Settings
-from brtf.model.state import OutlierStructure, State
-from brtf.search import proposals
-from brtf.search.agenda import Move, Position, check_agenda, move
-from brtf.search.restarts import (
-    START_COMPONENTS,
-    START_MODEL,
-    START_PRECISIONS,
-    WORTH,
-    anneal,
-    apart,
-    least_squares,
-    settle_noise,
-    waiting,
-)
-from brtf.search.settle import Trials, reduced
+from brtf.model.state import State
+from brtf.search.move import Memory, Move, Progress, Proposal, Sweeps, Trial, Wishes
+from brtf.search.moves.birth import Birth
+from brtf.search.moves.cap import Cap
+from brtf.search.moves.centres import Centres
+from brtf.search.moves.channels import Channels
+from brtf.search.moves.condense import Condense
+from brtf.search.moves.death import Death
+from brtf.search.moves.form import Cheaper, Tighter, begins_collapsed
+from brtf.search.moves.local_model import LocalModels
+from brtf.search.moves.merge import Merge
+from brtf.search.moves.noise import Noise
+from brtf.search.moves.rates import Rates
+from brtf.search.moves.refresh import Refresh
+from brtf.search.moves.replacement import Replacement
+from brtf.search.moves.sides import Sides
+from brtf.search.moves.start import Start
+from brtf.search.moves.structure import Structure
+from brtf.search.settle import STAGES, converge, settle
+from brtf.search.starts import START_COMPONENTS, waiting
 
-PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
-"""Local models whose outliers still draw the fit towards them. While the structure is not yet found, a flat slab would
-hold entries to be outliers that are only not yet explained."""
-LARGEST_COLLAPSED_RANK = 16
-"""Complete data with more components are searched in form 1."""
-COLLAPSED_WORK, LARGEST_REFRESH_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**28, 2**31
-"""Entries times packed products of components up to which complete data are searched in form 2, rows are refitted with
-weights, and complete data are finished in form 2."""
-MANY_AFTER, MANY_TIMES = 3, 4
-"""Successful births in a row after which many components are proposed at once, where there are more already than a
-start has, and how many times the present ones."""
 SLACK = 2
 """Times the cap that the rank may have on the way: where components overlap, the way to a few leads through more."""
-FEWEST_REGULAR = 10.0
-"""Entries, of those that are not replaced, from which noise can be learnt."""
-BIRTHS = ((1, False), (1, True), (2, False), (3, True))
-"""Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
 
 
-class Search(Trials):
-    """One search: which moves are made, and what follows from their success or failure."""
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """A stretch of the search: rounds of sweeps and moves.
+
+    Attributes
+    ----------
+    name
+    moves : of a round, in order
+    sweeps : with which a round begins
+    counted : the first move whose gain counts: another round follows if they gain a nat; None for a single round
+    back_to : the phase that follows if any proposal was kept, instead of the next one
+    """
+
+    name: str
+    moves: tuple[Move, ...] = ()
+    sweeps: Callable[[Progress], Sweeps | None] = lambda progress: None
+    counted: str | None = None
+    back_to: str | None = None
+
+
+NOISE = (Noise(), Rates(), Sides(), Centres())
+COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
+PHASES = (
+    Phase("start", (Start(),)),
+    Phase("asked for", (Cheaper(), Noise(asked=True), Structure(), Replacement(), Channels())),
+    Phase(
+        "rough",
+        (*NOISE, LocalModels(pulling=True), *COMPONENTS),
+        lambda progress: Sweeps(progress.roughly, 100),
+        counted=Refresh.name,
+    ),
+    Phase("cap", (Cap(),)),
+    Phase(
+        "fine",
+        (*NOISE, LocalModels(pulling=False), *COMPONENTS),
+        lambda progress: Sweeps(0.1 * WORTH, 100),
+        counted=Refresh.name,
+    ),
+    Phase("tighter", (Tighter(),), back_to="rough"),
+    Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
+    Phase("replacement", (Replacement(last=True),), back_to="rough"),
+)
+"""The whole search. Roughly converged states show which components and what noise there are; fine ones decide, with all
+local models, about the rest."""
+NAMES = tuple(phase.name for phase in PHASES)
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """Where a search stands between two steps: with its best state and the generator's, all that decides the rest.
+
+    Attributes
+    ----------
+    phase, move : numbers of the phase and of the move in it; the last phase is over where there is no such phase
+    memory : what the move remembers
+    changed : whether a proposal of this phase was kept
+    mark : bound and form from which the gain of the round counts, once that is reached
+    sweeps : sweeps of the best point that are under way
+    proposal, trial : what is on trial, and the state it has got to
+    n_sweeps, drift, most, beyond, explained : see :class:`brtf.search.move.Progress`
+    collapsed : the form of the bound
+    bound : of the best state, in that form; None where there is no state yet
+    anderson : what the acceleration of the present sweeps remembers
+    """
+
+    phase: int
+    move: int
+    memory: Memory
+    changed: bool
+    mark: tuple[float, bool] | None
+    sweeps: Sweeps | None
+    proposal: Proposal | None
+    trial: State | None
+    n_sweeps: int
+    drift: float
+    most: int
+    beyond: float | None
+    explained: bool
+    collapsed: bool
+    bound: float | None
+    anderson: AndersonMemory
+
+    @property
+    def is_last(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.phase >= len(PHASES)
+
+    def check(self, state: State | None) -> None:
+        """Refuse a position in which no search can stand with that best state: it comes from a file."""
+        if not 0 <= self.phase <= len(PHASES) or (state is None and self.phase > 0):
+            raise ValueError(f"there is no phase {self.phase} here")
+        moves = () if self.is_last else PHASES[self.phase].moves
+        if not 0 <= self.move <= len(moves) or (self.move == len(moves) and self.memory):
+            raise ValueError(f"there is no move {self.move}")
+        rank = 0 if state is None else state.rank
+        if self.memory and not moves[self.move].could_remember(self.memory, rank):
+            raise ValueError(f"the move {moves[self.move].name!r} cannot remember {self.memory!r}")
+        if (state is None) is not (self.bound is None) or (self.proposal is None) is not (self.trial is None):
+            raise ValueError("the position and the states do not agree")
+        if self.proposal is not None:
+            stages = self.proposal.stages
+            if self.move == len(moves) or not 0 <= self.proposal.stage <= len(stages):
+                raise ValueError("nothing can be on trial there")
+            if any(name not in STAGES for name, *_ in stages):
+                raise ValueError("a stage of the trial does not exist")
+        if self.sweeps is not None and state is None:
+            raise ValueError("there is nothing to sweep")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a step of the search has led to: the best point so far, if there is one, and the event, if there was one."""
+
+    point: Point | None
+    position: Position
+    event: Event | None
+
+
+class Search:
+    """One search, from its starts, or from where it was left, to the best point found."""
 
     def __init__(
         self,
@@ -74,479 +169,183 @@ class Search(Trials):
         starts: Callable[[int], list[State]],
         affordable: int,
     ) -> None:
-        super().__init__(problem, settings.max_sweeps)
-        self.cap = min(settings.rank_limit(problem.observations.shape, problem.observations.n_observed), affordable)
-        self.most = self.cap if settings.max_rank is None else min(max(SLACK * self.cap, self.cap + 2), affordable)
-        self.noise_modes = settings.noise_candidates(problem.observations.order)
-        self.many_wanted = settings.max_rank is not None and self.cap > START_COMPONENTS
-        self.must_differ = settings.noise == "per-slice"
-        self.shared_modes = settings.shared_modes(problem.observations.order)
-        self.replaced = settings.outlier_kind == "replacement"
-        self.rng = rng
-        most = self.most  # a function that held the search would keep its states alive
-        self.starts = cache(lambda: [waiting(state) for state in starts(most)])
-        if self._is_complete and not self._affords(min(self.most, START_COMPONENTS)):
-            self.problem = replace(problem, collapsed=False)
-        self.converged_gain = settings.tol * problem.observations.n_observed  # nats a sweep
-        self._next(partial(self.start, 0), *self._end)
-
-    # ---- the course of a search --------------------------------------------------------------------------------
-
-    @move
-    def start(self, which: int) -> None:
-        """Try one of the starts; the search goes on from the best of them.
-
-        Where many components are allowed for by name, one more start has them all.
-        """
-        starts = self.starts()
-        n_starts = len(starts) + (self.many_wanted and len(starts) > 1)
-        last = which == len(starts)
-        state = least_squares(self.problem, self.cap, starts[0], self.rng) if last else apart(starts[which])
-        self._try_start(state, partial(self.started, which, n_starts))
-
-    @move
-    def started(self, which: int, n_starts: int) -> str:
-        """Keep the start that was tried if it is the best; the others follow, and then what was asked for."""
-        trial, self.tried = self.trial, None
-        if which + 1 < n_starts:
-            self._next(partial(self.start_again, which + 1, n_starts))
-        else:
-            self._next(partial(self.search, 0))
-        if self.best is not None and not trial.bound > self.best.bound:
-            return "another start dropped"
-        self.best = trial
-        return f"started with {trial.rank}"
-
-    @move
-    def start_again(self, which: int, n_starts: int) -> None:
-        """Another start, or none where there are but two, of the same kind, and the first left nothing to explain."""
-        alike = n_starts == len(START_PRECISIONS)
-        enough = alike and proposals.birth(self.problem, self.point, 1, self.rng, clipped=True) is None
-        self._next(partial(self.search, 1) if enough else partial(self.start, which))
-
-    @move
-    def search(self, phase: int) -> str | None:
-        """What was asked for of noise and outliers, and then rounds of moves, from the given phase on.
-
-        Complete data that are large or have many components are searched in form 1, which is much cheaper there.
-        """
-        self.starts.cache_clear()
-        event = self._suit_form(self.point.rank)
-        self._next(
-            *([partial(self.choose_noise)] if self.must_differ else []),
-            *([partial(self.structure_outliers)] if self.shared_modes or self.replaced else []),
-            *([partial(self.come_down)] if phase == 1 else []),
-            partial(self.explore, phase),
+        observations = problem.observations
+        cap = min(settings.rank_limit(observations.shape, observations.n_observed), affordable)
+        most = cap if settings.max_rank is None else min(max(SLACK * cap, cap + 2), affordable)
+        wishes = Wishes(
+            cap,
+            tuple(settings.noise_candidates(observations.order)),
+            settings.noise == "per-slice",
+            settings.shared_modes(observations.order),
+            settings.outlier_kind == "replacement",
+            settings.max_rank is not None and cap > START_COMPONENTS,
+            settings.tol * observations.n_observed,
         )
-        return event
+        problem = replace(problem, collapsed=begins_collapsed(problem, min(most, START_COMPONENTS)))
+        found = cache(lambda: [waiting(state) for state in starts(most)])
+        self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)
+        self.phase, self.move = 0, 0
+        self.memory: Memory = ()
+        self.changed = False
+        self.mark: tuple[float, bool] | None = None
+        self.sweeps: Sweeps | None = None
+        self.trial: Trial | None = None
 
-    @move
-    def search_collapsed(self) -> str | None:
-        """What was searched in form 1 is finished in form 2 where that is not out of reach."""
-        if self.problem.collapsed or not self._affords(self.point.rank, LARGEST_COLLAPSED_WORK):
-            return None
-        self._next(partial(self.explore, 0))
-        return self._change_form(collapsed=True)
+    def run(self) -> Iterator[Step]:
+        """Phase after phase, round after round, move after move; a step for every sweep and every verdict."""
+        while self.phase < len(PHASES):
+            yield from self._converge()
+            while self._move_left() is not None:
+                while self._has_trial():
+                    yield from self._settle()
+                    yield self._judge()
+                    yield from self._converge()
+                self._go_on()
+            self._next_round()
+            yield self._step(None)
 
-    def _suit_form(self, rank: int) -> str | None:
-        """Go on in form 1 where the data are complete and so many components make weighted Grams expensive."""
-        many = rank > LARGEST_COLLAPSED_RANK or not self._affords(rank)
-        if self.problem.collapsed and many and self._is_complete:
-            return self._change_form(collapsed=False)
-        return None
+    def _converge(self) -> Iterator[Step]:
+        """The sweeps of the best point that are due."""
+        while self.sweeps is not None:
+            self.sweeps, event = converge(self.progress, self.sweeps)
+            yield self._step(event)
 
-    @property
-    def _budget(self) -> int:
-        """Half of all sweeps while the rank may be above the cap; the others are for the answer."""
-        return self.max_sweeps if self.most == self.cap else self.max_sweeps // 2
+    def _settle(self) -> Iterator[Step]:
+        """The sweeps of the trial, stage by stage."""
+        while self.trial is not None and self.trial.stage < len(self.trial.stages):
+            self.trial = settle(self.progress, self.trial)
+            if math.isfinite(self.trial.point.bound):
+                yield self._step(None)
 
-    @property
-    def _end(self) -> tuple[Move, ...]:
-        """What comes after all other moves."""
-        return (
-            partial(self.search_collapsed),
-            partial(self.converge, self.converged_gain, self.max_sweeps),
-            *([partial(self.check_replaced, True)] if self.replaced else []),
-        )
+    def _judge(self) -> Step:
+        """Keep the trial if it gains what it must, and more than as many sweeps of the best point would anyway."""
+        progress, trial, self.trial = self.progress, self._present_trial(), None
+        gain, accepted = 0.0, True
+        if progress.best is not None:
+            gain = trial.point.bound - progress.best.bound
+            drift = progress.drift * (progress.n_sweeps - trial.n_before)
+            accepted = judge(trial.point, progress.best, trial.worth + drift)
+        if accepted:
+            self._keep(trial, gain)
+        move = PHASES[self.phase].moves[self.move]
+        self.memory = move.heard(self.memory, trial, accepted=accepted)
+        if accepted and move.back_to is not None:
+            names = [other.name for other in PHASES[self.phase].moves]
+            self.move, self.memory = names.index(move.back_to), ()
+        return self._step(Event(trial.kind, accepted, gain, trial.told))
+
+    def _keep(self, trial: Trial, gain: float) -> None:
+        progress = self.progress
+        self.sweeps, self.changed = trial.then, True
+        progress.best = trial.point
+        if trial.collapsed is not progress.problem.collapsed:
+            progress.problem = replace(progress.problem, collapsed=trial.collapsed)
+            if progress.beyond is not None:
+                progress.beyond += gain
+        if trial.beyond is not None:
+            progress.beyond = trial.beyond
+
+    def _move_left(self) -> Move | None:
+        """The move whose turn it is, if the round has one left."""
+        phase = PHASES[self.phase]
+        return phase.moves[self.move] if self.move < len(phase.moves) else None
+
+    def _has_trial(self) -> bool:
+        """Whether there is a trial: one under way, or the next proposal of the move whose turn it is."""
+        if self.trial is not None:
+            return True
+        self._mind_budget()
+        move = self._move_left()
+        if move is None:
+            return False
+        if move.name == PHASES[self.phase].counted and not self.memory:
+            self.mark = self.progress.point.bound, self.progress.problem.collapsed
+        self.trial, self.memory = move.propose(self.progress, self.memory)
+        return self.trial is not None
+
+    def _go_on(self) -> None:
+        self.move, self.memory = self.move + 1, ()
+
+    def _next_round(self) -> None:
+        """Another round of the phase if the last one gained a nat or changed the form, otherwise the next phase."""
+        progress, phase = self.progress, PHASES[self.phase]
+        if phase.name == "start":
+            progress.starts = list  # they are not needed any more
+        if self.mark is not None:
+            bound, collapsed = self.mark
+            if progress.point.bound > bound + WORTH or collapsed is not progress.problem.collapsed:
+                self._enter(self.phase)
+                return
+        following = self.phase + 1
+        if self.changed and phase.back_to is not None:
+            following = NAMES.index(phase.back_to)
+        elif following < len(PHASES) and NAMES[following] == "rough" and progress.explained:
+            following, progress.explained = following + 1, False
+        self._enter(following)
+
+    def _enter(self, phase: int) -> None:
+        """Begin a round of a phase; from the phase of the cap on, that holds on the way too."""
+        if phase < len(PHASES) and NAMES[phase] == "cap":
+            self.progress.most = self.progress.wishes.cap
+        self.phase, self.move, self.memory = phase, 0, ()
+        self.changed, self.mark = False, None
+        self.sweeps = PHASES[phase].sweeps(self.progress) if phase < len(PHASES) else None
 
     def _mind_budget(self) -> None:
         """Come down to the cap without further ado when half of the sweeps are spent."""
-        if self.n_sweeps >= self._budget and self.most > self.cap and self.best is not None and self.tried is None:
-            self.starts.cache_clear()
-            self.most, self.agenda = self.cap, []
-            if self._lacks_what_was_asked_for:
-                self._next(partial(self.search, 1), *self._end)
-            else:
-                self._next(partial(self.come_down), partial(self.explore, 1), *self._end)
+        progress = self.progress
+        if progress.best is None or progress.most == progress.wishes.cap or progress.n_sweeps < progress.budget:
+            return
+        state, wishes = progress.point.state, progress.wishes
+        lacks_structure = state.structure is None and bool(wishes.shared_modes or wishes.replaced)
+        lacks_noise = state.slices is None and wishes.noise_differs
+        progress.starts, progress.most, progress.explained = list, wishes.cap, lacks_structure or lacks_noise
+        self._enter(NAMES.index("asked for" if progress.explained else "cap"))
+
+    def _present_trial(self) -> Trial:
+        if self.trial is None:
+            raise RuntimeError("there is no trial to judge")
+        return self.trial
+
+    # ---- leaving off and taking up -------------------------------------------------------------------------------
+
+    def _step(self, event: Event | None) -> Step:
+        return Step(self.progress.best, self.position, event)
 
     @property
-    def _lacks_what_was_asked_for(self) -> bool:
-        """Whether noise per slice, or outliers that are shared or replace the data, are still to come."""
-        state = self.point.state
-        unstructured = state.structure is None and bool(self.shared_modes or self.replaced)
-        return unstructured or (state.slices is None and self.must_differ)
-
-    @property
-    def _is_complete(self) -> bool:
-        return self.problem.observations.layout == "complete"
-
-    def _affords(self, rank: int, work: float = COLLAPSED_WORK) -> bool:
-        """Whether weighted Grams of that rank are cheap enough."""
-        return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= work
-
-    def _change_form(self, *, collapsed: bool) -> str:
-        before = self.point.bound
-        self.problem = replace(self.problem, collapsed=collapsed)
-        self.best = evaluate(self.problem, self.point.state)
-        if self.beyond is not None:
-            self.beyond += self.point.bound - before
-        return f"{REFORMED}: {'weighted entries' if collapsed else 'completed data'}"
-
-    @move
-    def explore(self, phase: int) -> None:
-        """A round of all moves: roughly converged ones in the first phase, then well converged, with all models."""
-        self._next(
-            partial(self.converge, (self.roughly, 0.1 * WORTH)[phase], 100),
-            partial(self.choose_noise),
-            partial(self.choose_rates),
-            partial(self.choose_sides),
-            partial(self.choose_centres),
-            partial(self.choose_model, phase),
-            partial(self.restructure, phase, self.problem.collapsed),
+    def position(self) -> Position:
+        """Where the search stands."""
+        progress, trial = self.progress, self.trial
+        return Position(
+            self.phase,
+            self.move,
+            self.memory,
+            self.changed,
+            self.mark,
+            self.sweeps,
+            trial,
+            None if trial is None else trial.point.state,
+            progress.n_sweeps,
+            progress.drift,
+            progress.most,
+            progress.beyond,
+            progress.explained,
+            progress.problem.collapsed,
+            None if progress.best is None else float(progress.best.bound),
+            progress.anderson.memory,
         )
 
-    @move
-    def restructure(self, phase: int, collapsed: bool) -> None:
-        """The second half of a round: rows, births, merges and deaths.
-
-        Weighted Grams of very many components are out of reach, and rows are not refreshed then.
-        """
-        modes = self.problem.modes if self._affords(self.point.rank, LARGEST_REFRESH_WORK) else ()
-        self._next(
-            *(partial(self.refresh, mode) for mode in modes),
-            partial(self.grow, 0, 0),
-            partial(self.shrink),
-            partial(self.explore_again, phase, self.point.bound, collapsed),
-        )
-
-    @move
-    def explore_again(self, phase: int, before: float, collapsed: bool) -> None:
-        """Another round where the last one gained a nat or changed the form, otherwise the next phase."""
-        if self.point.bound > before + WORTH or collapsed is not self.problem.collapsed:
-            self._next(partial(self.explore, phase))
-        elif phase == 0:
-            self._next(partial(self.come_down), partial(self.explore, 1))
-
-    # ---- rows, births, merges and deaths -----------------------------------------------------------------------
-
-    @move
-    def refresh(self, mode: int) -> None:
-        """A robust refit of rows that may be lost."""
-        state = proposals.refresh_rows(self.problem, self.point, mode)
-        if state is not None:
-            self._try(state, f"rows of mode {mode} refreshed", n_held=2, n_free=20)
-
-    @move
-    def grow(self, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> str | None:
-        """A birth, and others until the proposals fail in a row. Where one follows another, many components at once.
-
-        ``hopeless`` are the kinds of residual, clipped or not, in which nothing was found.
-        """
-        rank = self.point.rank
-        if failures == len(BIRTHS) or rank >= self.most:
-            return None
-        n_many = min(MANY_TIMES * rank, self.most)
-        if _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2:
-            self._next(partial(self.grow_many, 0, successes, n_many))
-            return None if self._affords(n_many, LARGEST_COLLAPSED_WORK) else self._suit_form(n_many)
-        n_components, clipped = BIRTHS[failures]
-        if clipped in hopeless:
-            self._next(partial(self.grow, failures + 1, successes, hopeless))
-            return None
-        n_components = min(n_components, self.most - rank)
-        birth = proposals.birth(self.problem, self.point, n_components, self.rng, clipped=clipped)
-        if birth is None:
-            self._next(partial(self.grow, failures + 1, successes, (*hopeless, clipped)))
-        else:
-            then = partial(self.go_on_growing, rank, failures, successes, hopeless)
-            self._try(birth, f"born {n_components}", then)
-        return None
-
-    @move
-    def grow_many(self, attempt: int, successes: int, n_many: int) -> None:
-        """One of the ways to propose so many components at once, or half of them."""
-        many, share = WAYS_TO_GROW[attempt]
-        state = many(self.problem, n_many // share, self.point.state, self.rng)
-        then = partial(self.go_on_growing_many, attempt, successes, n_many, self.point.rank, self.point.bound)
-        self._try(state, f"born {state.rank} anew", then, n_held=0)
-
-    @move
-    def go_on_growing_many(self, attempt: int, successes: int, n_many: int, before_rank: int, before: float) -> None:
-        """Another way as long as they fail, and then births; after a success they are counted anew."""
-        if self.point.bound > before:
-            self._next(partial(self.go_on_growing, before_rank, 0, 0))
-        elif attempt + 1 < len(WAYS_TO_GROW):
-            self._next(partial(self.grow_many, attempt + 1, successes, n_many))
-        else:
-            self._next(partial(self.grow, 0, successes + 1))
-
-    @move
-    def go_on_growing(self, before_rank: int, failures: int, successes: int, hopeless: tuple[bool, ...] = ()) -> None:
-        """The next birth, after some sweeps if the last one was a success."""
-        if self.point.rank > before_rank:
-            self._next(partial(self.converge, self.roughly, 100), partial(self.grow, 0, successes + 1))
-        else:
-            self._next(partial(self.grow, failures + 1, successes, hopeless))
-
-    @move
-    def come_down(self) -> str | None:
-        """Where the rank is above the cap: first to one more component than that, then to the cap, whatever it costs.
-
-        From then on the cap holds on the way too. What the last step costs is what one more component would bring.
-        """
-        self.most = self.cap
-        if self.point.rank <= self.cap:
-            return None
-        if self.point.rank == self.cap + 1:
-            self.beyond, target = self.point.bound, self.cap
-        else:
-            target = self.cap + 1
-        before = self.point.bound
-        self.best = reduced(self.problem, self.point, target)
-        n_sweeps = min(100, (self.max_sweeps - self.n_sweeps) // 2)
-        self._next(partial(self.converge, self.roughly, n_sweeps), partial(self.come_down))
-        return f"reduced to {target} ({self.point.bound - before:+.1f})"
-
-    @move
-    def shrink(self) -> None:
-        """One component less where they are alike, a merge of a collinear pair, or the death of a weak component.
-
-        After each that is accepted the search for another begins anew.
-        """
-        if self.point.rank == 0:
-            return
-        self._next(partial(self.merge, tuple(proposals.collinear_pairs(self.point.state)[:3])))
-        state = proposals.condense(self.problem, self.point)
-        if state is not None:
-            self._try(state, f"condensed to {state.rank}", partial(self.go_on_shrinking, self.point.bound))
-
-    @move
-    def merge(self, pairs: tuple[tuple[int, int], ...]) -> None:
-        """A merge of the first pair; the others follow, and then deaths, as long as they fail."""
-        if not pairs:
-            expendable = proposals.expendable_components(self.problem, self.point)[:4]
-            self._next(partial(self.die, tuple(expendable)))
-            return
-        self._next(partial(self.merge, pairs[1:]))
-        state = proposals.merge(self.problem, self.point, pairs[0], self.rng)
-        self._try(state, "merged 2", partial(self.go_on_shrinking, self.point.bound))
-
-    @move
-    def die(self, components: tuple[int, ...]) -> None:
-        """The death of the first component; the others follow as long as they fail."""
-        if not components:
-            return
-        self._next(partial(self.die, components[1:]))
-        state = proposals.death(self.problem, self.point, components[0])
-        self._try(state, "died 1", partial(self.go_on_shrinking, self.point.bound), n_held=2)
-
-    @move
-    def go_on_shrinking(self, before: float) -> None:
-        """Where a smaller state was accepted, what is next on the agenda, its rivals, gives way to a new beginning."""
-        if self.point.bound > before:
-            self.agenda.pop()
-            self._next(partial(self.converge, WORTH, 30), partial(self.shrink))
-
-    # ---- noise and outliers --------------------------------------------------------------------------------------
-
-    @move
-    def choose_model(self, phase: int) -> None:
-        """Another local model, if at the same factors it comes close to the present one."""
-        present, structure = self.point.state.outliers, self.point.state.structure
-        if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
-            return
-        kinds = (PULLING_MODELS, tuple(LOCAL_MODELS.values()))[phase]
-        others = [with_local_model(self.problem, self.point, kind) for kind in kinds if type(present) is not kind]
-        best = max(others, key=partial(noise_worth, self.point))
-        if noise_worth(self.point, best) > noise_worth(self.point, self.point.state) - WORTH:
-            self._try(best, f"{type(best.outliers).__name__} chosen", n_held=0, n_free=20)
-
-    @move
-    def choose_noise(self) -> str | None:
-        """Noise that differs between slices, along the modes that raise the bound most; in any case where asked for."""
-        if not self.noise_modes or self.point.state.slices is not None:
-            return None
-        points = []
-        for modes in self.noise_modes:
-            state = slice_noise(self.problem, self.point.state, modes)
-            points.append(settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit)))
-        best = max(points, key=lambda point: point.bound)
-        modes = best.state.slices.modes if best.state.slices is not None else ()
-        gain = best.bound - self.point.bound
-        if not self.must_differ and not gain > WORTH:
-            return None
-        self.best = best
-        self._next(partial(self.converge, self.roughly, 60))
-        return f"noise per slice of {modes} ({gain:+.1f})"
-
-    @move
-    def structure_outliers(self) -> str:
-        """Outliers that are shared, or replace the data, as asked for; their numbers settled at fixed factors."""
-        law = initial_law(*value_range(self.problem)) if self.replaced else None
-        state = replace(self.point.state, structure=OutlierStructure(self.shared_modes, law=law))
-        self.best = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        self._next(
-            partial(self.converge, self.roughly, 60),
-            *([partial(self.check_replaced, False)] if self.replaced else []),
-            partial(self.measure_channels),
-        )
-        return "outliers structured"
-
-    @move
-    def check_replaced(self, last: bool) -> str | None:
-        """Outliers that are added instead, where replacement is not worth what its law costs, or leaves no noise.
-
-        A histogram of 256 free numbers describes any noise better than noise does, and values without structure best
-        of all, but then nothing is known of x or of the noise. The price is asked for once the search has ended, which
-        then goes on without such a law.
-        """
-        state, sums = self.point.state, self.point.structure_sums
-        if state.structure is None or state.structure.law is None or sums is None:
-            return None
-        n_observed = self.problem.observations.n_observed
-        n_regular = float(sums[0].sum())
-        enough = max((1.0 - PROBABILITY_RANGE[1]) * n_observed, min(FEWEST_REGULAR, 0.5 * n_observed))
-        price = state.structure.law.price(sums[4])
-        structure = OutlierStructure(self.shared_modes) if self.shared_modes else None
-        state = with_noise(state, 1.0, START_MODEL, n_observed)
-        point = evaluate_at(self.problem, replace(state, slices=None, structure=None), self.point.fit)
-        point = evaluate_at(self.problem, learn_noise_globally(self.problem, point), point.fit)
-        if state.slices is not None:
-            point = evaluate_at(self.problem, slice_noise(self.problem, point.state, state.slices.modes), point.fit)
-        if structure is not None:
-            point = evaluate_at(self.problem, replace(point.state, structure=structure), point.fit)
-        added = settle_noise(self.problem, point)
-        if n_regular >= enough and (not last or self.point.bound - price >= added.bound):
-            return None
-        self.best = added
-        if last:
-            self._next(
-                partial(self.converge, self.roughly, 60),
-                partial(self.explore, 0),
-                partial(self.converge, self.converged_gain, self.max_sweeps),
-            )
-        return f"outliers added, as replacement left {n_regular:.0f} entries, at a price of {price:.0f}"
-
-    @move
-    def measure_channels(self) -> str | None:
-        """How far the noise of entries that share an outlier is correlated."""
-        structure, sums = self.point.state.structure, self.point.structure_sums
-        if not self.shared_modes or structure is None or sums is None:
-            return None
-        n_shared = math.prod(self.problem.observations.shape[mode] for mode in self.shared_modes)
-        structure = measured_channels(structure, sums, n_shared)
-        self.best = evaluate_at(self.problem, replace(self.point.state, structure=structure), self.point.fit)
-        return f"{RESCALED}: {structure.n_channels:.2f} shared entries worth one"
-
-    @move
-    def choose_rates(self) -> str | None:
-        """Outlier rates that differ between slices as the noise does, if that raises the bound."""
-        state = self.point.state
-        structure = state.structure or OutlierStructure()
-        if state.slices is None or not isinstance(state.outliers, SlabModel) or structure.modes or structure.rates:
-            return None
-        rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.outliers.probability)
-        state = replace(state, structure=replace(structure, rates=rates))
-        point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        gain = point.bound - self.point.bound
-        if not gain > WORTH:
-            return None
-        self.best = point
-        return f"outlier rates per slice (+{gain:.1f})"
-
-    @move
-    def choose_sides(self) -> str | None:
-        """Outliers that are more often of one sign, if that raises the bound, or of either sign alike if it does again.
-
-        Shared outliers have no common sign, and values that replace the data have a law of their own.
-        """
-        state = self.point.state
-        structure = state.structure or OutlierStructure()
-        if not isinstance(state.outliers, SlabModel) or structure.modes or structure.law is not None:
-            return None
-        least = 0.0 if structure.sides else WORTH  # the simpler model is taken for nothing
-        state, gain = with_sides(self.problem, self.point)
-        if not gain > least:
-            return None
-        point = settle_noise(self.problem, evaluate_at(self.problem, state, self.point.fit))
-        gain = point.bound - self.point.bound
-        if not gain > least:
-            return None
-        self.best = point
-        self._next(partial(self.converge, self.roughly, 60))
-        kind = "outliers of either sign" if structure.sides else "one-sided outliers"
-        return f"{kind} (+{gain:.1f})"
-
-    @move
-    def choose_centres(self) -> str | None:
-        """Rows that are expected around a learnt centre instead of zero, for each mode that it pays for."""
-        state = self.point.state
-        for mode, rows in enumerate(state.factors):
-            centred = rows.centred(state.lam)
-            if rows.centre is None and state.rank and centred.kl(state.lam) < rows.kl(state.lam) - WORTH:
-                state = state.with_factor(mode, centred)
-        if state is self.point.state:
-            return None
-        modes = tuple(mode for mode, rows in enumerate(state.factors) if rows.centre is not None)
-        point = evaluate_at(self.problem, update_component_precisions(state), self.point.fit)
-        gain = point.bound - self.point.bound
-        self.best = point
-        self._next(partial(self.converge, self.roughly, 60))
-        return f"rows of modes {modes} centred ({gain:+.1f})"
-
-
-WAYS_TO_GROW: tuple[tuple[Callable[..., State], int], ...] = ((anneal, 1), (least_squares, 1), (least_squares, 2))
-"""Proposals of many components at once: how, and by how much their number is divided."""
-
-
-def _is_time_for_many(successes: int) -> bool:
-    """After three births in a row, and where that failed after six, after twelve, …"""
-    times, rest = divmod(successes, MANY_AFTER)
-    return rest == 0 and times > 0 and times & (times - 1) == 0
-
-
-def check_position(position: Position, state: State | None, order: int) -> None:
-    """Refuse a position in which no search of data of that order can stand: it comes from a file."""
-    limits = {"phase": 2, "mode": order, "attempt": 3, "failures": len(BIRTHS) + 1}
-    counts = (
-        "k",
-        "n_sweeps",
-        "n_held",
-        "n_free",
-        "n_before",
-        "successes",
-        "n_many",
-        "before_rank",
-        "pairs",
-        "components",
-    )
-    check_agenda(position.agenda, limits | dict.fromkeys((*counts, "which", "n_starts"), 2**31))
-    on_trial = any(name in ("hold", "approach", "settle", "judge", "started") for name, _ in position.agenda)
-    at_first_start = any(name == "started" and arguments[0] == 0 for name, arguments in position.agenda)
-    if (
-        (position.trial is not None) != on_trial
-        or (state is None) != at_first_start
-        or (state is None) != (position.bound is None)
-    ):
-        raise ValueError("the agenda and the states do not agree")
-
-
-def value_range(problem: Problem) -> tuple[float, float]:
-    """The smallest and the largest value, in units of the data's scale."""
-
-    def look(_: Sums, block: Block) -> tuple[float, float]:
-        values = problem.values(block)
-        return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
-
-    _, ranges = visit(problem.observations, tuple, look)
-    return min(low for low, _ in ranges), max(high for _, high in ranges)
+    def take_up(self, state: State | None, position: Position) -> None:
+        """Go back to where a search of the same problem stood."""
+        progress = self.progress
+        progress.problem = replace(progress.problem, collapsed=position.collapsed)
+        progress.best = None if state is None else evaluate(progress.problem, state)
+        for name in ("n_sweeps", "drift", "most", "beyond", "explained"):
+            setattr(progress, name, getattr(position, name))
+        progress.anderson = Anderson(position.anderson)
+        for name in ("phase", "move", "memory", "changed", "mark", "sweeps"):
+            setattr(self, name, getattr(position, name))
+        if position.proposal is not None and position.trial is not None:
+            judged = replace(progress.problem, collapsed=position.proposal.collapsed)
+            told = {field.name: getattr(position.proposal, field.name) for field in fields(Proposal)}
+            self.trial = Trial(**told, point=evaluate(judged, position.trial))

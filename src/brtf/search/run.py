@@ -20,18 +20,18 @@ from brtf.inference import paper
 from brtf.inference.entry_posterior import grouped
 from brtf.inference.rounding import largest_precision
 from brtf.inference.sweep import Fit, Problem, evaluate, update_all_factors
-from brtf.inference.trace import Record, StopReason
+from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.inference.updates import add_up_rows, scaled_values
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import SlabModel
 from brtf.model.settings import Settings
 from brtf.model.state import LARGEST_PRECISION, State
-from brtf.search.agenda import Position
-from brtf.search.loop import LARGEST_COLLAPSED_WORK, Search
-from brtf.search.proposals import add_components, empty_state, random_start, robust_rows
-from brtf.search.restarts import START_COMPONENTS, START_MODEL, portfolio
-from brtf.search.settle import reduced
-from brtf.search.starts import initial_factors, paper_start
+from brtf.search.components import add_components, empty_state
+from brtf.search.loop import Position, Search
+from brtf.search.moves.cap import reduced
+from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
+from brtf.search.robust_rows import robust_rows
+from brtf.search.starts import START_COMPONENTS, START_MODEL, initial_factors, paper_start, portfolio, random_start
 
 Steps = Iterator[tuple[State | None, Record | None, Position | None]]
 """After every sweep or proposal: the best state so far, a record if there is something to tell, and where the search
@@ -173,7 +173,7 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
         problem = replace(_problem(observations, settings), collapsed=position.collapsed)
         before = evaluate(problem, state)
         point = reduced(problem, before, cap)
-    event = f"reduced to {cap} ({point.bound - before.bound:+.1f})"
+    event = Event(Kind.CAP, gain=point.bound - before.bound, words=f"reduced to {cap}")
     record = Record(moment.n_sweeps, point.bound, point.rank, point.state.noise_variance, event)
     return Fitted(point.state, (*moment.trace, record), reason)
 
@@ -188,7 +188,7 @@ def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | 
 
 def _is_last(position: Position | None) -> bool:
     """Whether nothing is left to do in a search."""
-    return position is not None and not position.agenda
+    return position is not None and position.is_last
 
 
 def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
@@ -200,7 +200,7 @@ def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) ->
     if not np.isfinite(last.bound):
         return StopReason.NOT_FINITE
     if settings.inference == "paper":
-        undisturbed = len(trace) > 1 and not last.event and not trace[-2].event
+        undisturbed = len(trace) > 1 and last.event.kind is trace[-2].event.kind is Kind.SWEEP
         # at rank 0 only S and γ are left, which creep on for ever
         tol = settings.tol if last.rank else max(settings.tol, 1e-4)
         if undisturbed and abs(last.bound - trace[-2].bound) < tol * n_observed:
@@ -235,20 +235,18 @@ def calibrated_inference(
     search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
     if since.position is not None:
         search.take_up(since.state, since.position)
-        if search.best is not None and since.position.bound is not None:
-            _check_bound(search.best.bound, since.position.bound, observations.n_observed)
-    try:
-        for step in search.run():
-            if step.point is None or step.event is None:
-                yield None if step.point is None else step.point.state, None, step.position
-                if step.point is None and deadline.passed:
-                    search.max_sweeps = search.n_sweeps
-            else:
-                state, bound = step.point.state, step.point.bound
-                record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
-                yield state, record, step.position
-    finally:
-        search.agenda.clear()  # its moves hold the search, and with it all its states, until they are collected
+        best = search.progress.best
+        if best is not None and since.position.bound is not None:
+            _check_bound(best.bound, since.position.bound, observations.n_observed)
+    for step in search.run():
+        if step.point is None or step.event is None:
+            yield None if step.point is None else step.point.state, None, step.position
+            if step.point is None and deadline.passed:
+                search.progress.max_sweeps = search.progress.n_sweeps
+        else:
+            state, bound = step.point.state, step.point.bound
+            record = Record(step.position.n_sweeps, bound, state.rank, state.noise_variance, step.event)
+            yield state, record, step.position
 
 
 def _problem(observations: Observations, settings: Settings) -> Problem:

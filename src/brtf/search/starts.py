@@ -1,36 +1,52 @@
-"""Where inference starts: spectral, random, or given factors."""
+"""States to start from: spectral, steady along a mode, random, given, and many components at once."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial, reduce
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
-from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, distinct_columns
-from brtf.data.passes import SMALL_DATA, Field, Sums, add_up, visit, whole
-from brtf.inference.updates import PARTIAL_BYTES, add_up_rows, scaled_values
-from brtf.kernels.reference import dense_block
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Sums, add_up
+from brtf.inference.judge import WORTH
+from brtf.inference.sweep import (
+    Fit,
+    Problem,
+    evaluate,
+    evaluate_at,
+    learn_noise_globally,
+    prune,
+    settle_noise,
+    slice_noise,
+    sweep,
+    typical_residual,
+    with_noise,
+)
+from brtf.inference.updates import scaled_values, update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import GaussianSlab, SlabModel
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
+from brtf.search.components import add_components, empty_state
+from brtf.search.spectra import densest_along, leading_left_singular, rank_one_terms
 
 LARGEST_START = 1e50
 """Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
-LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
-"""Side of the largest Gram matrix that is eigen-decomposed, and of the largest that is added up over blocks; longer
-modes use a randomised range finder."""
-OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
-"""Columns beyond those asked for, and rounds, of a subspace iteration."""
-DENSEST_SHARE = 0.3
-"""Share of the values along a mode that must lie close together to count as what is there."""
-POWER_ROUNDS, WEAK_TERM = 10, 0.02
-"""Rounds of a rank-one fit, and the share of an array's norm below which a term is left out."""
+START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
+"""Where local models start: some outliers, heavy tails, a slab ten times as wide as the noise."""
+START_PRECISIONS = (8.0, 30.0)
+"""Noise precisions of the starts, for data of unit scale."""
+START_COMPONENTS = 10
+"""Components of a spectral start; births add what is missing."""
+FEWEST_FOR_STEADY, STEADY_TERMS = 8, 3
+"""Length from which what is steady along a mode is a start, and the most components it gives."""
+CLIP = 3.0
+"""Robust standard deviations beyond which residuals are clipped where weights cannot be trusted yet."""
 
 
 def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
@@ -116,183 +132,120 @@ def spectral_factors(observations: Observations, rank: int, rng: np.random.Gener
     return factors
 
 
-def leading_left_singular(observations: Observations, mode: int, rank: int, values: Field) -> tuple[Array, Array]:
-    """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
+def spectral_start(problem: Problem, n_components: int, model: SlabModel | None) -> State:
+    """C7: components along leading directions of the unfoldings of the clipped data, missing entries made up for."""
+    observations = problem.observations
+    clipped = replace(problem, limit=CLIP)
+    density = observations.n_observed / observations.n_entries
+    columns = []
+    for mode in range(observations.order):
+        vectors, strengths = leading_left_singular(observations, mode, n_components, clipped.values)
+        columns.append(vectors * (strengths / density) ** (1.0 / observations.order))
+    n_columns = min(column.shape[1] for column in columns)
+    return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
 
-    Of small data through the smaller Gram matrix; of large data by subspace iteration, a few passes over the blocks:
-    nothing as large as the data is stored. Of coordinates, and of chunks smaller than its basis, together with the
-    other modes. The sign of each vector is fixed by making its largest entry positive.
-    Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
+
+def steady_start(problem: Problem, mode: int, n_components: int, model: SlabModel | None) -> State | None:
+    """C19: what is seen most steadily along a mode, as first components; None where nothing much is.
+
+    In a video that is the background, whatever passes before it: a start that outliers do not move.
     """
-    n_rows = observations.shape[mode]
-    n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
-    if observations.n_observed <= SMALL_DATA and not observations.in_chunks:
-        vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
-    elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
-        vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
-    elif observations.coords is None and _image_fits(observations, mode, n_vectors):
-        vectors, strengths = _by_subspace(observations, mode, n_vectors, values)
-    else:
-        vectors, strengths = _by_power(observations, mode, n_vectors, values)
-    signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(vectors.shape[1])])
-    return vectors * np.where(signs == 0, 1.0, signs), strengths
-
-
-def densest_along(observations: Observations, mode: int) -> Array | None:
-    """Where the values along one mode lie densest, at all positions of the others, in units of the scale.
-
-    The mean of the shortest interval that holds ``DENSEST_SHARE`` of the values: what is seen steadily, even if most of
-    the time other things are. Zero where nothing is observed. None where it would need the data in another layout:
-    coordinates, or the first mode of data in several blocks.
-    """
-    several = observations.in_chunks or len(observations.block_list) > 1
-    if observations.coords is not None or (mode == 0 and several) or not _image_fits(observations, mode, 1):
+    observations = problem.observations
+    steady = densest_along(observations, mode) if observations.shape[mode] >= FEWEST_FOR_STEADY else None
+    if steady is None:
         return None
-
-    def densest(_: Sums, block: Block) -> Array:
-        dense = dense_block(block, scaled_values(observations, block))
-        if block.mask is not None:
-            dense = np.where(block.mask, dense, np.inf)  # behind all that is observed
-        ordered = np.sort(np.moveaxis(dense, mode, -1), axis=-1)
-        return _densest(ordered.reshape(-1, ordered.shape[-1])).reshape(ordered.shape[:-1])
-
-    _, pieces = visit(observations, tuple, densest)
-    return pieces[0] if mode == 0 else np.concatenate(pieces)
-
-
-def _densest(ordered: Array) -> Array:
-    """The same for rows of ordered values, infinite ones behind all that is observed; (n,)."""
-    n_observed = np.sum(np.isfinite(ordered), axis=1)
-    found = np.zeros(len(ordered))
-    for n in np.unique(n_observed[n_observed > 0]):
-        same = np.flatnonzero(n_observed == n)
-        n_inside = max(1, math.ceil(DENSEST_SHARE * n))
-        values = ordered[same, :n]
-        first = np.argmin(values[:, n_inside - 1 :] - values[:, : n - n_inside + 1], axis=1)
-        found[same] = np.take_along_axis(values, first[:, None] + np.arange(n_inside), axis=1).mean(axis=1)
-    return found
+    columns = rank_one_terms(steady, min(STEADY_TERMS, n_components))
+    if not columns:
+        return None
+    columns.insert(mode, np.ones((observations.shape[mode], columns[0].shape[1])))
+    state = add_components(problem, empty_state(problem, model), columns)
+    rest = Fit.of(replace(problem, collapsed=False), state.factors).residual
+    typical, before = (typical_residual(problem, state, field) for field in (rest, problem.values))
+    if not 0 < typical < 0.5 * before:
+        return None
+    return with_noise(state, 1.0 / typical**2, model, observations.n_observed)
 
 
-def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
-    """Whether a few numbers for every position of the other modes are no more than what is at hand anyway."""
-    n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[mode])
-    return not observations.in_chunks or n_bytes <= max(PARTIAL_BYTES, observations.bytes_at_once)
+def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:
+    """Random components that together have the power of the clipped data."""
+    observations, clipped = problem.observations, replace(problem, limit=CLIP)
+
+    def add(sums: Sums, block: Block) -> None:
+        sums[0][...] += np.sum(clipped.values(block) ** 2)
+
+    (power,) = add_up(observations, lambda: (np.zeros(()),), add)
+    amplitude = (float(power) / observations.n_observed / n_components) ** (0.5 / observations.order)
+    drawn = {mode: rng.standard_normal((observations.shape[mode], n_components)) for mode in problem.modes}
+    columns = [amplitude * drawn[mode] for mode in range(observations.order)]
+    return add_components(problem, empty_state(problem, model), columns)
 
 
-def rank_one_terms(array: Array, n_terms: int) -> list[Array]:
-    """Columns of every mode for the leading rank-one terms of a small dense array, found one after another."""
-    if array.ndim == 2:
-        rows, strengths, cols = np.linalg.svd(array, full_matrices=False)
-        roots = np.sqrt(strengths[:n_terms][strengths[:n_terms] > WEAK_TERM * np.linalg.norm(array)])
-        return [rows[:, : roots.size] * roots, cols[: roots.size].T * roots] if roots.size else []
-    left, columns = array.copy(), []
-    for _ in range(n_terms):
-        vectors = [np.ones(length) for length in array.shape]
-        for _ in range(POWER_ROUNDS):
-            for mode in range(array.ndim):
-                found = left
-                for k in reversed(range(array.ndim)):
-                    if k != mode:
-                        found = np.tensordot(found, vectors[k] / max(float(np.linalg.norm(vectors[k])), 1e-150), (k, 0))
-                vectors[mode] = found
-        units = [vector / max(float(np.linalg.norm(vector)), 1e-150) for vector in vectors]
-        strength = float(np.linalg.norm(vectors[-1]))
-        if strength <= WEAK_TERM * float(np.linalg.norm(array)):
+def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[State]:
+    """Starts to choose from: spectral ones at two noise levels, and what stays the same along a mode.
+
+    At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
+    to be merged or removed. Neither is right everywhere.
+    """
+    spectral = spectral_start(problem, min(max_rank, START_COMPONENTS), model)
+    starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
+    for mode in problem.modes:
+        steady = steady_start(problem, mode, max_rank, model)
+        if steady is not None:
+            starts.append(steady)
+    return starts
+
+
+def waiting(start: State) -> State:
+    """A start as it waits to be tried: one covariance stands for those of all rows of a mode, which are equal."""
+    return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov_packed[:1].copy()) for rows in start.factors))
+
+
+def apart(start: State) -> State:
+    """The same as it is tried: every row has its covariance."""
+    factors = (RowGaussians(rows.mean, np.repeat(rows.cov_packed, rows.n_rows, axis=0)) for rows in start.factors)
+    return replace(start, factors=tuple(factors))
+
+
+def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
+    """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
+    clipped = replace(problem, limit=5.0)
+    state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
+    completed = replace(problem, collapsed=False)
+    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
+    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed), ahead=True)
+    for _ in range(100):
+        before = point
+        point = prune(completed, sweep(completed, point, hold_noise=True, ahead=True))
+        if point.bound - before.bound < WORTH and point.rank == before.rank:
             break
-        share = strength ** (1.0 / array.ndim)
-        columns.append([unit * share for unit in units])
-        left = left - strength * reduce(np.multiply.outer, units)
-    return [np.stack(parts, axis=1) for parts in zip(*columns, strict=True)] if columns else []
+    return _with_noise_like(problem, point.state, present)
 
 
-def _by_gram(matrix: Any, n_vectors: int) -> tuple[Array, Array]:
-    n_rows, n_cols = matrix.shape
-    n_vectors = min(n_vectors, n_cols)
-    if min(n_rows, n_cols) > LARGEST_GRAM:
-        from sklearn.utils.extmath import randomized_svd
-
-        vectors, strengths, _ = randomized_svd(matrix, n_vectors, random_state=0)
-        return vectors, strengths
-    gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
-    vectors, strengths = _of_gram(gram if isinstance(gram, np.ndarray) else gram.toarray(), n_vectors)
-    if n_rows > n_cols:
-        # below the square root of rounding a Gram matrix knows nothing of a direction
-        known = strengths > 1e-8 * strengths[0]
-        vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
-    return vectors, strengths
+def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
+    """Many components at once: least squares at very low noise, for data whose slices differ much in level."""
+    state = _fit_by_least_squares(problem, n_components, 1e4, rng)
+    return update_component_precisions(_with_noise_like(problem, state, present))
 
 
-def _of_gram(gram: Array, n_vectors: int) -> tuple[Array, Array]:
-    """Leading singular vectors and values of a matrix X from X Xᵀ."""
-    powers, vectors = np.linalg.eigh(gram)
-    return vectors[:, ::-1][:, :n_vectors], np.sqrt(np.maximum(powers[::-1][:n_vectors], 0.0))
+def _with_noise_like(problem: Problem, state: State, present: State) -> State:
+    """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
+    if isinstance(present.outliers, SlabModel) and state.outliers is None:
+        state = replace(state, outliers=START_MODEL)
+    point = evaluate(problem, state)
+    state = learn_noise_globally(problem, point)
+    if present.slices is None and present.structure is None:
+        return state
+    if present.slices is not None:
+        state = slice_noise(problem, state, present.slices.modes)
+    state = replace(state, structure=present.structure)
+    return settle_noise(problem, evaluate_at(problem, state, point.fit)).state
 
 
-def _gram_of_blocks(observations: Observations, mode: int, values: Field) -> Array:
-    """X Xᵀ for the unfolding X of dense data along a mode that blocks do not cut."""
-
-    def add(sums: Sums, block: Block) -> None:
-        unfolded = np.moveaxis(dense_block(block, values(block)), mode, 0).reshape(observations.shape[mode], -1)
-        sums[0][...] += unfolded @ unfolded.T
-
-    return add_up(observations, lambda: (np.zeros((observations.shape[mode],) * 2),), add)[0]
-
-
-def _by_subspace(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
-    """Subspace iteration Q ← orth(X Xᵀ Q) for the unfolding X of dense data: two passes a round."""
-    n_rows = observations.shape[mode]
-    basis = np.random.default_rng(0).standard_normal((n_rows, min(n_rows, n_vectors + OVERSAMPLING)))
-    lengths = [length for k, length in enumerate(observations.shape) if k != mode]
-    for _ in range(SUBSPACE_ROUNDS):
-        basis = np.linalg.qr(basis)[0]
-
-        def add(sums: Sums, block: Block, basis: Array = basis) -> None:
-            kernels.contract_one(block, values(block), basis, mode, sums[0])
-
-        (image,) = add_up_rows(observations, 0 if mode else 1, [(*lengths, basis.shape[1])], add)
-        flat = image.reshape(-1, basis.shape[1])
-        turn, powers, _ = np.linalg.svd(flat.T @ flat)
-        basis = _times_image(observations, mode, image, values) @ turn
-    return np.linalg.qr(basis)[0][:, :n_vectors], np.sqrt(powers[:n_vectors])
-
-
-def _times_image(observations: Observations, mode: int, image: Array, values: Field) -> Array:
-    """X Z for the unfolding X of dense data and Z (the other modes…, C)."""
-
-    def add(sums: Sums, block: Block) -> None:
-        dense = np.moveaxis(dense_block(block, values(block)), mode, 0)
-        own = image if mode == 0 else image[block.rows]
-        sums[0][...] += dense.reshape(dense.shape[0], -1) @ own.reshape(-1, image.shape[-1])
-
-    return add_up_rows(observations, mode, [(observations.shape[mode], image.shape[-1])], add)[0]
-
-
-def _by_power(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
-    """Directions that all modes find together, for sparse data: each mode's from the others', made orthogonal."""
-    rng = np.random.default_rng(0)
-    n_vectors = min(n_vectors, *observations.shape)
-    columns = [np.linalg.qr(rng.standard_normal((length, n_vectors)))[0] for length in observations.shape]
-    others = [k for k in range(observations.order) if k != mode]
-    strengths = np.zeros(n_vectors)
-    for k in (*(others * SUBSPACE_ROUNDS), mode):
-
-        def add(sums: Sums, block: Block, k: int = k) -> None:
-            kernels.contract(block, values(block), columns, k, sums[0])
-
-        (found,) = add_up_rows(observations, k, [columns[k].shape], add)
-        strengths = np.linalg.norm(found, axis=0)
-        columns[k] = np.linalg.qr(found)[0]
-    return columns[mode], strengths
-
-
-def _unfold(observations: Observations, mode: int, values: Array) -> Any:
-    """The mode's unfolding with zeros for missing entries: an array, or CSR with only the columns that occur."""
-    shape = observations.shape
-    if observations.coords is None:
-        dense = values.reshape(shape) if observations.mask is None else np.zeros(shape)
-        if observations.mask is not None:
-            dense[observations.mask] = values
-        return np.moveaxis(dense, mode, 0).reshape(shape[mode], -1)
-    others = np.delete(observations.coords, mode, axis=0)
-    columns = distinct_columns(others, tuple(length for k, length in enumerate(shape) if k != mode))
-    return csr_array((values, (observations.coords[mode], columns)), shape=(shape[mode], int(columns.max()) + 1))
+def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
+    """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
+    plain = replace(problem, collapsed=False)
+    state = random_start(plain, n_components, None, rng)
+    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed), ahead=True)
+    for _ in range(30):
+        point = sweep(plain, point, hold_precisions=True, hold_noise=True, ahead=True)
+    return point.state

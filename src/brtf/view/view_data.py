@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from scipy.special import ndtri
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, entry_positions
-from brtf.inference.trace import Record, comparable
+from brtf.inference.trace import Kind, Record, comparable
 from brtf.model.predictive import ErrorLaw
 from brtf.model.state import component_amplitudes
 from brtf.results.result import Result
@@ -21,8 +20,14 @@ from brtf.results.result import Result
 MOST_HELD_OUT = 20_000
 """Held-out entries that are compared: coverages are then right to 0.7 %, two standard deviations, at worst."""
 LEVELS = np.array([0.05, *np.linspace(0.1, 0.9, 9), 0.95, 0.99])
-MOVES = {"born": "birth", "died": "death", "merged": "merge", "condensed": "merge", "pruned": "prune"}
-"""The first word of an event in the trace, and the move of the theory that it tells of."""
+MARKS = {
+    Kind.BIRTH: "birth",
+    Kind.DEATH: "death",
+    Kind.MERGE: "merge",
+    Kind.CONDENSE: "merge",
+    Kind.PRUNE: "prune",
+}
+"""Events that change the number of components, by the marks that stand for them in a picture."""
 
 
 # ---- names ---------------------------------------------------------------------------------------------------
@@ -143,9 +148,9 @@ class Move:
 def moves(trace: tuple[Record, ...]) -> list[Move]:
     """The events of a trace, in order."""
     return [
-        Move(MOVES.get(re.split(r"\W", record.event, maxsplit=1)[0], "other"), "dropped" not in record.event, record)
+        Move(MARKS.get(record.event.kind, "other"), record.event.accepted, record)
         for record in trace
-        if record.event
+        if record.event.kind is not Kind.SWEEP
     ]
 
 

@@ -17,9 +17,9 @@ from brtf.inference.updates import row_grams, row_statistics
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import GaussianSlab
 from brtf.research.bench.measure import Array, Effort, Row, copying, cube_product, fastest, matrix_product
-from brtf.search.loop import COLLAPSED_WORK
-from brtf.search.proposals import random_start
+from brtf.search.moves.form import COLLAPSED_WORK
 from brtf.search.settle import LEARN_NOISE_EVERY
+from brtf.search.starts import random_start
 
 LOCAL_MODEL = GaussianSlab(0.05, 10.0, 100.0)
 DENSITIES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8)

@@ -176,7 +176,7 @@ def bound_chart(result: Result) -> Markup:
         up = found.get(float(move.record.sweep))
         if move.kept and up is not None:
             chart.mark(
-                move.record.sweep, up, move.kind, f"move {move.kind}", _told(move.record.sweep, move.record.event)
+                move.record.sweep, up, move.kind, f"move {move.kind}", _told(move.record.sweep, str(move.record.event))
             )
     return chart.markup()
 
@@ -199,7 +199,7 @@ def rank_chart(result: Result) -> Markup:
     )
     chart.steps(sweeps, ranks, "line two")
     for move in moves(result.trace):
-        told = _told(move.record.sweep, move.record.event)
+        told = _told(move.record.sweep, str(move.record.event))
         if move.kept:
             chart.mark(move.record.sweep, move.record.rank, move.kind, f"move {move.kind}", told)
         else:

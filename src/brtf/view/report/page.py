@@ -15,7 +15,7 @@ from markupsafe import Markup
 from brtf.data.arrays import Array
 from brtf.data.checks import count_of
 from brtf.data.observations import Observations, entry_positions
-from brtf.inference.trace import REFORMED, RESCALED, comparable, imposed
+from brtf.inference.trace import Kind, comparable, imposed
 from brtf.model.settings import Settings
 from brtf.results.result import Result
 from brtf.results.summary import Summary, fitted_to
@@ -269,8 +269,10 @@ def _course(result: Result) -> dict[str, Any]:
     return {
         "judged": result.settings.inference == "calibrated",
         "imposed": imposed(result.trace),
-        "rescaled": [record.event.split(": ")[1] for record in result.trace if record.event.startswith(RESCALED)],
-        "reformed": any(record.event.startswith(REFORMED) for record in result.trace),
+        "rescaled": [
+            record.event.words.split(": ")[1] for record in result.trace if record.event.kind is Kind.CHANNELS
+        ],
+        "reformed": any(record.event.kind is Kind.FORM for record in result.trace),
         "cut": len(comparable(result.trace)) < len(result.trace),
         "bound": charts.bound_chart(result),
         "rank": charts.rank_chart(result),
@@ -283,7 +285,7 @@ def _course(result: Result) -> dict[str, Any]:
 
 
 def _move_row(move: Move) -> tuple[str, str, str, bool]:
-    return f"{move.record.sweep:,}", move.record.event, str(move.record.rank), move.kept
+    return f"{move.record.sweep:,}", str(move.record.event), str(move.record.rank), move.kept
 
 
 def _calibration(result: Result, held_out: Observations | None, *, given: bool) -> dict[str, Any] | None:

@@ -1,0 +1,100 @@
+"""Components added to a state or taken from it, and how they compare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+from brtf.inference.sweep import Problem, retemper, with_noise
+from brtf.inference.updates import update_component_precisions
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import SlabModel
+from brtf.model.state import Prior, State
+
+SMALL_VARIANCE = 1e-3
+"""Posterior variance of a new component relative to its mean square: known well enough not to die at once."""
+
+
+def empty_state(problem: Problem, model: SlabModel | None) -> State:
+    """Rank 0: everything is noise and outliers."""
+    observations = problem.observations
+    state = State(
+        prior=Prior(tau_rate=1e-18, largest_precision=problem.largest_precision),
+        factors=tuple(
+            RowGaussians(np.zeros((length, 0)), np.zeros((n_covariances(problem, length), 0, 0)))
+            for length in observations.shape
+        ),
+        lam=Gamma(np.zeros(0), np.zeros(0)),
+        tau=Gamma(np.asarray(1.0), np.asarray(1.0)),
+        outliers=model,
+    )
+    return with_noise(state, 1.0, model, observations.n_observed)
+
+
+def add_components(problem: Problem, state: State, columns: list[Array]) -> State:
+    """The state with further components of the given factor columns (I_n, K), balanced, the noise level retempered.
+
+    Their variance is a small share of their power, and little enough that Var x stays below the noise: otherwise every
+    entry of an accurate fit would look like an outlier.
+    """
+    power = np.array([np.mean(column**2, axis=0) for column in columns])
+    used = np.flatnonzero(np.all(power > 0, axis=0))
+    share = np.exp(np.mean(np.log(power[:, used]), axis=0))
+    scaled = [column[:, used] * np.sqrt(share / own[used]) for column, own in zip(columns, power, strict=True)]
+    old, new = state.rank, np.arange(state.rank, state.rank + used.size)
+
+    def joined(variance: Array) -> State:
+        factors = []
+        for rows, column in zip(state.factors, scaled, strict=True):
+            cov = np.zeros((rows.cov.shape[0], old + used.size, old + used.size))
+            cov[:, :old, :old] = rows.cov
+            cov[:, new, new] = variance
+            factors.append(RowGaussians(np.hstack([rows.mean, column]), cov))
+        return replace(state, factors=tuple(factors))
+
+    tempered = retemper(problem, joined(SMALL_VARIANCE * share))
+    var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
+    noise_share = 1.0 / np.maximum(var_share, 1e-300)
+    variance = share * np.minimum(SMALL_VARIANCE, noise_share)
+    joint = update_component_precisions(replace(tempered, factors=joined(variance).factors))
+    centred = [
+        new if old.centre is None else new.centred(joint.lam)
+        for old, new in zip(state.factors, joint.factors, strict=True)
+    ]
+    return replace(joint, factors=tuple(centred))
+
+
+def remove_components(state: State, components: NDArray[np.intp]) -> State:
+    """The state without the given components."""
+    return state.select_components(np.setdiff1d(np.arange(state.rank), components))
+
+
+def component_cosines(columns: Array) -> Array:
+    sized = columns / np.maximum(np.abs(columns).max(axis=0), 1e-300)  # squares of a vanishing component underflow
+    unit = sized / np.maximum(np.linalg.norm(sized, axis=0), 1e-300)
+    return unit.T @ unit
+
+
+def effective_rows(columns: list[Array]) -> list[float]:
+    """(Σa²)²/Σa⁴ of a component in every mode."""
+    return [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns]
+
+
+def likeness_of_components(state: State) -> Array:
+    """How like another component each one is in two modes: the largest product of two cosines, (R,)."""
+    cosines = np.sort([np.abs(component_cosines(rows.mean)) for rows in state.factors], axis=0)
+    likeness = np.prod(cosines[-2:], axis=0)
+    np.fill_diagonal(likeness, 0.0)
+    return likeness.max(axis=1, initial=0.0)
+
+
+def component_price(problem: Problem) -> float:
+    """Nats that the parameters of a component cost, roughly: ln M a row."""
+    return float(sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3)))
+
+
+def n_covariances(problem: Problem, length: int) -> int:
+    return 1 if problem.observations.layout == "complete" and not problem.collapsed else length

@@ -1,0 +1,166 @@
+"""Births: components that fit what is left over.
+
+Proposes one component, or a few, from rank-one fits of the weighted or the clipped residual; after three births in a
+row, and then after six, twelve, …, many at once. A birth costs some dozens of passes for the fits and up to 68 sweeps.
+After a success there may be more; after a failure another variant is tried, and none where the residual has no more
+structure than chance gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.data.passes import Field, Remembered
+from brtf.inference.sweep import Point, Problem, typical_residual
+from brtf.inference.trace import Kind
+from brtf.inference.updates import Weighing
+from brtf.model.state import State
+from brtf.search.components import add_components, effective_rows
+from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
+from brtf.search.moves.form import LARGEST_COLLAPSED_WORK, cheaper_form
+from brtf.search.rank_one import best_rank_one, relative_weights
+from brtf.search.starts import CLIP, START_COMPONENTS, anneal, least_squares
+
+BEYOND_CHANCE = 1.2
+"""A birth is proposed only if its rank-one fit explains this many times what the same residual with random signs gives:
+without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
+SINGLE_ROW = 1.2
+"""Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
+
+
+def birth(
+    problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
+) -> State | None:
+    """C9: add components that fit what is left over: rank-one fits of the residual, one after another.
+
+    The residual is weighted as the model weighs it, or clipped where the weights cannot be trusted. None where the
+    residual has no more structure than the same residual with random signs.
+    """
+    weigh = relative_weights(problem, point, clipped=clipped)
+    limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
+    columns: list[list[Array]] = []
+    for k in range(n_components):
+        found = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(len(columns and columns[0]))]
+        left = _what_is_left(problem, point, weigh, limit, found)
+        fitted, gain = best_rank_one(problem, left, rng)
+        if k == 0:
+            enough = gain / BEYOND_CHANCE
+            _, chance = best_rank_one(problem, _with_random_signs(problem, left, rng), rng, enough)
+            if chance > enough:
+                return None
+        if _lives_on_a_fibre(fitted):
+            return None
+        columns.append(fitted)
+    stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
+    return add_components(problem, point.state, stacked)
+
+
+def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, found: list[Array]) -> Weighing:
+    """Weights, and weight times residual, clipped at the limit and less the components found so far."""
+
+    def left(block: Block) -> tuple[Array, Array]:
+        weights, residual = weigh(block), point.fit.residual(block)
+        if np.isfinite(limit):
+            most = limit / np.sqrt(weights)
+            residual = np.clip(residual, -most, most)
+        if found:
+            residual = residual - kernels.low_rank_at(block, found)
+        return weights, residual * weights
+
+    return Remembered(problem.observations, left)
+
+
+def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> Weighing:
+    """The same weights; targets with random signs, drawn anew for every block but always the same for it."""
+    seed = int(rng.integers(2**62))
+
+    def flipped(block: Block) -> tuple[Array | None, Array]:
+        weights, targets = weighing(block)
+        signs = np.random.default_rng((seed, block.entries.start)).integers(0, 2, targets.size)
+        return weights, np.where(signs, targets, -targets)
+
+    return Remembered(problem.observations, flipped)
+
+
+def _lives_on_a_fibre(columns: list[Array]) -> bool:
+    """Whether a component has but one row in two modes: then it describes a fibre of outliers and nothing shared."""
+    effective = [n_rows for n_rows, column in zip(effective_rows(columns), columns, strict=True) if len(column) > 1]
+    return sum(n_rows < SINGLE_ROW for n_rows in effective) >= 2
+
+
+BIRTHS = ((1, False), (1, True), (2, False), (3, True))
+"""Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
+MANY_AFTER, MANY_TIMES = 3, 4
+"""Successful births in a row after which many components are proposed at once, where there are more already than a
+start has, and how many times the present ones."""
+WAYS_TO_GROW: tuple[tuple[Callable[..., State], int], ...] = ((anneal, 1), (least_squares, 1), (least_squares, 2))
+"""Proposals of many components at once: how, and by how much their number is divided."""
+
+
+class Birth(Move):
+    """Births until they fail in a row.
+
+    ``memory`` holds the failures in a row, the successes in a row, the kinds of residual, clipped or not, in which
+    nothing was found, and which way to grow many at once is next (−1 for none).
+    """
+
+    name = "birth"
+
+    def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
+        failures, successes, hopeless, attempt = memory or (0, 0, (), -1)
+        rank, most = progress.point.rank, progress.most
+        n_many = min(MANY_TIMES * rank, most)
+        if failures == 0 and attempt < 0 and _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2:
+            attempt = 0
+        if attempt >= 0:
+            return self._many(progress, n_many, attempt), (failures, successes, hopeless, attempt)
+        while failures < len(BIRTHS) and rank < most:
+            n_components, clipped = BIRTHS[failures]
+            n_components = min(n_components, most - rank)
+            if clipped not in hopeless:
+                state = birth(progress.problem, progress.point, n_components, progress.rng, clipped=clipped)
+                if state is not None:
+                    then = Sweeps(progress.roughly, 100)
+                    trial = progress.trial(Kind.BIRTH, f"born {n_components}", state, settled(8, 60), then=then)
+                    return trial, (failures, successes, hopeless, -1)
+                hopeless = (*hopeless, clipped)
+            failures += 1
+        return None, (failures, successes, hopeless, -1)
+
+    def heard(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
+        failures, successes, hopeless, attempt = memory
+        if trial.kind is Kind.FORM:
+            return memory
+        if attempt >= 0:
+            if accepted:
+                return 0, 1, (), -1
+            return (0, successes, (), attempt + 1) if attempt + 1 < len(WAYS_TO_GROW) else (0, successes + 1, (), -1)
+        return (0, successes + 1, (), -1) if accepted else (failures + 1, successes, hopeless, -1)
+
+    def could_remember(self, memory: Memory, rank: int) -> bool:
+        if len(memory) != 4 or not are_whole(memory[:2]) or type(memory[3]) is not int:
+            return False
+        kinds = isinstance(memory[2], tuple) and all(type(kind) is bool for kind in memory[2])
+        return kinds and memory[0] <= len(BIRTHS) and -1 <= memory[3] < len(WAYS_TO_GROW)
+
+    def _many(self, progress: Progress, n_many: int, attempt: int) -> Trial:
+        """One of the ways to propose so many components at once, or half of them, in the form that suits."""
+        if not progress.affords(n_many, LARGEST_COLLAPSED_WORK):
+            form = cheaper_form(progress, n_many)
+            if form is not None:
+                return form
+        many, share = WAYS_TO_GROW[attempt]
+        state = many(progress.problem, n_many // share, progress.point.state, progress.rng)
+        then = Sweeps(progress.roughly, 100)
+        return progress.trial(Kind.BIRTH, f"born {state.rank} anew", state, settled(0, 60), then=then)
+
+
+def _is_time_for_many(successes: int) -> bool:
+    """After three births in a row, and where that failed after six, after twelve, …"""
+    times, rest = divmod(successes, MANY_AFTER)
+    return rest == 0 and times > 0 and times & (times - 1) == 0

@@ -1,0 +1,45 @@
+"""Coming down to ``max_rank``.
+
+Proposes the best approximation with one component more than the cap allows, and then with as many as it allows; both
+are kept whatever they cost. What the last one costs is what one more component would bring. Asked once, when the rough
+rounds are over or half of the sweeps are spent.
+"""
+
+from __future__ import annotations
+
+import math
+
+from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.trace import Kind
+from brtf.search.move import Memory, Move, Progress, Sweeps, Trial
+from brtf.search.moves.condense import reduce_rank
+from brtf.search.settle import with_noise_learnt
+
+
+def reduced(problem: Problem, point: Point, rank: int) -> Point:
+    """As good as can be with so few components, whatever it costs; noise and outliers take what is left over."""
+    return with_noise_learnt(problem, evaluate(problem, reduce_rank(problem, point, rank)))
+
+
+class Cap(Move):
+    """Two steps down to the cap."""
+
+    name = "cap"
+
+    def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
+        point, cap = progress.point, progress.wishes.cap
+        if point.rank <= cap:
+            return None, memory
+        target = cap if point.rank == cap + 1 else cap + 1
+        trial = progress.trial(
+            Kind.CAP,
+            f"reduced to {target}",
+            reduced(progress.problem, point, target),
+            worth=-math.inf,
+            then=Sweeps(progress.roughly, min(100, (progress.max_sweeps - progress.n_sweeps) // 2)),
+            beyond=point.bound if target == cap else None,
+        )
+        return trial, memory
+
+    def could_remember(self, memory: Memory, rank: int) -> bool:
+        return False

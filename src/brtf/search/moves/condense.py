@@ -1,0 +1,81 @@
+"""Condensing: fewer components that describe the same low-rank part.
+
+Proposes the best approximation of the present low-rank part by fewer components, where some are alike. It is found
+without a look at the data; settling it costs up to 68 sweeps. Worth asking after every change of the components.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from brtf.data.arrays import Array
+from brtf.inference.judge import WORTH
+from brtf.inference.sweep import Point, Problem
+from brtf.inference.trace import Kind
+from brtf.model.state import State
+from brtf.search.approximation import approximate
+from brtf.search.components import add_components, component_price, likeness_of_components, remove_components
+from brtf.search.move import Once, Progress, Sweeps, Trial, settled
+
+CONDENSING_GAIN = 0.1
+"""Nats a step below which the approximation by fewer components has ended."""
+LIKE = 0.25
+"""Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
+FEW_COMPONENTS = 16
+"""Up to so many components, each one's worth is looked at by taking it away."""
+
+
+def condense(problem: Problem, point: Point) -> State | None:
+    """C15: fewer components: the best approximation of the present low-rank part, without looking at the data.
+
+    Nearly collinear components trade places so slowly in sweeps that taking one away rarely succeeds; here they settle
+    first. As many go as it pays for: those whose absence costs less than their price. None where no components are
+    alike, or where already the first would cost more than a few times its price.
+    """
+    state = point.state
+    if not 2 <= state.rank <= FEW_COMPONENTS or likeness_of_components(state).max() <= LIKE:
+        return None
+    price, best, least = component_price(problem), None, math.inf
+    for n_components in range(state.rank - 1, 0, -1):
+        loss, columns = approximate_state(problem, point, n_components)
+        if loss - (state.rank - n_components) * price < least:
+            best, least = columns, loss - (state.rank - n_components) * price
+        if loss > (state.rank - n_components) * price:
+            break
+    if best is None or least > 4.0 * price:
+        return None
+    return add_components(problem, remove_components(state, np.arange(state.rank)), best)
+
+
+def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
+    """Fewer components, whatever it costs: the best approximation of the present low-rank part by so many."""
+    state = point.state
+    _, columns = approximate_state(problem, point, n_components)
+    return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
+
+
+def approximate_state(problem: Problem, point: Point, n_components: int) -> tuple[float, list[Array]]:
+    """Nats that are lost with so many components in place of the present ones, and their columns in every mode."""
+    state = point.state
+    share = problem.observations.n_observed / problem.observations.n_entries
+    per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
+    given = [state.factors[mode].mean for mode in problem.modes]  # an order that does not depend on the layout
+    ridge = 0.5 * float(np.min(state.lam.mean)) / per_square
+    error, columns = approximate(given, n_components, CONDENSING_GAIN / per_square, ridge)
+    return per_square * error, [columns[problem.modes.index(mode)] for mode in range(len(columns))]
+
+
+class Condense(Once):
+    """Fewer components where some are alike."""
+
+    name = "condense"
+    back_to = "condense"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        state = condense(progress.problem, progress.point)
+        if state is None:
+            return None
+        words = f"condensed to {state.rank}"
+        return progress.trial(Kind.CONDENSE, words, state, settled(8, 60), then=Sweeps(WORTH, 30))

@@ -1,0 +1,59 @@
+"""Another form of the bound of complete data: form 1 completes them and is cheap, form 2 is tighter.
+
+Proposes the same state in the other form. Costs one pass. Complete data that are large or have many components are
+searched in form 1, and finished in form 2 where that is not out of reach.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.trace import Kind
+from brtf.search.move import Once, Progress, Trial
+
+LARGEST_COLLAPSED_RANK = 16
+"""Complete data with more components are searched in form 1."""
+COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
+"""Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
+
+
+def begins_collapsed(problem: Problem, rank: int) -> bool:
+    """Whether a search of so many components begins in form 2."""
+    affordable = problem.observations.n_observed * rank * (rank + 1) / 2 <= COLLAPSED_WORK
+    return problem.collapsed and (problem.observations.layout != "complete" or affordable)
+
+
+def cheaper_form(progress: Progress, rank: int) -> Trial | None:
+    """Form 1, where the data are complete and so many components make weighted Grams expensive."""
+    many = rank > LARGEST_COLLAPSED_RANK or not progress.affords(rank, COLLAPSED_WORK)
+    if not (progress.problem.collapsed and many and progress.is_complete):
+        return None
+    return _in_form(progress, collapsed=False)
+
+
+class Cheaper(Once):
+    """Form 1 where the present rank asks for it."""
+
+    name = "cheaper form"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        return cheaper_form(progress, progress.point.rank)
+
+
+class Tighter(Once):
+    """Form 2 for what was searched in form 1."""
+
+    name = "tighter form"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        if progress.problem.collapsed or not progress.affords(progress.point.rank, LARGEST_COLLAPSED_WORK):
+            return None
+        return _in_form(progress, collapsed=True)
+
+
+def _in_form(progress: Progress, *, collapsed: bool) -> Trial:
+    point = evaluate(replace(progress.problem, collapsed=collapsed), progress.point.state)
+    words = f"another form of the bound: {'weighted entries' if collapsed else 'completed data'}"
+    return progress.trial(Kind.FORM, words, point, worth=-math.inf, collapsed=collapsed)

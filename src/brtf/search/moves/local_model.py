@@ -1,0 +1,40 @@
+"""Another local model: another law of noise and outliers at an entry.
+
+Proposes the one that is worth most at the present factors, if it comes within a nat of the present one. Costs a look at
+the histogram of deviations, and up to 20 sweeps. While components are still missing, only models whose outliers pull
+are asked for: a flat slab would call entries outliers that are only not yet explained.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from brtf.inference.judge import WORTH
+from brtf.inference.sweep import noise_worth, with_local_model
+from brtf.inference.trace import Kind
+from brtf.model.local_models import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
+from brtf.search.move import Once, Progress, Trial, settled
+
+PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
+"""Local models whose outliers still draw the fit towards them."""
+
+
+class LocalModels(Once):
+    """The best other local model, of those that pull or of all."""
+
+    name = "local model"
+
+    def __init__(self, *, pulling: bool) -> None:
+        self.pulling = pulling
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        point = progress.point
+        present, structure = point.state.outliers, point.state.structure
+        if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
+            return None
+        kinds = PULLING_MODELS if self.pulling else tuple(LOCAL_MODELS.values())
+        others = [with_local_model(progress.problem, point, kind) for kind in kinds if type(present) is not kind]
+        best = max(others, key=partial(noise_worth, point))
+        if not noise_worth(point, best) > noise_worth(point, point.state) - WORTH:
+            return None
+        return progress.trial(Kind.LOCAL_MODEL, f"{type(best.outliers).__name__} chosen", best, settled(0, 20))

@@ -1,0 +1,32 @@
+"""Outlier rates that differ between slices as the noise does.
+
+Proposes them settled at fixed factors. Costs some ten passes. Worth asking where the noise differs and outliers are not
+shared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from brtf.inference.entry_posterior import initial_rates
+from brtf.inference.sweep import evaluate_at, settle_noise
+from brtf.inference.trace import Kind
+from brtf.model.local_models import SlabModel
+from brtf.model.state import OutlierStructure
+from brtf.search.move import Once, Progress, Trial
+
+
+class Rates(Once):
+    """An outlier rate for every slice."""
+
+    name = "rates"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        state, problem = progress.point.state, progress.problem
+        structure = state.structure or OutlierStructure()
+        if state.slices is None or not isinstance(state.outliers, SlabModel) or structure.modes or structure.rates:
+            return None
+        rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.outliers.probability)
+        state = replace(state, structure=replace(structure, rates=rates))
+        point = settle_noise(problem, evaluate_at(problem, state, progress.point.fit))
+        return progress.trial(Kind.RATES, "outlier rates per slice", point)

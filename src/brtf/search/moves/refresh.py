@@ -1,0 +1,104 @@
+"""Rows that may be lost, refitted.
+
+Proposes, mode by mode, robust regressions of rows whose entries count for less than the others'. A look costs a pass, a
+refit up to 18 passes and 22 sweeps. Weighted Grams of very many components are out of reach, and rows are not refreshed
+then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from brtf.data.observations import Block, block_positions
+from brtf.data.passes import Sums, add_up
+from brtf.inference.entry_posterior import relative_precision
+from brtf.inference.sweep import Fit, Point, Problem
+from brtf.inference.trace import Kind
+from brtf.model.distributions import RowGaussians
+from brtf.model.local_models import SlabModel
+from brtf.model.state import State
+from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
+from brtf.search.robust_rows import robust_rows
+
+LOST_ROW = 3.0
+"""Standard deviations by which a row's mean weight must lie below that of all entries for the row to seem lost."""
+
+
+def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
+    """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
+
+    A row whose entries were once called outliers stays lost, for its regression has local optima. Only where a row
+    counts for less than the others, its entries' weights being low, is there something to look for. A row is replaced
+    if its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.
+    """
+    state = point.state
+    if state.rank == 0 or not isinstance(state.outliers, SlabModel) or not _any_row_lost(problem, point, mode):
+        return None
+    old, rows = state.factors[mode], robust_rows(problem, state, mode)
+    tau, model = float(state.tau.mean), state.outliers
+    residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+
+    def add(sums: Sums, block: Block) -> None:
+        relative, positions = relative_precision(state, block), block_positions(block, (mode,))
+        noise = tau if relative is None else tau * relative
+        for total, deviation in zip(sums, (point.fit.residual(block), residual(block)), strict=True):
+            total += np.bincount(positions, model.posterior(noise * deviation**2).log_evidence, old.n_rows)
+
+    sums = add_up(problem.observations, lambda: (np.zeros(old.n_rows), np.zeros(old.n_rows)), add)
+    centre = 0.0 if old.centre is None else old.centre.mean
+    before, after = (
+        total - 0.5 * ((candidate.mean - centre) ** 2) @ state.lam.mean
+        for total, candidate in zip(sums, (old, rows), strict=True)
+    )
+    better = after > before + 2.0
+    if not better.any():
+        return None
+    return state.with_factor(
+        mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov_packed, old.centre)
+    )
+
+
+def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
+    """Whether the mean weight of some row lies further below that of all entries than chance would have it."""
+    n_rows = problem.observations.shape[mode]
+
+    def add(sums: Sums, block: Block) -> None:
+        positions, weight = block_positions(block, (mode,)), point.local(block).weight
+        sums[0][...] += np.bincount(positions, minlength=n_rows)
+        sums[1][...] += np.bincount(positions, weight, n_rows)
+        sums[2][...] += np.square(weight, dtype=np.float64).sum()
+
+    def zeros() -> Sums:
+        return np.zeros(n_rows), np.zeros(n_rows), np.zeros(())
+
+    entries, weights, squares = add_up(problem.observations, zeros, add)
+    mean = weights.sum() / entries.sum()
+    spread = math.sqrt(max(float(squares) / entries.sum() - mean**2, 0.0))
+    return bool(np.any(mean * entries - weights > LOST_ROW * spread * np.sqrt(entries)))
+
+
+LARGEST_REFRESH_WORK = 2**28
+"""Entries times packed products of components up to which rows are refitted with weights."""
+
+
+class Refresh(Move):
+    """Refits of the rows of one mode after another. ``memory`` is the number of the next one."""
+
+    name = "refresh"
+
+    def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
+        problem, point = progress.problem, progress.point
+        first = memory[0] if memory else 0
+        modes = problem.modes if progress.affords(point.rank, LARGEST_REFRESH_WORK) else ()
+        for number, mode in enumerate(modes[first:], start=first + 1):
+            state = refresh_rows(problem, point, mode)
+            if state is not None:
+                words = f"rows of mode {mode} refreshed"
+                return progress.trial(Kind.REFRESH, words, state, settled(2, 20)), (number,)
+        return None, (len(modes),)
+
+    def could_remember(self, memory: Memory, rank: int) -> bool:
+        return len(memory) == 1 and are_whole(memory)

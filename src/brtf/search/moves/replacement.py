@@ -1,0 +1,62 @@
+"""Outliers that are added to the data, where the data do not support that they replace them.
+
+A histogram of 256 free numbers describes any noise better than noise does, and values without structure best of all,
+but then nothing is known of x or of the noise. Proposes additive outliers where replacement leaves no noise to learn
+from, and, once the search has ended, where the bound does not pay the price of the law. Some dozen passes; kept
+whatever it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from brtf.inference.noise_fit import PROBABILITY_RANGE
+from brtf.inference.sweep import Point, evaluate_at, learn_noise_globally, settle_noise, slice_noise, with_noise
+from brtf.inference.trace import Kind
+from brtf.model.state import OutlierStructure
+from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.starts import START_MODEL
+
+FEWEST_REGULAR = 10.0
+"""Entries, of those that are not replaced, from which noise can be learnt."""
+
+
+class Replacement(Once):
+    """Additive outliers instead of replaced values; the price of the law is asked for at the ``last``."""
+
+    name = "replacement"
+
+    def __init__(self, *, last: bool = False) -> None:
+        self.last = last
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        point = progress.point
+        state, sums = point.state, point.structure_sums
+        if state.structure is None or state.structure.law is None or sums is None:
+            return None
+        n_observed = progress.problem.observations.n_observed
+        n_regular = float(sums[0].sum())
+        enough = max((1.0 - PROBABILITY_RANGE[1]) * n_observed, min(FEWEST_REGULAR, 0.5 * n_observed))
+        price = state.structure.law.price(sums[4])
+        added = with_added_outliers(progress)
+        if n_regular >= enough and (not self.last or point.bound - price >= added.bound):
+            return None
+        words = f"outliers added, as replacement left {n_regular:.0f} entries, at a price of {price:.0f}"
+        then = Sweeps(progress.roughly, 60) if self.last else None
+        return progress.trial(Kind.ADDITIVE, words, added, worth=-math.inf, then=then)
+
+
+def with_added_outliers(progress: Progress) -> Point:
+    """The best point with outliers that are added, noise and outlier numbers learnt anew at its factors."""
+    problem, point, shared_modes = progress.problem, progress.point, progress.wishes.shared_modes
+    slices = point.state.slices
+    state = with_noise(point.state, 1.0, START_MODEL, problem.observations.n_observed)
+    point = evaluate_at(problem, replace(state, slices=None, structure=None), point.fit)
+    point = evaluate_at(problem, learn_noise_globally(problem, point), point.fit)
+    if slices is not None:
+        point = evaluate_at(problem, slice_noise(problem, point.state, slices.modes), point.fit)
+    if shared_modes:
+        state = replace(point.state, structure=OutlierStructure(shared_modes))
+        point = evaluate_at(problem, state, point.fit)
+    return settle_noise(problem, point)

@@ -1,0 +1,34 @@
+"""Outliers that are more often of one sign.
+
+Proposes them, or, where they are so already, outliers of either sign alike, which need gain nothing, being the simpler
+model. Costs a pass, and ten more where the histogram of deviations promises a gain. Shared outliers have no common
+sign, and values that replace the data have a law of their own.
+"""
+
+from __future__ import annotations
+
+from brtf.inference.judge import WORTH
+from brtf.inference.sweep import evaluate_at, settle_noise, with_sides
+from brtf.inference.trace import Kind
+from brtf.model.local_models import SlabModel
+from brtf.model.state import OutlierStructure
+from brtf.search.move import Once, Progress, Sweeps, Trial
+
+
+class Sides(Once):
+    """One-sided outliers, or two-sided ones again."""
+
+    name = "sides"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        point, problem = progress.point, progress.problem
+        structure = point.state.structure or OutlierStructure()
+        if not isinstance(point.state.outliers, SlabModel) or structure.modes or structure.law is not None:
+            return None
+        worth = 0.0 if structure.sides else WORTH
+        state, promised = with_sides(problem, point)
+        if not promised > worth:
+            return None
+        settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
+        words = "outliers of either sign" if structure.sides else "one-sided outliers"
+        return progress.trial(Kind.SIDES, words, settled, worth=worth, then=Sweeps(progress.roughly, 60))

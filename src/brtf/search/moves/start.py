@@ -1,0 +1,44 @@
+"""Starts: the search goes on from the best of several.
+
+Proposes the spectral starts at two noise levels, what is steady along a mode, given factors, and, where many components
+are allowed by ``max_rank``, a start that has them all. Costs up to 38 sweeps each. Asked once; where there are but two
+starts, of one kind, and the first left nothing to explain, the second is left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+from brtf.inference.trace import Kind
+from brtf.search.move import Memory, Move, Progress, Stages, Trial, are_whole
+from brtf.search.moves.birth import birth
+from brtf.search.starts import START_PRECISIONS, apart, least_squares
+
+STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough", 2, 15))
+"""In the first free sweeps surplus components die or come to resemble one another; then they are condensed."""
+
+
+class Start(Move):
+    """Try every start. ``memory`` is the number of the next one."""
+
+    name = "start"
+
+    def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
+        which = memory[0] if memory else 0
+        starts = progress.starts()
+        n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
+        if which == n_starts:
+            return None, memory
+        if which > 0 and n_starts == len(START_PRECISIONS):
+            progress.explained = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
+            if progress.explained:
+                return None, memory
+        if which < len(starts):
+            state = apart(starts[which])
+        else:
+            state = least_squares(progress.problem, progress.wishes.cap, starts[0], progress.rng)
+        worth = 0.0 if which else -math.inf
+        return progress.trial(Kind.START, "start with {rank}", state, STAGES, worth=worth), (which + 1,)
+
+    def could_remember(self, memory: Memory, rank: int) -> bool:
+        return len(memory) == 1 and are_whole(memory)

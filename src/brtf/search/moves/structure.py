@@ -1,0 +1,47 @@
+"""Outliers that are shared between entries, or replace the data, as asked for.
+
+Proposes them with their numbers settled at fixed factors, and they are kept whatever they cost. Some ten passes, once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from brtf.data.observations import Block
+from brtf.data.passes import Sums, visit
+from brtf.inference.entry_posterior import initial_law
+from brtf.inference.sweep import Problem, evaluate_at, settle_noise
+from brtf.inference.trace import Kind
+from brtf.model.state import OutlierStructure
+from brtf.search.move import Once, Progress, Sweeps, Trial
+
+
+class Structure(Once):
+    """The structure of the outliers that was asked for."""
+
+    name = "structure"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        wishes, problem, point = progress.wishes, progress.problem, progress.point
+        if not (wishes.shared_modes or wishes.replaced):
+            return None
+        law = initial_law(*value_range(problem)) if wishes.replaced else None
+        state = replace(point.state, structure=OutlierStructure(wishes.shared_modes, law=law))
+        settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
+        return progress.trial(
+            Kind.STRUCTURE, "outliers structured", settled, worth=-math.inf, then=Sweeps(progress.roughly, 60)
+        )
+
+
+def value_range(problem: Problem) -> tuple[float, float]:
+    """The smallest and the largest value, in units of the data's scale."""
+
+    def look(_: Sums, block: Block) -> tuple[float, float]:
+        values = problem.values(block)
+        return float(values.min(initial=np.inf)), float(values.max(initial=-np.inf))
+
+    _, ranges = visit(problem.observations, tuple, look)
+    return min(low for low, _ in ranges), max(high for _, high in ranges)

@@ -1,0 +1,68 @@
+"""Robust regression of the rows of one mode, given the other modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.data.passes import Field
+from brtf.inference.entry_posterior import relative_precision
+from brtf.inference.sweep import Fit, Problem, typical_residual
+from brtf.inference.updates import Weighing, WeightsAndTargets, gaussian_rows, row_statistics
+from brtf.model.distributions import RowGaussians
+from brtf.model.evidence_table import tabulate
+from brtf.model.local_models import SlabModel
+from brtf.model.state import State
+
+L1_STEPS, MODEL_STEPS = 12, 6
+"""Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
+SETTLED_ROWS = 1e-3
+"""Change of the rows in such a step, as a share of the largest, below which the others are left out."""
+
+
+def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
+    """Rows of one mode refitted from nothing: by L1 regression, then with the model's own weights.
+
+    The L1 fit is convex, so it does not depend on where the rows stood.
+    """
+    model, tau = state.outliers, float(state.tau.mean)
+    if not isinstance(model, SlabModel):
+        raise TypeError("robust_rows needs a local model with outliers")
+    table, given = tabulate(model), state.factors[mode].centre
+    centre = 0.0 if given is None else given.mean
+    rows, residual = state.factors[mode], cast(Field, problem.values)
+
+    def by_size(size: Array, smallest: float) -> Array:
+        return smallest / np.maximum(size, smallest)
+
+    def by_model(size: Array, smallest: float) -> Array:
+        return kernels.evidence(table, tau * size**2)[1]
+
+    for weight_of, n_steps in ((by_size, L1_STEPS), (by_model, MODEL_STEPS)):
+        for _ in range(n_steps):
+            smallest, before = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300, rows.mean
+            weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
+            grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
+            rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
+            residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+            if np.abs(rows.mean - before).max() < SETTLED_ROWS * np.abs(rows.mean).max():
+                break
+    return rows
+
+
+def _weighed_by_size(problem: Problem, state: State, residual: Field, weight_of: Callable[[Array], Array]) -> Weighing:
+    """Weights by the size of the residuals in units of their slices' noise."""
+
+    def weigh(block: Block) -> WeightsAndTargets:
+        relative, size = relative_precision(state, block), np.abs(residual(block))
+        weights = weight_of(size) if relative is None else relative * weight_of(np.sqrt(relative) * size)
+        return weights, weights * problem.values(block)
+
+    return weigh
