@@ -23,13 +23,15 @@ import brtf
 from brtf import cli
 from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
+from brtf.inference.trace import Kind
 from brtf.io import archive, checkpoint, storage
 from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
-
+from brtf.search.loop import PHASES
 from brtf.search.run import run
+from brtf.search.settle import STAGES
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
@@ -132,8 +134,18 @@ QUICK = (
 )
 
 
-def next_move(moment):
-    return moment.position.agenda[-1][0] if moment.position and moment.position.agenda else ""
+def next_step(moment):
+    """What comes next: sweeps of the best point, a stage of a trial or its verdict, or a proposal of a move."""
+    position = moment.position
+    if position is None or position.is_last:
+        return ""
+    if position.sweeps is not None:
+        return "converge"
+    move = getattr((*PHASES[position.phase].moves, None)[position.move], "name", "next round")
+    if position.proposal is None:
+        return move
+    stages = position.proposal.stages[position.proposal.stage :]
+    return stages[0][0] if stages else f"judge {move}"
 
 
 def assert_leads_on(name, path, *, everywhere):
@@ -144,7 +156,7 @@ def assert_leads_on(name, path, *, everywhere):
     assert len(moments) > 20
     assert moments[-1].trace == found.trace
     origin = Origin.of(observations, settings, np.random.default_rng(0))
-    kinds = [next_move(moment) for moment in moments]
+    kinds = [next_step(moment) for moment in moments]
     first = {kinds.index(kind) for kind in kinds} | {len(moments) - 1, len(moments) // 2}
     for k in range(len(moments)) if everywhere else sorted(first):
         Keeper(path, origin).write(moments[k])
@@ -167,11 +179,14 @@ class TestMoments:
         assert_leads_on(name, tmp_path / "c.brtf", everywhere=True)
 
     @pytest.mark.slow
-    def test_all_kinds_of_moves_are_among_them(self):
-        made = set()
+    def test_all_stages_and_moves_are_among_them(self):
+        made, judged = set(), set()
         for data, options in RUNS.values():
-            made |= {next_move(moment) for moment in moments_of(observe(data), Settings(**options))[0]}
-        assert set(MOVES) <= made
+            moments, found = moments_of(observe(data), Settings(**options))
+            made |= {next_step(moment) for moment in moments}
+            judged |= {record.event.kind for record in found.trace}
+        assert set(STAGES) <= made
+        assert set(Kind) - {Kind.ADDITIVE} <= judged
 
 
 def test_rows_have_one_layout_in_memory():
@@ -494,8 +509,15 @@ def _position(**changes):
     return lambda header: header["position"].update(changes)
 
 
-def _next_move(name, *arguments):
-    return lambda header: header["position"]["agenda"].append([name, list(arguments)])
+def _proposal(**changes):
+    return lambda header: header["position"]["proposal"].update(changes)
+
+
+def _at(move, memory):
+    """A position in the fine phase, at a move that remembers this."""
+    phase = next(phase for phase in PHASES if phase.name == "fine")
+    at = [one.name for one in phase.moves].index(move)
+    return _position(phase=PHASES.index(phase), move=at, memory=memory)
 
 
 def _bit_generator(**changes):
@@ -509,19 +531,27 @@ FORGED_HEADERS = {
     "no generator": _without("rng"),
     "no origin": _without("origin"),
     "no trial": lambda header: header["position"].pop("trial"),
-    "unknown move": _next_move("__init__", 0),
-    "method that is no move": _next_move("take_up", 0, 0),
-    "too few arguments": _next_move("converge", 1.0),
-    "no argument": _next_move("refresh"),
-    "mode that is not there": _next_move("refresh", 3),
-    "mode from behind": _next_move("refresh", -1),
-    "phase that is not there": _next_move("explore", 2),
-    "float for an integer": _next_move("explore", 1.0),
-    "text for a number": _next_move("converge", "1e-3", 5, 0),
-    "component from behind": _next_move("die", [-1]),
-    "text for components": _next_move("die", ["0"]),
-    "number for an event": _next_move("judge", 3, 0),
-    "agenda that is none": _position(agenda=[3]),
+    "no proposal": lambda header: header["position"].pop("proposal"),
+    "phase that is not there": _position(phase=99),
+    "phase from behind": _position(phase=-1),
+    "float for a phase": _position(phase=1.0),
+    "move that is not there": _position(move=99),
+    "text for a memory": _position(memory="asked"),
+    "memory of another move": _at("birth", ["asked"]),
+    "mode from behind": _at("refresh", [-1]),
+    "component that is not there": _at("death", [[99]]),
+    "component from behind": _at("death", [[-1]]),
+    "text for components": _at("death", [["0"]]),
+    "pairs of three": _at("merge", [[[0, 1, 2]]]),
+    "sweeps of text": _position(sweeps=["1e-3", 5, 0, False]),
+    "too few sweeps": _position(sweeps=[1.0]),
+    "mark that is none": _position(mark=[3]),
+    "stage that is not there": _proposal(stages=[["__init__", 0, 1]]),
+    "stages that are none": _proposal(stages=[3]),
+    "stage beyond the last": _proposal(stage=99),
+    "kind that is not there": _proposal(kind="miracle"),
+    "number for words": _proposal(words=3),
+    "bounds as text": _proposal(bounds=["0"]),
     "sweeps below zero": _position(n_sweeps=-1),
     "no bound": _position(bound=None),
     "sweeps as text": _position(n_sweeps="3"),
@@ -542,7 +572,6 @@ FORGED_ARRAYS = {
     "position.trial.factor.0.mean": lambda array: array.astype(int),
     "position.points": lambda array: np.zeros((7, 3)),
     "position.images": lambda array: np.zeros((1, 3)),
-    "position.bounds": lambda array: np.zeros((2, 2)),
 }
 
 

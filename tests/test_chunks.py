@@ -22,7 +22,7 @@ from brtf.inference.updates import gaussian_rows
 from brtf.io.archive import pack, unpack
 from brtf.io.checkpoint import Origin
 from brtf.model.settings import Settings
-from brtf.search import starts
+from brtf.search import spectra
 
 zarr = pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
@@ -104,7 +104,7 @@ class TestSameAsInMemory:
     @pytest.fixture(autouse=True)
     def large(self, monkeypatch):
         """What is small is handled otherwise in memory: not here."""
-        for module in (passes, starts, calibrated):
+        for module in (passes, spectra, calibrated):
             monkeypatch.setattr(module, "SMALL_DATA", 0)
 
     @pytest.mark.parametrize("kind", ["zarr", "memmap", "dask", "xarray"])

@@ -21,7 +21,7 @@ from brtf.data import chunks, executors, passes
 from brtf.inference import sweep as calibrated
 from brtf.io import checkpoint
 from brtf.model.distributions import Centre, RowGaussians
-from brtf.search import starts
+from brtf.search import spectra
 from test_chunks import ROUNDING, add_values, as_parts, stored
 
 distributed = pytest.importorskip("distributed")
@@ -120,7 +120,7 @@ class TestSameDigits:
             same_digits(here, BRTF(**options, executor=ended).fit(chunked, resume=kept))
 
     def test_of_what_began_or_ends_in_memory_to_rounding(self, client, tensor, tmp_path, monkeypatch):
-        for module in (passes, starts, calibrated):
+        for module in (passes, spectra, calibrated):
             monkeypatch.setattr(module, "SMALL_DATA", 0)  # what is small is handled otherwise in memory
         chunked, options = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor)), FEW | {"max_rank": 5}
         ways = {"here": (with_missing(tensor), None), "there": (chunked, client)}

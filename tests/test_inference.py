@@ -9,7 +9,7 @@ import oracle
 from brtf.data.observations import Observations, observe
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference import paper
-from brtf.inference.trace import Record, StopReason
+from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.metrics import rrse
 from brtf.model.settings import Settings
 from brtf.search.run import run, stop_reason
@@ -73,7 +73,7 @@ def test_bound_never_falls_while_the_rank_is_constant(order, layout, outliers, i
     assert len(found.trace) == 80
     assert np.isfinite(bounds(found)).all()
     for before, after in zip(found.trace, found.trace[1:], strict=False):
-        if not before.event:
+        if before.event.kind is Kind.SWEEP:
             # Terms of the size of the entries' count cancel in the bound: 1e-16 of each, with room.
             assert after.bound >= before.bound - 1e-10 * max(abs(before.bound), data.mask.sum())
 
@@ -206,7 +206,10 @@ class TestStops:
     )
     def test_stop_is_read_off_the_trace(self, steps, reason):
         """A tolerance of 0.001 nats at each of 100 entries: changes of a tenth of a nat or more go on."""
-        trace = [Record(n + 1, bound, rank, 1.0, event) for n, (bound, rank, event) in enumerate(steps)]
+        trace = [
+            Record(n + 1, bound, rank, 1.0, Event(Kind.PRUNE if event else Kind.SWEEP, words=event))
+            for n, (bound, rank, event) in enumerate(steps)
+        ]
         settings = Settings(inference="paper", tol=1e-3, max_sweeps=5)
         assert stop_reason(trace, settings, n_observed=100) is reason
 
@@ -225,7 +228,7 @@ def test_trace_tells_of_rank_and_noise():
     assert found.trace[-1].noise_variance == pytest.approx(1.0 / float(found.state.tau.mean), rel=1e-14)
     ranks = [6] + [record.rank for record in found.trace]
     for record, before, after in zip(found.trace, ranks, ranks[1:], strict=False):
-        assert record.event == ("" if after == before else f"pruned {before - after}")
+        assert str(record.event) == ("" if after == before else f"pruned {before - after}")
 
 
 def test_without_outliers_the_state_has_none():

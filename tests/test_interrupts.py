@@ -89,7 +89,7 @@ class TestCtrlC:
     @pytest.mark.parametrize("name", CASES)
     def test_the_best_so_far_is_kept(self, name, monkeypatch):
         data, options = CASES[name]
-        model, notes = interrupted(monkeypatch, 60, data, **options)
+        model, notes = interrupted(monkeypatch, 30, data, **options)
         assert model.stop_reason_ == StopReason.INTERRUPTED.value
         assert not model.converged_
         assert notes[-1].startswith("The model keeps the best of ")
@@ -100,7 +100,7 @@ class TestCtrlC:
         assert "Interrupted before the bound settled" in str(model.summary())
 
     def test_nothing_is_kept_where_nothing_was_found(self, monkeypatch):
-        model, notes = interrupted(monkeypatch, 3, SMALL)
+        model, notes = interrupted(monkeypatch, 2, SMALL)
         assert not hasattr(model, "result_")
         assert notes == []
 
@@ -114,13 +114,13 @@ class TestCtrlC:
         assert model.result_ is before
 
     def test_it_can_be_saved(self, monkeypatch, tmp_path):
-        model, _ = interrupted(monkeypatch, 60, SMALL)
+        model, _ = interrupted(monkeypatch, 30, SMALL)
         model.save(tmp_path / "a.brtf")
         assert brtf.load(tmp_path / "a.brtf").stop_reason_ == model.stop_reason_
 
     def test_data_in_chunks(self, monkeypatch, tmp_path):
         np.save(tmp_path / "y.npy", SMALL)
-        model, _ = interrupted(monkeypatch, 40, Observations.from_chunks(np.load(tmp_path / "y.npy", mmap_mode="r")))
+        model, _ = interrupted(monkeypatch, 30, Observations.from_chunks(np.load(tmp_path / "y.npy", mmap_mode="r")))
         assert model.result_.observations.in_chunks
         assert model.stop_reason_ == StopReason.INTERRUPTED.value
         assert 0 < model.outlier_rate_ < 0.5
@@ -259,7 +259,7 @@ class TestCheckpoints:
     @pytest.mark.parametrize("name", CASES)
     def test_load_gives_the_best_so_far(self, name, tmp_path):
         data, options = CASES[name]
-        model = write_checkpoint(tmp_path / "c.brtf", 60, data, **options)
+        model = write_checkpoint(tmp_path / "c.brtf", 30, data, **options)
         with pytest.warns(UserWarning, match=r"c.brtf is a checkpoint of an unfinished fit: .* after \d+ sweeps\."):
             loaded = brtf.load(tmp_path / "c.brtf")
         assert loaded.stop_reason_ == StopReason.UNFINISHED.value
@@ -278,7 +278,7 @@ class TestCheckpoints:
         assert str(brtf.load(tmp_path / "saved.brtf").summary()) == str(loaded.summary())
 
     def test_intervals_that_need_entries_held_back_are_refused(self, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 60, SMALL, calibrate="conformal")
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL, calibrate="conformal")
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         assert np.isfinite(loaded.predict_interval()).all()
@@ -286,7 +286,7 @@ class TestCheckpoints:
             loaded.predict_interval(of="observation")
 
     def test_what_was_loaded_goes_on(self, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         loaded.fit(SMALL, resume=tmp_path / "c.brtf")
@@ -298,12 +298,12 @@ class TestCheckpoints:
     def test_labels_are_kept(self, tmp_path):
         xarray = pytest.importorskip("xarray")
         labelled = xarray.DataArray(SMALL, dims=("day", "site", "kind"), name="flow")
-        write_checkpoint(tmp_path / "c.brtf", 60, labelled)
+        write_checkpoint(tmp_path / "c.brtf", 30, labelled)
         with pytest.warns(UserWarning, match="unfinished"):
             assert brtf.load(tmp_path / "c.brtf").result_.observations.labels.dims == ("day", "site", "kind")
 
     def test_nothing_found_yet(self, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 3, SMALL)
+        write_checkpoint(tmp_path / "c.brtf", 2, SMALL)
         said = (
             f"{tmp_path / 'c.brtf'} is a checkpoint of a fit that had found nothing yet, after 1 sweep. Go on from it: "
             "fit(Y, resume=…), or brtf fit --resume."
@@ -316,7 +316,7 @@ class TestCheckpoints:
             assert (outcome.exit_code, outcome.stderr) == (2, f"brtf: error: {said}\n")
 
     def test_show(self, tmp_path):
-        model = write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
+        model = write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
         outcome = invoke("show", tmp_path / "c.brtf")
         assert outcome.exit_code == 0
         assert "c.brtf is a checkpoint of an unfinished fit: this is the best so far, after " in outcome.stderr
@@ -326,7 +326,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("options", [{}, {"inference": "paper"}])
     def test_report(self, tmp_path, options):
-        write_checkpoint(tmp_path / "c.brtf", 60, SMALL, **options)
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL, **options)
         outcome = invoke("report", tmp_path / "c.brtf")
         assert outcome.exit_code == 0, outcome.stderr
         assert "c.brtf is a checkpoint of an unfinished fit" in outcome.stderr
@@ -342,7 +342,7 @@ class TestCheckpoints:
 
     def test_of_another_version(self, tmp_path):
         """It cannot be gone on from, but looked at."""
-        write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
         header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         brtf.io.storage.write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
         with pytest.warns(UserWarning, match="unfinished"):
@@ -361,7 +361,7 @@ class TestCheckpoints:
         ],
     )
     def test_forged_files(self, forge, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 60, SMALL**2, transform="sqrt")
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL**2, transform="sqrt")
         header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         forge(header)
         brtf.io.storage.write_archive(tmp_path / "c.brtf", header, arrays)
@@ -492,7 +492,7 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
 
 
 def test_the_keeper_writes_what_a_result_needs(tmp_path):
-    write_checkpoint(tmp_path / "c.brtf", 60, SMALL)
+    write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
     outline = brtf.io.storage.read_archive(tmp_path / "c.brtf")[0]["outline"]
     assert outline["shape"] == list(SMALL.shape)
     assert Keeper(tmp_path / "d.brtf", None).outline == ({}, {})

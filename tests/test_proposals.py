@@ -10,20 +10,14 @@ from brtf.datasets import synthetic
 from brtf.inference.sweep import Problem, evaluate, with_noise
 from brtf.inference.updates import variance_field
 from brtf.kernels.reference import khatri_rao
-from brtf.search.proposals import (
-    FEW_COMPONENTS,
-    _cosines,
-    add_components,
-    birth,
-    condense,
-    death,
-    empty_state,
-    expendable_components,
-    robust_rows,
-)
-from brtf.search.restarts import START_MODEL
+from brtf.search.components import add_components, component_cosines, empty_state
+from brtf.search.moves.birth import birth
+from brtf.search.moves.condense import FEW_COMPONENTS, condense
+from brtf.search.moves.death import death, expendable_components
+from brtf.search.robust_rows import robust_rows
 from brtf.search.run import sweep_order
-from brtf.search.starts import densest_along
+from brtf.search.spectra import densest_along
+from brtf.search.starts import START_MODEL
 
 
 def problem_of(observed):
@@ -168,5 +162,5 @@ def test_a_component_of_outliers_on_a_fibre_is_expendable_among_many():
 
 def test_a_component_that_has_all_but_vanished_is_still_compared():
     """Squares of its rows underflow; the cosine of a component with itself is one all the same."""
-    cosines = _cosines(np.array([[1e-200, 1.0], [2e-200, 2.0], [0.0, 0.0]]))
+    cosines = component_cosines(np.array([[1e-200, 1.0], [2e-200, 2.0], [0.0, 0.0]]))
     np.testing.assert_allclose(cosines, np.ones((2, 2)), rtol=1e-12)

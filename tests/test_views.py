@@ -9,7 +9,7 @@ import xarray as xr
 from brtf import BRTF, Observations
 from brtf.data.observations import observe
 from brtf.datasets import synthetic
-from brtf.inference.trace import IMPOSED, RESCALED, Record, imposed
+from brtf.inference.trace import IMPOSED, Event, Kind, Record, imposed
 from brtf.view.view_data import (
     axis_of,
     by_strength,
@@ -159,14 +159,14 @@ class TestResiduals:
 
 class TestTrace:
     RECORDS = (
-        Record(5, -100.0, 2, 1.0, "started with 2"),
+        Record(5, -100.0, 2, 1.0, Event(Kind.START, words="start with 2")),
         Record(6, np.nan, 2, 1.0),
-        Record(9, -20.0, 3, 1.0, "born 1 (+80.0)"),
-        Record(12, -20.0, 3, 1.0, "born 2 dropped"),
-        Record(13, -15.0, 2, 1.0, "merged 2 (+5.0)"),
-        Record(14, -14.0, 1, 1.0, "died 1 (+1.0)"),
-        Record(15, -14.0, 1, 1.0, "pruned 1"),
-        Record(16, -13.0, 1, 1.0, "condensed to 1 (+1.0)"),
+        Record(9, -20.0, 3, 1.0, Event(Kind.BIRTH, True, 80.0, "born 1")),
+        Record(12, -20.0, 3, 1.0, Event(Kind.BIRTH, False, -3.0, "born 2")),
+        Record(13, -15.0, 2, 1.0, Event(Kind.MERGE, True, 5.0, "merged 2")),
+        Record(14, -14.0, 1, 1.0, Event(Kind.DEATH, True, 1.0, "died 1")),
+        Record(15, -14.0, 1, 1.0, Event(Kind.PRUNE, words="pruned 1")),
+        Record(16, -13.0, 1, 1.0, Event(Kind.CONDENSE, True, 1.0, "condensed to 1")),
         Record(17, -12.5, 1, 1.0),
     )
 
@@ -257,7 +257,10 @@ class TestNames:
 
 def test_bounds_before_a_re_scaling_are_not_compared():
     """Counting shared entries changes what the bound measures: a fall of 70 000 nats is no loss."""
-    trace = (Record(1, 1e5, 2, 0.1), Record(2, 3e4, 2, 0.1, f"{RESCALED}: 1.49 shared entries worth one"))
+    trace = (
+        Record(1, 1e5, 2, 0.1),
+        Record(2, 3e4, 2, 0.1, Event(Kind.CHANNELS, words="bound re-scaled: 1.49 shared entries worth one")),
+    )
     trace = (*trace, Record(3, 3e4 + 5.0, 2, 0.1))
     sweeps, gap, _ = nats_below_best(trace)
     np.testing.assert_array_equal(sweeps, [2, 3])
@@ -273,12 +276,12 @@ def test_a_map_without_outliers_is_pale():
     assert np.max(cells) == full_colour(observations, cells)
 
 
-@pytest.mark.parametrize("event", [*IMPOSED, "born 1"])
-def test_the_bound_is_drawn_from_where_it_had_to_fall(event):
-    trace = (Record(1, 80.0, 3, 0.1), Record(2, 50.0, 2, 0.1, f"{event} 2 (-30.0)"), Record(3, 55.0, 2, 0.1))
+@pytest.mark.parametrize("kind", Kind)
+def test_the_bound_is_drawn_from_where_it_had_to_fall(kind):
+    trace = (Record(1, 80.0, 3, 0.1), Record(2, 50.0, 2, 0.1, Event(kind, gain=-30.0)), Record(3, 55.0, 2, 0.1))
     raised = (Record(1, 40.0, 3, 0.1), *trace[1:])
-    named = event in IMPOSED
-    np.testing.assert_array_equal(nats_below_best(trace)[0], [2, 3] if named else [1, 2, 3])
-    np.testing.assert_array_equal(nats_below_best(raised)[0], [1, 2, 3])
-    assert imposed(trace) == ([IMPOSED[event]] if named else [])
+    named = kind in IMPOSED
+    np.testing.assert_array_equal(nats_below_best(trace)[0], [2, 3] if named or kind is Kind.CHANNELS else [1, 2, 3])
+    np.testing.assert_array_equal(nats_below_best(raised)[0], [2, 3] if kind is Kind.CHANNELS else [1, 2, 3])
+    assert imposed(trace) == ([IMPOSED[kind]] if named else [])
     assert imposed(raised) == []

@@ -15,6 +15,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Labels, Observations
 from brtf.data.passes import workers
 from brtf.inference.bound import LOG_TWO_PI
+from brtf.inference.judge import judge
 from brtf.inference.noise_fit import Histogram, joint_step
 from brtf.inference.sweep import Point, Problem, cap_precision, evaluate, noise_prior, weighing, with_noise
 from brtf.inference.trace import Record, StopReason
@@ -182,7 +183,7 @@ def _absorb(
     while reason is None:
         swept = sweep(problem, earlier, point)
         gain = swept.bound - point.bound
-        if gain > 0 and np.isfinite(gain):
+        if judge(swept, point):
             point = swept
         bound = point.bound - before if np.isfinite(gain) else np.nan
         trace.append(Record(len(trace) + 1, bound, point.rank, point.state.noise_variance))
@@ -218,7 +219,7 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
     everything = state.with_factor(0, _appended(earlier.state.factors[0], state.factors[0]))
     swept = evaluate_with(problem, earlier, replace(state, lam=update_component_precisions(everything).lam))
     learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
-    return learnt if learnt.bound >= swept.bound else swept  # the histogram is right to second order in its bins
+    return learnt if judge(learnt, swept) else swept  # the histogram is right to second order in its bins
 
 
 def learn_noise(earlier: Earlier, point: Point) -> State:
