@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FLOOR_TESTS := $(addprefix tests/test_,$(addsuffix .py,bound calibrated checkpoint chunks estimator inference jit kernels \
-	local observations passes plots predictive readers result search storage structure transforms twins updates writers))
+	local observations passes plots predictive readers result search storage structure links twins updates writers))
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow test-floors lint docs pictures oracle calibration bench reproduction scale real video \

@@ -30,7 +30,7 @@ PUBLISHED_RANKS = {"Birmingham": 20, "Hangzhou": 30}
 """Of the factorizations in the published comparison."""
 OUR_OPTIONS: dict[str, dict[str, Any]] = {
     "Birmingham": {"max_rank": 100},
-    "Hangzhou": {"max_rank": 40, "transform": "sqrt"},
+    "Hangzhou": {"max_rank": 40, "link": "sqrt"},
 }
 """As in real_data.py."""
 VIDEO_METHODS: list[tuple[str, dict[str, Any]]] = [
@@ -51,7 +51,7 @@ VIDEO_METHODS: list[tuple[str, dict[str, Any]]] = [
 CLAUS_METHODS: list[tuple[str, dict[str, Any]]] = [
     *((method, {"rank": 3}) for method in ("cp-als", "cpwopt", "cpnls", "huber")),
     *((method, {"max_rank": 3}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
-    ("brtf", {"max_rank": 3, "outliers": False, "noise": "auto"}),
+    ("brtf", {"max_rank": 3, "robust": False, "noise": "auto"}),
     *((method, {}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
     ("huber", {"max_rank": 6}),
 ]

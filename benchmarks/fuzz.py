@@ -576,11 +576,11 @@ def random_options(rng: np.random.Generator, order: int) -> dict[str, Any]:
             and rng.random() < 0.2
         ):
             options[name] = pick(rng, values)
-    if not paper and options.get("outliers", True) and order > 1 and rng.random() < 0.2:
+    if not paper and options.get("robust", True) and order > 1 and rng.random() < 0.2:
         options["outlier_modes"] = [int(rng.integers(order))]
     if options.get("noise", "common") != "common" and order > 1 and rng.random() < 0.5:
         options["noise_modes"] = [int(rng.integers(order))]
-    if not options.get("outliers", True):
+    if not options.get("robust", True):
         options.pop("outlier_kind", None)
     return options
 
@@ -623,8 +623,8 @@ def sound(door: Door, model: brtf.BRTF, rng: np.random.Generator, directory: Pat
         return
     low_rank = door.ask(model.low_rank)
     check(low_rank.shape == shape, f"low_rank has shape {low_rank.shape}")
-    transform = model.get_params()["transform"]
-    finite: Callable[[Any], Any] = np.isfinite if transform is None else lambda x: ~np.isnan(x)  # exp overflows
+    link = model.link
+    finite: Callable[[Any], Any] = np.isfinite if link is None else lambda x: ~np.isnan(x)  # exp overflows
     check(finite(low_rank), "low_rank is not finite")
     of = pick(rng, ["low_rank", "observation"])
     level = float(pick(rng, [0.5, 0.95, 0.999]))
@@ -634,7 +634,7 @@ def sound(door: Door, model: brtf.BRTF, rng: np.random.Generator, directory: Pat
     low, high = door.ask(lambda: model.predict_interval(level=level, of=of))
     check(low <= high, f"an interval of the {of} is upside down or NaN")
     small = np.abs(low_rank) < 1e-290
-    if transform is None and (of == "observation" or model.rank_ > 0):
+    if link is None and (of == "observation" or model.rank_ > 0):
         check((low < high) | small | (np.abs(low_rank) * 1e-14 > std), f"an interval of the {of} has no width")
     if not model.result_.observations.in_chunks:
         probability, outliers = door.ask(model.outlier_probability), door.ask(model.outliers)
@@ -660,7 +660,7 @@ def sound(door: Door, model: brtf.BRTF, rng: np.random.Generator, directory: Pat
     if rng.random() < 0.1 and not model.result_.observations.in_chunks:
         with contextlib.suppress(Refused):
             block = given.values if given.layout == "complete" else given
-            door.ask(lambda: model.partial_fit(block), "partial_fit", "Y", "noise", "calibrate", "transform")
+            door.ask(lambda: model.partial_fit(block), "partial_fit", "Y", "noise", "calibrate", "link")
             check(np.isfinite(door.ask(model.low_rank)), "low_rank is not finite after partial_fit")
 
 
@@ -669,14 +669,14 @@ def sound(door: Door, model: brtf.BRTF, rng: np.random.Generator, directory: Pat
 VALID: dict[str, list[Any]] = {
     "max_rank": [None, 1, 2, 5, np.int64(3), 300],
     "inference": ["calibrated", "paper"],
-    "outliers": [True, False],
+    "robust": [True, False],
     "init": ["spectral", "random"],
     "noise": ["common", "per-slice", "auto"],
     "noise_modes": [None, (0,), [1], (0, 1), (-1,)],
     "outlier_modes": [None, (0,), [1], (-1,)],
     "outlier_kind": ["additive", "replacement"],
     "calibrate": [None, "conformal"],
-    "transform": [None, "sqrt", "log"],
+    "link": [None, "sqrt", "log"],
     "max_sweeps": [1, 2, 7, np.int32(4)],
     "tol": [0, 1e-6, 1e-3, 1.0, 1e300, 5e-324, np.float32(1e-4)],
     "dtype": [None, np.float32, np.float64, "float32", "f8", "d", np.dtype("f4")],
@@ -713,7 +713,7 @@ STRANGE: list[Any] = [
 WRONG: dict[str, list[Any]] = {
     "max_rank": [0, True, 2.0, "3", 2**70, *STRANGE],
     "inference": [None, "Paper", 1, *STRANGE],
-    "outliers": [None, 1, 0, "yes", *STRANGE],
+    "robust": [None, 1, 0, "yes", *STRANGE],
     "init": [
         None,
         1,
@@ -737,7 +737,7 @@ WRONG: dict[str, list[Any]] = {
     "outlier_modes": [(3,), (0, 1, 2), (0, 0), 1, "0", (None,), (2**70,), *STRANGE],
     "outlier_kind": [None, "sparse", *STRANGE],
     "calibrate": [True, "yes", 0.9, *STRANGE],
-    "transform": ["cube", True, np.sqrt, *STRANGE],
+    "link": ["cube", True, np.sqrt, *STRANGE],
     "max_sweeps": [0, None, 2.0, True, *STRANGE],
     "tol": [None, True, "1e-6", 10**400, *[value for value in STRANGE if not isinstance(value, float) or value != 0.5]],
     "dtype": [int, "x", np.float16, complex, "float128", object, 3, *STRANGE],

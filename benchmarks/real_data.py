@@ -225,13 +225,13 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
     for missing in (0.4, 0.6):
         yield job(f"Birmingham, {missing:.0%} hidden", traffic, "Birmingham", missing, max_rank=100)
     for missing in (0.4, 0.6):
-        options = {"max_rank": 40, "transform": "sqrt"}
+        options = {"max_rank": 40, "link": "sqrt"}
         yield job(f"Hangzhou, {missing:.0%} hidden", traffic, "Hangzhou", missing, **options)
     yield job("CDnet highway, grey", highway, max_rank=2, noise="per-slice")
     options = {"max_rank": 3, "noise": "per-slice", "outlier_modes": (1,), "max_sweeps": 200}
     yield job("CDnet highway, colour", colour_highway, **options)
     yield job("PIE faces, salt and pepper", faces, max_rank=300, outlier_kind="replacement")
-    yield job("claus", claus, max_rank=3, outliers=False)
+    yield job("claus", claus, max_rank=3, robust=False)
     yield job("sugar, half hidden", sugar, max_rank=20, noise="auto")
 
 

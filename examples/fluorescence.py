@@ -73,7 +73,7 @@ print(f"spoiled readings: true {spoiled[observed].mean():.1%}, found {model.outl
 # Spectra are worst known at their ends, where what they would tell was left out; the picture shows that the standard
 # deviations say so. A model without outliers does worse in every mode, although it is told the number of fluorophores:
 
-plain = brtf.BRTF(max_rank=3, outliers=False, random_state=0).fit(intensity)
+plain = brtf.BRTF(max_rank=3, robust=False, random_state=0).fit(intensity)
 plain_match = brtf.metrics.fme_per_mode(plain.factors_, [concentrations, emissions, excitations])
 print("the same without outliers in the model:", ", ".join(f"{e:.4f}" for e in plain_match))
 

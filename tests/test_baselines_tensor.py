@@ -293,6 +293,6 @@ class TestWhatDefinesThem:
     def test_bcpf_is_the_estimator_without_outliers(self, mask):
         data = small_problem()[0]
         found = baselines.recover("bcpf", data, mask, seed=3, max_rank=3)
-        model = brtf.BRTF(3, outliers=False, random_state=3).fit(data, mask=mask)
+        model = brtf.BRTF(3, robust=False, random_state=3).fit(data, mask=mask)
         np.testing.assert_allclose(found.low_rank, model.low_rank(), rtol=1e-9)
         assert found.rank == model.rank_

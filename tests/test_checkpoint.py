@@ -109,7 +109,7 @@ RUNS = {
         synthetic((9, 8, 7), 1, outliers=0.1, seed=0).observed + np.arange(1.0, 9.0)[:, None],
         {"max_rank": 4},
     ),
-    "no outliers": (SMALL, {"outliers": False}),
+    "no outliers": (SMALL, {"robust": False}),
     "noise per slice": (stretched((9, 8, 7), 2, outliers=0.1), {"noise": "per-slice"}),
     "noise as the bound decides": (stretched((20, 8, 7), 2, outliers=0.1), {"noise": "auto"}),
     "shared outliers": (synthetic((9, 8, 3), 2, outliers=0.1, seed=2).observed, {"outlier_modes": (2,)}),
@@ -118,7 +118,7 @@ RUNS = {
     "rank zero": (synthetic((9, 8, 7), 0, outliers=0.1, seed=0).observed, {}),
     "few sweeps": (SMALL, {"max_sweeps": 40}),
     "paper": (SMALL, {"inference": "paper", "max_sweeps": 60}),
-    "paper without outliers": (SMALL, {"inference": "paper", "outliers": False, "max_sweeps": 30}),
+    "paper without outliers": (SMALL, {"inference": "paper", "robust": False, "max_sweeps": 30}),
 }
 
 
@@ -223,7 +223,7 @@ FITS = {
     "calibrated": (SMALL, {}),
     "paper": (SMALL, PAPER),
     "held back": (SMALL, {**PAPER, "calibrate": "conformal"}),
-    "square root": (SMALL**2, {**PAPER, "transform": "sqrt"}),
+    "square root": (SMALL**2, {**PAPER, "link": "sqrt"}),
     "given factors": (SMALL, {**PAPER, "init": ONE_COMPONENT}),
     "any seed, held back": (SMALL, {"random_state": None, "calibrate": "conformal", "init": "random"}),
 }

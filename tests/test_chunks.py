@@ -357,7 +357,7 @@ class TestNothingLargeIsHeld:
 
     def test_options_that_need_all_entries_are_refused(self, tmp_path):
         chunked = in_chunks("zarr", tmp_path, np.abs(np.random.default_rng(0).standard_normal(SHAPE)))
-        for options in ({"inference": "paper"}, {"transform": "sqrt"}, {"calibrate": "conformal"}):
+        for options in ({"inference": "paper"}, {"link": "sqrt"}, {"calibrate": "conformal"}):
             with pytest.raises(ValueError, match=f"{next(iter(options))}=.* needs the data in memory"):
                 BRTF(**options).fit(chunked)
         with pytest.raises(ValueError, match="Leave the first mode out of outlier_modes"):

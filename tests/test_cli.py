@@ -199,12 +199,20 @@ def test_a_mask_says_what_is_observed(source: Path, tmp_path: Path) -> None:
 
 def test_key_and_model_options_reach_the_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "y.npz", y=DATA.observed, other=np.zeros(3))
-    options = ["--key", "y", "--no-outliers", "--init", "random", "--seed", "5", "--out", tmp_path / "out", *SETTINGS]
+    options = ["--key", "y", "--no-robust", "--init", "random", "--seed", "5", "--out", tmp_path / "out", *SETTINGS]
     numbers = run_json("fit", tmp_path / "y.npz", *options)
     assert numbers["max_rank"] == 4
     assert read_rows(tmp_path / "out" / "outliers.csv")[1] == []
-    model = brtf.BRTF(4, inference="paper", outliers=False, init="random", tol=1e-2, random_state=5).fit(DATA.observed)
+    model = brtf.BRTF(4, inference="paper", robust=False, init="random", tol=1e-2, random_state=5).fit(DATA.observed)
     assert numbers["bound"] == model.bound_
+
+
+@pytest.mark.parametrize(("old", "new"), [("--no-outliers", "--no-robust"), ("--transform", "--link")])
+def test_an_option_by_its_old_name_is_answered_with_the_new_one(source: Path, old: str, new: str) -> None:
+    done = run("fit", source, old)
+    assert done.exit_code == 2
+    assert done.stderr == f"brtf: error: {old} is now {new}.\n"
+    assert "is now" not in run("show", source, old).stderr  # which has it under no name
 
 
 def test_not_converged_is_said_and_the_results_are_kept(source: Path, tmp_path: Path) -> None:
@@ -353,7 +361,7 @@ def test_show_repeats_the_summary_and_adds_strengths_and_trace(source: Path, tmp
 
 def test_show_a_result_of_rank_zero(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", np.zeros((8, 7, 6)))
-    fitted = run_json("fit", tmp_path / "y.npy", "--no-outliers", "--out", tmp_path, "--inference", "paper")
+    fitted = run_json("fit", tmp_path / "y.npy", "--no-robust", "--out", tmp_path, "--inference", "paper")
     assert fitted["rank"] == 0
     assert run_json("show", tmp_path / "result.brtf")["component_strengths"] == []
     assert run("show", tmp_path / "result.brtf").exit_code == 0

@@ -307,9 +307,9 @@ class TestInput:
 
     @quiet
     @pytest.mark.parametrize("value", [0.0, 1.0, -7.0])
-    @pytest.mark.parametrize("outliers", [True, False])
-    def test_constant_data_fit(self, value, outliers):
-        found = model(outliers=outliers).fit(np.full((6, 5, 4), value))
+    @pytest.mark.parametrize("robust", [True, False])
+    def test_constant_data_fit(self, value, robust):
+        found = model(robust=robust).fit(np.full((6, 5, 4), value))
         assert found.rank_ in (0, 1)
         mean, std = found.predict(return_std=True)
         for answer in (mean, std, found.bound_, found.noise_variance_, found.outliers(), found.sample()):
@@ -458,7 +458,7 @@ class TestNewData:
         "options",
         [
             {},
-            {"outliers": False},
+            {"robust": False},
             {"noise": "per-slice"},
             {"outlier_modes": (2,)},
             {"outlier_kind": "replacement"},
@@ -483,10 +483,10 @@ class TestNewData:
             assert "rank" in str(one.summary())
         assert BRTF(random_state=0, **options).fit_transform(noise).shape == (8, 0)
 
-    @pytest.mark.parametrize("outliers", [True, False])
-    def test_partial_fit_goes_on_at_rank_zero(self, outliers):
+    @pytest.mark.parametrize("robust", [True, False])
+    def test_partial_fit_goes_on_at_rank_zero(self, robust):
         noise = np.random.default_rng(0).standard_normal((12, 9, 7))
-        found = BRTF(outliers=outliers, random_state=0).fit(noise[:8]).partial_fit(noise[8:])
+        found = BRTF(robust=robust, random_state=0).fit(noise[:8]).partial_fit(noise[8:])
         assert found.factors_[0].shape == (12, 0)
         assert 0.8 < found.noise_variance_ < 1.2
 
@@ -508,7 +508,7 @@ METHODS = {
 WRONG_OPTIONS = [
     *[("max_rank", value) for value in (0, -1, 2.0, True, "3", NAN)],
     *[("inference", value) for value in ("Paper", None, 1)],
-    *[("outliers", value) for value in (None, 1, "yes")],
+    *[("robust", value) for value in (None, 1, "yes")],
     *[("init", value) for value in ("svd", [], None, 3)],
     *[("max_sweeps", value) for value in (0, -5, 10.0, None, NAN)],
     *[("tol", value) for value in (-1e-9, NAN, np.inf, "1e-6", None)],
@@ -599,37 +599,52 @@ class TestErrors:
             fitted.sample(random_state=-1)
 
 
-# ---- one name for an option and a method -------------------------------------------------------------------
+# ---- options -----------------------------------------------------------------------------------------------
 
 
-class TestOutliersIsOptionAndMethod:
-    def test_the_option_is_a_parameter(self):
-        assert BRTF(inference="paper").get_params()["outliers"] is True
-        without = BRTF(inference="paper", outliers=False)
-        assert without.get_params()["outliers"] is False
-        assert "outliers=False" in repr(without)
-        assert without.set_params(outliers=True).get_params()["outliers"] is True
+class TestOptions:
+    def test_options_are_attributes_beside_the_methods(self):
+        found = BRTF(robust=False, link="log")
+        assert (found.robust, found.link) == (False, "log")
+        assert callable(found.outliers)
+        assert callable(found.transform)
+        assert repr(found) == "BRTF(link='log', robust=False)"
+        assert found.set_params(robust=True, link=None).get_params() == BRTF().get_params()
 
     @pytest.mark.parametrize("copy", [clone, lambda found: pickle.loads(pickle.dumps(found))], ids=["clone", "pickle"])
-    def test_copies_keep_it(self, copy):
-        original = model(outliers=False, init="random")
+    def test_copies_keep_them(self, copy):
+        original = model(robust=False, link="log", init="random")
         assert copy(original).get_params() == original.get_params()
 
-    def test_the_method_answers_after_every_kind_of_copy(self, fitted):
-        copied = pickle.loads(pickle.dumps(fitted))
-        assert_same_fit(copied, fitted)
-        assert copied.get_params()["outliers"] is True
+    def test_a_pickled_fit_answers_and_a_clone_is_not_fitted(self, fitted):
+        assert_same_fit(pickle.loads(pickle.dumps(fitted)), fitted)
         assert not hasattr(clone(fitted), "result_")
 
     def test_without_outliers_there_are_none(self):
-        found = model(outliers=False).fit(problem(outliers=0.0).observed)
+        found = model(robust=False).fit(problem(outliers=0.0).observed)
         assert not found.outliers().any()
         assert not found.outlier_probability().any()
         assert found.outlier_rate_ == 0
-        assert found.get_params()["outliers"] is False
 
-    def test_the_class_documents_the_method(self):
-        assert "posterior mean of the outliers" in BRTF.outliers.__doc__
+    @pytest.mark.parametrize(
+        ("name", "remedy"),
+        [
+            ("outliers", "it is now robust=."),
+            ("transform", "it is now link=."),
+            ("max_rnk", "did you mean max_rank=?"),
+            ("outlier_mode", "did you mean outlier_modes=?"),
+            ("zzz", "its options are "),
+        ],
+    )
+    def test_an_unknown_option_is_answered_with_the_one_that_was_meant(self, name, remedy):
+        sentence = f"^BRTF has no option {name}=: {re.escape(remedy)}"
+        with pytest.raises(TypeError, match=sentence):
+            BRTF(**{name: False})
+        with pytest.raises(ValueError, match=sentence):
+            BRTF().set_params(**{name: False})
+
+    def test_the_signature_lists_them(self):
+        assert set(signature(BRTF).parameters) == set(BRTF().get_params())
 
 
 # ---- units -------------------------------------------------------------------------------------------------

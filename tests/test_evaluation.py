@@ -311,7 +311,7 @@ class TestSplitConformal:
 
 
 class TestConformal:
-    @pytest.mark.parametrize("options", [{"outliers": False}, {"inference": "paper"}], ids=str)
+    @pytest.mark.parametrize("options", [{"robust": False}, {"inference": "paper"}], ids=str)
     def test_coverage_is_nominal_where_the_model_does_not_hold(self, options):
         Y, for_test = contrary_data(seed=0)
         shown, hidden = np.where(for_test, np.nan, Y), np.nonzero(for_test)
@@ -326,9 +326,9 @@ class TestConformal:
             assert abs(miss) < 4 * math.sqrt(level * (1 - level) * (1 / n_held_back + 1 / for_test.sum()))
         assert np.max(np.abs(misses[None])) > 0.3
 
-    @pytest.mark.parametrize("options", [{}, {"transform": "log"}, {"noise": "per-slice"}], ids=str)
+    @pytest.mark.parametrize("options", [{}, {"link": "log"}, {"noise": "per-slice"}], ids=str)
     def test_covers_just_so_many_of_those_held_back(self, options):
-        Y = np.exp(DATA.observed) if "transform" in options else DATA.observed
+        Y = np.exp(DATA.observed) if "link" in options else DATA.observed
         model = BRTF(calibrate="conformal", **QUICK, **options).fit(Y)
         held_back = model.result_.held_back
         for level in LEVELS:

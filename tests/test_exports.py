@@ -77,7 +77,7 @@ class TestFrame:
         assert list(model.to_frame("imputed")) == ["observed", "std", "missing", "std_", "std__", "missing_"]
 
     def test_no_outlier_no_row(self) -> None:
-        model = brtf.BRTF(**OPTIONS, outliers=False).fit(DATA.observed)
+        model = brtf.BRTF(**OPTIONS, robust=False).fit(DATA.observed)
         assert model.to_frame().shape == (0, 7)
 
     def test_what_was_held_back_is_not_missing(self) -> None:
@@ -152,13 +152,13 @@ class TestTensorly:
         np.testing.assert_array_equal(tensorly.cp_norm(cp) > 0, True)
 
     def test_with_a_transform_it_is_that_of_the_transformed_data(self) -> None:
-        model = brtf.BRTF(2, transform="log", random_state=0).fit(np.exp(0.1 * DATA.low_rank + 0.01))
+        model = brtf.BRTF(2, link="log", random_state=0).fit(np.exp(0.1 * DATA.low_rank + 0.01))
         expanded = model.to_tensorly().to_tensor()
         # E[exp x] = exp(x̄ + Var x / 2), with a variance that data without noise make small.
         np.testing.assert_allclose(np.exp(expanded), model.low_rank(), rtol=1e-2)
 
     def test_rank_zero_expands_to_zeros(self) -> None:
-        model = brtf.BRTF(inference="paper", outliers=False, random_state=0).fit(np.zeros((4, 3, 2)))
+        model = brtf.BRTF(inference="paper", robust=False, random_state=0).fit(np.zeros((4, 3, 2)))
         assert model.rank_ == 0
         np.testing.assert_array_equal(model.to_tensorly().to_tensor(), np.zeros((4, 3, 2)))
 

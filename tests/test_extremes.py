@@ -15,11 +15,11 @@ def matrix():
 
 
 @pytest.mark.parametrize("inference", ["calibrated", "paper"])
-@pytest.mark.parametrize("outliers", [True, False])
+@pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("size", [3e8, 1e30, 1e200])
-def test_one_gigantic_entry(matrix, size, outliers, inference):
+def test_one_gigantic_entry(matrix, size, robust, inference):
     matrix[0, 0] = size
-    model = BRTF(inference=inference, outliers=outliers, max_sweeps=60, random_state=0).fit(matrix)
+    model = BRTF(inference=inference, robust=robust, max_sweeps=60, random_state=0).fit(matrix)
     assert np.isfinite(model.low_rank()).all()
     assert np.isfinite(model.bound_)
 
@@ -70,7 +70,7 @@ def test_transform_knows_the_noise_of_slices_without_outliers():
     factors = rng.standard_normal((30, 2)), rng.standard_normal((20, 2))
     noise = rng.standard_normal((30, 20)) * np.where(np.arange(20) < 10, 0.01, 3.0)
     data = factors[0] @ factors[1].T + noise
-    model = BRTF(outliers=False, noise="per-slice", noise_modes=(1,), random_state=0).fit(data)
+    model = BRTF(robust=False, noise="per-slice", noise_modes=(1,), random_state=0).fit(data)
     assert model.noise_modes_ == (1,)
     # rows were updated once more than the other mode: equal to the tolerance of the fit
     np.testing.assert_allclose(model.transform(data), model.factors_[0], atol=1e-3 * np.abs(model.factors_[0]).max())
@@ -81,7 +81,7 @@ def test_few_entries_a_slice_give_wide_intervals():
     rng = np.random.default_rng(0)
     low_rank = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((n, 2)) for n in (40, 30, 6)))
     spread = np.exp(rng.normal(0, 0.7, (40, 30, 1)))
-    model = BRTF(noise="per-slice", noise_modes=(0, 1), outliers=False, max_rank=3, random_state=0)
+    model = BRTF(noise="per-slice", noise_modes=(0, 1), robust=False, max_rank=3, random_state=0)
     model.fit(low_rank + 0.1 * spread * rng.standard_normal(low_rank.shape))
     new = low_rank + 0.1 * spread * rng.standard_normal(low_rank.shape)
     low, high = model.predict_interval(of="observation")
@@ -176,7 +176,7 @@ def test_sizes_too_far_apart_for_floats_are_refused_or_answered(capfd):
     for inference in ("paper", "calibrated"):
         data = rng.choice([-1.0, 1.0], (5, 7, 8)) * 10.0 ** rng.uniform(-100, 100, (5, 7, 8))
         try:
-            model = BRTF(inference=inference, outliers=False, max_sweeps=20, random_state=0).fit(data)
+            model = BRTF(inference=inference, robust=False, max_sweeps=20, random_state=0).fit(data)
         except ValueError as error:
             assert "so far apart that the fit left the range of floats" in str(error)
         else:

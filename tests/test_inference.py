@@ -64,12 +64,12 @@ def assert_same_run(found, wanted, rtol=1e-10):
 
 
 @pytest.mark.parametrize("init", ["spectral", "random"])
-@pytest.mark.parametrize("outliers", [True, False], ids=["outliers", "no outliers"])
+@pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_bound_never_falls_while_the_rank_is_constant(order, layout, outliers, init):
+def test_bound_never_falls_while_the_rank_is_constant(order, layout, robust, init):
     data = problem(order, complete=layout == "complete")
-    found = fit(data.observations(layout), outliers=outliers, init=init, max_sweeps=80, tol=0.0)
+    found = fit(data.observations(layout), robust=robust, init=init, max_sweeps=80, tol=0.0)
     assert len(found.trace) == 80
     assert np.isfinite(bounds(found)).all()
     for before, after in zip(found.trace, found.trace[1:], strict=False):
@@ -113,11 +113,11 @@ class TestAccidentsOfTheInput:
         plain, masked = observe(data.tensor), observe(data.tensor, mask=data.mask)
         assert bytes_of(fit(plain)) == bytes_of(fit(masked))
 
-    @pytest.mark.parametrize("outliers", [True, False], ids=["outliers", "no outliers"])
-    def test_complete_shortcut_is_the_masked_run(self, outliers):
+    @pytest.mark.parametrize("robust", [True, False])
+    def test_complete_shortcut_is_the_masked_run(self, robust):
         """The same mathematics by other sums."""
         data = problem(complete=True)
-        found, wanted = (fit(data.observations(layout), outliers=outliers) for layout in ("complete", "masked"))
+        found, wanted = (fit(data.observations(layout), robust=robust) for layout in ("complete", "masked"))
         assert_same_run(found, wanted)
 
     @pytest.mark.parametrize("order", [2, 3, 4])
@@ -157,13 +157,13 @@ class TestStops:
 
     @pytest.mark.parametrize("layout", oracle.LAYOUTS)
     @pytest.mark.parametrize("kind", ["zero", "noise"])
-    @pytest.mark.parametrize("outliers", [True, False], ids=["outliers", "no outliers"])
-    def test_rank_zero(self, layout, kind, outliers):
+    @pytest.mark.parametrize("robust", [True, False])
+    def test_rank_zero(self, layout, kind, robust):
         """A tolerance of a hundredth of a nat: noise and outliers go on sharing what is left, ever more slowly."""
         mask = np.random.default_rng(0).random((9, 8, 7)) < 0.7
         tensor = np.random.default_rng(1).standard_normal(mask.shape) * (kind == "noise")
         data = oracle.Problem(tensor, mask | (layout == "complete"))
-        found = fit(data.observations(layout), outliers=outliers, tol=1e-2)
+        found = fit(data.observations(layout), robust=robust, tol=1e-2)
         assert found.stop_reason is StopReason.RANK_ZERO
         assert found.stop_reason.converged
         assert found.state.rank == 0
@@ -232,7 +232,7 @@ def test_trace_tells_of_rank_and_noise():
 
 
 def test_without_outliers_the_state_has_none():
-    found = fit(problem().observations("masked"), outliers=False, max_sweeps=5)
+    found = fit(problem().observations("masked"), robust=False, max_sweeps=5)
     assert found.state.outliers is None
 
 

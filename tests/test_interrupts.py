@@ -80,7 +80,7 @@ CASES = {
     "calibrated": (SMALL, {}),
     "paper": (SMALL, {"inference": "paper"}),
     "held back": (SMALL, {"calibrate": "conformal"}),
-    "square root": (SMALL**2, {"transform": "sqrt"}),
+    "square root": (SMALL**2, {"link": "sqrt"}),
     "threads": (SMALL, {"n_jobs": 2}),
 }
 
@@ -356,12 +356,12 @@ class TestCheckpoints:
             lambda header: header["outline"].update(shape=[9, 8, 6]),
             lambda header: header["outline"]["chunked"].update(n_observed=10**9),
             lambda header: header["outline"].update(bound_shift=None),
-            lambda header: header["outline"].update(transform={"smallest": "small"}),
+            lambda header: header["outline"].update(link={"smallest": "small"}),
             lambda header: header["origin"]["settings"].update(max_rank=0),
         ],
     )
     def test_forged_files(self, forge, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL**2, transform="sqrt")
+        write_checkpoint(tmp_path / "c.brtf", 30, SMALL**2, link="sqrt")
         header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         forge(header)
         brtf.io.storage.write_archive(tmp_path / "c.brtf", header, arrays)

@@ -227,7 +227,7 @@ class TestBoundCurve:
         assert row["log_density"] == model.score(np.where(hidden, DATA.observed, np.nan))
 
     def test_everything_is_fitted_unless_told_otherwise(self):
-        options = {"tol": 1e-4, "outliers": False, "init": "random", "random_state": 3}
+        options = {"tol": 1e-4, "robust": False, "init": "random", "random_state": 3}
         curve = bound_curve(np.nan_to_num(DATA.observed), [2], DATA.mask, **options)
         model = BRTF(max_rank=2, **options).fit(DATA.observed)
         assert curve.rows[0]["bound"] == model.bound_

@@ -112,7 +112,7 @@ class TestPage:
         page = Page(build_page(paper.result_))
         assert "no common law of the outliers’ deviations" in page.text
         assert "was kept only if" not in page.text
-        plain = BRTF(max_rank=3, outliers=False, random_state=0).fit(FULL - DATA.outliers)
+        plain = BRTF(max_rank=3, robust=False, random_state=0).fit(FULL - DATA.outliers)
         page = Page(build_page(plain.result_))
         assert "Outliers. The model was fitted without them." in page.text
         assert "All 960 entries" in page.text
@@ -122,7 +122,7 @@ class TestPage:
         assert "additive, shared along modes 2" in Page(build_page(shared.result_)).text
         per_slice = BRTF(max_rank=3, noise="per-slice", random_state=0).fit(DATA.observed)
         assert "in a typical slice" in Page(build_page(per_slice.result_)).text
-        logged = BRTF(max_rank=3, transform="log", random_state=0).fit(np.exp(0.3 * DATA.observed))
+        logged = BRTF(max_rank=3, link="log", random_state=0).fit(np.exp(0.3 * DATA.observed))
         assert "(fitted to log(data))" in Page(build_page(logged.result_)).text
 
     @pytest.mark.parametrize("tensor", [np.zeros((5, 4)), np.full((6, 5, 4), 3.0)], ids=["zero", "constant"])

@@ -243,7 +243,7 @@ CASES = {
     "single precision": (single_precision, {}),
     "held in single precision": (masked, {"dtype": np.float32}),
     "four modes": (four_modes, {}),
-    "without outliers": (masked, {"outliers": False}),
+    "without outliers": (masked, {"robust": False}),
     "rank zero": (noise, {}),
     "own options": (masked, {"max_rank": np.int64(3), "init": "random", "max_sweeps": 7, "tol": 0}),
     "warm start": (masked, {"init": [np.ones((length, 2)) for length in SHAPE]}),

@@ -77,11 +77,11 @@ def test_other_data_have_no_step(name):
 
 
 @pytest.mark.parametrize("noise", ["per-slice", "common"])
-@pytest.mark.parametrize("outliers", [True, False])
+@pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
-def test_noise_is_not_below_rounding(noise, outliers, unit):
+def test_noise_is_not_below_rounding(noise, robust, unit):
     pixels = unit * video().reshape(30, -1).T
-    model = BRTF(4, noise=noise, outliers=outliers, random_state=0).fit(pixels)
+    model = BRTF(4, noise=noise, robust=robust, random_state=0).fit(pixels)
     sd = np.sqrt(model.noise_variance_)
     rounded = unit / np.sqrt(12)
     assert np.min(sd) >= rounded * (1 - 1e-9)
@@ -106,7 +106,7 @@ def test_rounding_above_which_there_is_noise_changes_nothing():
 
 
 def test_of_transformed_data_nothing_is_known():
-    plain, logged = (BRTF(2, transform=name, random_state=0).fit(PIXELS + 1).result_ for name in (None, "log"))
+    plain, logged = (BRTF(2, link=name, random_state=0).fit(PIXELS + 1).result_ for name in (None, "log"))
     assert plain.state.prior.largest_precision == pytest.approx(12 * plain.observations.scale**2)
     assert logged.state.prior.largest_precision == LARGEST_PRECISION
 

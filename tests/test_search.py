@@ -206,7 +206,7 @@ def small():
 
 class TestTrace:
     @pytest.mark.parametrize(
-        "options", [{}, {"init": "random"}, {"max_rank": 2}, {"outliers": False}, {"max_rank": 30, "tol": 0.0}], ids=str
+        "options", [{}, {"init": "random"}, {"max_rank": 2}, {"robust": False}, {"max_rank": 30, "tol": 0.0}], ids=str
     )
     def test_bound_never_falls(self, options):
         model = fit(SMALL, **options)
@@ -394,7 +394,7 @@ class TestAccidentsOfTheInput:
 class TestOptions:
     def test_without_outliers(self):
         data = synthetic((14, 12, 10), 3, seed=0)
-        model = fit(data, outliers=False)
+        model = fit(data, robust=False)
         assert_found(model, data)
         assert model.outlier_rate_ == 0.0
         assert model.result_.state.outliers is None
@@ -403,7 +403,7 @@ class TestOptions:
     def test_without_outliers_it_is_nearly_the_model_that_finds_none(self):
         """The same low-rank part to a tenth of its error."""
         data = synthetic((14, 12, 10), 3, seed=0)
-        plain, robust = fit(data, outliers=False), fit(data)
+        plain, robust = fit(data, robust=False), fit(data)
         assert rrse(robust.low_rank(), plain.low_rank()) < 0.1 * expected_rrse(data)
         assert robust.outlier_rate_ < 0.01
 

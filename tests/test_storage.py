@@ -507,9 +507,15 @@ class TestForgery:
         assert same(read_archive(written))
 
     def test_newer_format(self, written: Path) -> None:
-        document = {"version": 2, "arrays": ["laid", "out", "otherwise"]}
+        document = {"version": FORMAT_VERSION + 1, "arrays": ["laid", "out", "otherwise"]}
         forge(written, document=document, members={"mask.npy": None})
-        assert refusal(written) == "it was written by a newer brtf (format 2); upgrade brtf to read it"
+        assert refusal(written) == (
+            f"it was written by a newer brtf (format {FORMAT_VERSION + 1}); upgrade brtf to read it"
+        )
+
+    def test_older_format(self, written: Path) -> None:
+        forge(written, document={"version": 1})
+        assert refusal(written) == "it was written by an older brtf (format 1) that this one does not read; fit again"
 
     @pytest.mark.parametrize(
         "document",

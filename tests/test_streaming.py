@@ -236,7 +236,7 @@ def compare(data, n_rows, **options):
 )
 def test_six_blocks_come_close_to_one_fit(options):
     data = synthetic((60, 20, 15), 3, seed=0, **options)
-    streamed, batch, apart, errors, bounds = compare(data, 10, outliers="outliers" in options)
+    streamed, batch, apart, errors, bounds = compare(data, 10, robust="outliers" in options)
     assert streamed.rank_ == batch.rank_ == 3
     # Eight seeds of the first case gave 0.08–0.13 standard deviations, errors 1.00–1.03 and noise 1.00–1.01 times
     # those of the batch, and bounds that add up to within 20 nats.
@@ -308,7 +308,7 @@ class TestPartialFit:
     def test_transforms_like_fit(self):
         blocks = blocks_of(small().observed)[:2]
         plain = stream(blocks, max_rank=2)
-        of_logs = stream([np.exp(block) for block in blocks], max_rank=2, transform="log")
+        of_logs = stream([np.exp(block) for block in blocks], max_rank=2, link="log")
         for ours, theirs in zip(of_logs.factors_, plain.factors_, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)  # rounding of log(exp(y)), swept over
         assert of_logs.bound_ == pytest.approx(plain.bound_ - np.nansum(blocks[1]), rel=1e-6)
@@ -353,7 +353,7 @@ class TestPartialFit:
 
     def test_rank_zero_goes_on(self):
         noise = np.random.default_rng(5).standard_normal((3 * N_BLOCK, 9, 7))
-        model = stream(blocks_of(noise), outliers=False)
+        model = stream(blocks_of(noise), robust=False)
         assert model.rank_ == 0
         assert "rank 0" in model.stop_reason_
         assert model.noise_variance_ == pytest.approx(np.mean(noise**2), rel=1e-3)  # bins of the expected deviations

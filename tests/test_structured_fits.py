@@ -222,10 +222,10 @@ def test_intervals_of_replaced_values_do_not_depend_on_the_noise_of_their_slice(
 
 
 def test_the_density_of_replaced_roots_has_one_branch():
-    """With transform="sqrt" z and −z give one y, but no replaced value is negative: p(y) = π h(√y) / 2√y far off."""
+    """With link="sqrt" z and −z give one y, but no replaced value is negative: p(y) = π h(√y) / 2√y far off."""
     law = ReplacementLaw(0.5, 4.5, np.full(256, 0.25))
     values = np.array([[1.0, 16.0, 9.0], [1.0, 16.0, 9.0]])
-    result = by_hand(OutlierStructure(law=law), oracle.SLABS[0], values, transform="sqrt")
+    result = by_hand(OutlierStructure(law=law), oracle.SLABS[0], values, link="sqrt")
     found = np.exp(result.log_density(result.observations)).reshape(2, 3)[:, 1]
     np.testing.assert_allclose(found, 0.15 * 0.25 / (2 * 4.0), rtol=1e-6)
 
@@ -353,8 +353,8 @@ def test_hostile_files_are_refused(packed, kind, tmp_path):
         ({"outlier_modes": (1.0,)}, "outlier_modes must be None or a list of modes"),
         ({"outlier_modes": (True,)}, "outlier_modes must be None or a list of modes"),
         ({"noise": "per-slice", "noise_modes": 1}, "noise_modes must be None or a list of modes, got 1"),
-        ({"outlier_modes": (1,), "outliers": False}, "outlier_modes and outlier_kind need outliers=True"),
-        ({"outlier_kind": "replacement", "outliers": False}, "need outliers=True"),
+        ({"outlier_modes": (1,), "robust": False}, "outlier_modes and outlier_kind need robust=True"),
+        ({"outlier_kind": "replacement", "robust": False}, "need robust=True"),
         ({"outlier_modes": (1,), "inference": "paper"}, 'need inference="calibrated"'),
         ({"outlier_kind": "replacement", "inference": "paper"}, 'need inference="calibrated"'),
         ({"outlier_kind": "both"}, r"outlier_kind must be one of \('additive', 'replacement'\), got 'both'"),

@@ -90,16 +90,16 @@ def test_draws_are_as_wide_as_the_intervals(weak):
     assert np.sqrt(np.mean(draws.var(axis=0) / std**2)) == pytest.approx(1.0, abs=0.03)
 
 
-@pytest.mark.parametrize("outliers", [True, False])
+@pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_intervals_at_rank_zero_cover_a_signal_that_is_too_weak_to_be_seen(seed, outliers):
+def test_intervals_at_rank_zero_cover_a_signal_that_is_too_weak_to_be_seen(seed, robust):
     """Eight components under noise of their power, from few entries: nothing can be found, and that is said."""
     rng = np.random.default_rng(seed)
     low_rank = np.einsum("ir,jr->ij", *(rng.standard_normal((length, 8)) for length in (20, 16)))
     low_rank /= low_rank.std()
     observed = low_rank + rng.standard_normal(low_rank.shape)
     observed[rng.random(low_rank.shape) < 0.6] = np.nan
-    model = brtf.BRTF(outliers=outliers, random_state=0).fit(observed)
+    model = brtf.BRTF(robust=robust, random_state=0).fit(observed)
     low, high = model.predict_interval()
     assert (high > low).all()
     if model.rank_ == 0:

@@ -45,7 +45,7 @@ def result(request):
 @pytest.fixture(scope="module")
 def transformed():
     tensor = np.exp(0.5 * INPUTS["masked"])
-    return BRTF(max_rank=4, transform="log", random_state=0).fit(tensor).result_
+    return BRTF(max_rank=4, link="log", random_state=0).fit(tensor).result_
 
 
 def entries(result):

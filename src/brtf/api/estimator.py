@@ -19,13 +19,14 @@ from sklearn.utils import Tags, TransformerTags
 from brtf.api.fitting import fit, fit_on
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
-    OptionAndMethod,
     UnavailableError,
     as_tuple,
+    check_options,
     check_shape,
     feature_names,
     generator,
     mask_argument,
+    suggests_options,
 )
 from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
@@ -60,7 +61,7 @@ class BRTF(Shown, BaseEstimator):
     inference : {"calibrated", "paper"}
         ``"calibrated"`` learns noise, outliers and rank together and judges every choice by the bound; ``"paper"`` is
         the algorithm of Zhao et al. as printed.
-    outliers : bool
+    robust : bool
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
         Start from the unfoldings' singular vectors, from N(0, 1), or also from the given factor matrices (I_n, R),
@@ -79,9 +80,9 @@ class BRTF(Shown, BaseEstimator):
     calibrate : None or "conformal"
         ``"conformal"`` holds back a random 5 % of the observed entries and stretches the intervals of new observations
         so that they cover these: see :meth:`predict_interval`.
-    transform : {None, "sqrt", "log"}
+    link : {None, "sqrt", "log"}
         Fit the square root or the logarithm of Y: t(Y) = X + S + noise. Answers are in the units of Y where nothing
-        else is said, and bounds and scores of different transforms of the same data compare.
+        else is said, and bounds and scores of different links of the same data compare.
     max_sweeps : int
         Sweeps after which to give up.
     max_seconds : float or None
@@ -107,14 +108,14 @@ class BRTF(Shown, BaseEstimator):
     ----------
     rank_ : number of components found
     factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
-        transform the mean of t⁻¹ of it
+        link the mean of t⁻¹ of it
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for factors in units of the data's scale
     noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;
-        with a transform that of t(Y)
+        with a link that of t(Y)
     noise_modes_ : the modes along which the noise differs, in rising order; empty where it does not
     outlier_rate_ : mean outlier probability of the observed entries
-    bound_ : final lower bound of ln p(Y), in nats; with a transform it includes Σ ln |dt/dy|
+    bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
     trace_ : structured array, a row per sweep kept and per proposal: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
     diagnosis_ : doubts about the fit, each with its kind, a sentence and a remedy; empty where nothing is wrong. Each
@@ -132,19 +133,20 @@ class BRTF(Shown, BaseEstimator):
     3
     """
 
+    @suggests_options
     def __init__(
         self,
         max_rank: int | None = None,
         *,
         inference: str = "calibrated",
-        outliers: bool = True,
+        robust: bool = True,
         init: Any = "spectral",
         noise: str = "common",
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,
         outlier_kind: str = "additive",
         calibrate: str | None = None,
-        transform: str | None = None,
+        link: str | None = None,
         max_sweeps: int = 500,
         max_seconds: float | None = None,
         tol: float = 1e-6,
@@ -156,14 +158,14 @@ class BRTF(Shown, BaseEstimator):
     ) -> None:
         self.max_rank = max_rank
         self.inference = inference
-        self.outliers = outliers
+        self.robust = robust
         self.init = init
         self.noise = noise
         self.noise_modes = noise_modes
         self.outlier_modes = outlier_modes
         self.outlier_kind = outlier_kind
         self.calibrate = calibrate
-        self.transform = transform
+        self.link = link
         self.max_sweeps = max_sweeps
         self.max_seconds = max_seconds
         self.tol = tol
@@ -217,14 +219,14 @@ class BRTF(Shown, BaseEstimator):
         settings = Settings(
             max_rank=self.max_rank,
             inference=self.inference,
-            outliers=self.__dict__["outliers"],
+            robust=self.robust,
             init=self.init,
             noise=self.noise,
             noise_modes=as_tuple(self.noise_modes),
             outlier_modes=as_tuple(self.outlier_modes),
             outlier_kind=self.outlier_kind,
             calibrate=self.calibrate,
-            transform=self.__dict__["transform"],
+            link=self.link,
             max_sweeps=self.max_sweeps,
             max_seconds=self.max_seconds,
             tol=self.tol,
@@ -365,23 +367,23 @@ class BRTF(Shown, BaseEstimator):
     def low_rank(self) -> Array:
         """The posterior mean of the low-rank part X, a dense array of the shape of Y.
 
-        With a transform that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
+        With a link that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
         """
         return self._fitted().low_rank()
 
-    def _found_outliers(self) -> Any:
+    def outliers(self) -> Any:
         """The posterior mean of the outliers S; dense (0 where missing), or sparse for sparse data.
 
-        With a transform what they make of Y: y − t⁻¹(t(y) − s̄).
+        With a link what they make of Y: y − t⁻¹(t(y) − s̄).
         """
         result = self._fitted()
         return result.place(result.outliers_at_entries(), 0.0)
 
-    outliers = OptionAndMethod(_found_outliers)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The options of the constructor; none of them is an estimator, so ``deep`` changes nothing."""
-        return {name: self.__dict__[name] for name in self._get_param_names()}
+    def set_params(self, **params: Any) -> BRTF:
+        """Change options of the constructor; returns the model itself."""
+        check_options(params, self._get_param_names(), ValueError)
+        super().set_params(**params)
+        return self
 
     def outlier_probability(self) -> Any:
         """Posterior probability that each observed entry carries an outlier; dense (0 where missing), or sparse.
@@ -408,9 +410,9 @@ class BRTF(Shown, BaseEstimator):
         """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
 
         With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
-        observation is infinite where it does not exist: always with ``transform="log"``, as the exponential of a
+        observation is infinite where it does not exist: always with ``link="log"``, as the exponential of a
         Student-t has no mean. :meth:`predict_interval` has an answer there too. The mean is always that of
-        :meth:`low_rank`. With a transform that of an observation would be larger, by the noise, or infinite; where
+        :meth:`low_rank`. With a link that of an observation would be larger, by the noise, or infinite; where
         outliers are one-sided, it would lie on their side.
         """
         result = self._fitted()
@@ -424,7 +426,7 @@ class BRTF(Shown, BaseEstimator):
         """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability.
 
         The probability left over is the same on either side. So where outliers are one-sided, the interval of an
-        observation reaches further to that side. With a transform its ends are those for t(Y), transformed back. With
+        observation reaches further to that side. With a link its ends are those for t(Y), transformed back. With
         ``"sqrt"`` it holds a little more where zero is within reach.
 
         After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
@@ -447,19 +449,18 @@ class BRTF(Shown, BaseEstimator):
 
         Y has the shape of the data that were fitted and the same rows: row-wise cross-validation, as scikit-learn's
         ``GridSearchCV`` does it, would compare other rows with these. :func:`brtf.evaluate` hides entries instead.
-        ``y`` as in :meth:`fit`. With a transform too it is a density of Y, so models with different transforms compare.
+        ``y`` as in :meth:`fit`. With a link too it is a density of Y, so models with different links compare.
         """
         result = self._fitted()
         observations = observe(Y, mask_argument(y, mask))
         check_shape(observations, result.observations, same_rows=True)
         return float(np.mean(result.log_density(observations)))
 
-    @OptionAndMethod
     def transform(self, Y: Any, return_std: bool = False) -> Any:
         """Loadings (n, rank_) of new slices of the first mode, all else held; with ``return_std`` also their std.
 
         Y has any number of rows; its other modes and its units are those of the data that were fitted: the option
-        ``transform`` is applied to it.
+        ``link`` is applied to it.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
@@ -494,7 +495,7 @@ class BRTF(Shown, BaseEstimator):
         Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
         ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
         ``factor_<mode>``, (I_n, R) along the mode and ``component``. ``noise_variance``, a number or along the noise
-        modes. Attributes: rank, bound, inference, transform, stop_reason, brtf_version. Units as in the methods of the
+        modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units as in the methods of the
         same names; a name that a mode has already gets an underscore at its end. ``to_netcdf`` writes it.
         """
         return self._fitted().to_xarray()
@@ -502,7 +503,7 @@ class BRTF(Shown, BaseEstimator):
     def to_tensorly(self) -> Any:
         """The posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
 
-        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a transform t it is the low-rank part of t(Y).
+        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a link t it is the low-rank part of t(Y).
         Rank 0, which TensorLy cannot expand, becomes one component of zeros.
         """
         return self._fitted().to_tensorly()

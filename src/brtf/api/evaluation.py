@@ -176,7 +176,10 @@ def _named_models(model: BRTF | Mapping[str, BRTF] | None) -> dict[str, BRTF]:
         model = BRTF()
     models = dict(model) if isinstance(model, Mapping) else {"BRTF": model}
     if not models or not all(isinstance(given, BRTF) for given in models.values()):
-        raise TypeError(f"model must be a BRTF, or a dict with a BRTF for every name, got {model!r}.")
+        raise TypeError(
+            f"model must be a BRTF, or a dict with a BRTF for every name, got {model!r}. "
+            "Options go to its constructor, as in BRTF(robust=False)."
+        )
     return {str(name): given for name, given in models.items()}
 
 

@@ -17,7 +17,7 @@ from brtf.data.observations import Observations, warn_empty_slices
 from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack_outline
 from brtf.io.checkpoint import Checkpoint, Keeper
-from brtf.model.links import TRANSFORMS
+from brtf.model.links import LINKS
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
@@ -49,14 +49,14 @@ def fit(
     """
     if observations.in_chunks:
         _check_chunked(settings)
-    transform = TRANSFORMS[settings.transform]()
-    transform.check(observations)
+    link = LINKS[settings.link]()
+    link.check(observations)
     held_back = None
     if settings.calibrate is not None:
         observations, held_back = _hold_back(observations, rng)
     warn_empty_slices(observations)
     _check_fit_memory(observations, settings)
-    modelled = transform.apply(observations)
+    modelled = link.apply(observations)
     observations = replace(observations, scale=modelled.scale)
     since = None if earlier is None else earlier.moment(modelled)
     started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
@@ -78,7 +78,7 @@ def fit(
         return replace(found, diagnosis=diagnose(found))
 
     if keeper is not None:
-        told = transform.for_data(observations.values)
+        told = link.for_data(observations.values)
         pack_outline(observations, told, told.bound_shift(observations), *keeper.outline)
     try:
         with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper or nullcontext() as keep:
@@ -141,7 +141,7 @@ def _run_in_range(
     raise ValueError(
         f"Y reaches {modelled.largest:.3g}, where its typical size is {modelled.scale:.3g} or less: so far apart that "
         "the fit left the range of floats. Mark fill values and the like missing: pass mask=, or set them to NaN; or "
-        'try transform="log".'
+        'try link="log".'
     ) from cause
 
 
@@ -162,7 +162,7 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
 
 def _check_chunked(settings: Settings) -> None:
     """Refuse what keeps a number of its own for every entry."""
-    for name, plain in (("inference", "calibrated"), ("transform", None), ("calibrate", None)):
+    for name, plain in (("inference", "calibrated"), ("link", None), ("calibrate", None)):
         if getattr(settings, name) != plain:
             raise ValueError(
                 f"{name}={getattr(settings, name)!r} needs the data in memory, and these come in chunks. Use {name}="

@@ -1,35 +1,45 @@
-"""Where the estimator meets scikit-learn's conventions: seeds, second arguments, feature names, names used twice."""
+"""Where the estimator meets scikit-learn's conventions: options, seeds, second arguments, feature names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.observations import Observations
+from brtf.model.settings import RENAMED
+
+P = ParamSpec("P")
 
 
-class OptionAndMethod:
-    """One name for an option of the constructor and a method of the fitted model.
+def suggests_options(constructor: Callable[P, None]) -> Callable[P, None]:
+    """A constructor that answers an option it does not have with the one that was probably meant."""
+    names = list(inspect.signature(constructor).parameters)[1:]
 
-    ``BRTF(outliers=False)`` says that the model has no outliers; ``model.outliers()`` returns those that were found.
-    ``BRTF(transform="log")`` fits the logarithm of Y; ``model.transform(Y)`` returns loadings.
-    The option lives in the instance's ``__dict__`` and is read by ``get_params``; the attribute is the method.
-    """
+    @functools.wraps(constructor)
+    def checked(*args: P.args, **options: P.kwargs) -> None:
+        check_options(options, names, TypeError)
+        constructor(*args, **options)
 
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.method = method
+    return checked
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
 
-    def __get__(self, instance: Any, owner: type) -> Any:
-        return self.method if instance is None else self.method.__get__(instance, owner)
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        instance.__dict__[self.name] = value
+def check_options(given: Iterable[str], names: Sequence[str], error: type[Exception]) -> None:
+    """Raise the error for the first option that is none of the names, with the one that was probably meant."""
+    for option in given:
+        if option in names:
+            continue
+        close = difflib.get_close_matches(option, names, n=1)
+        if option in RENAMED:
+            remedy = f"it is now {RENAMED[option]}=."
+        else:
+            remedy = f"did you mean {close[0]}=?" if close else f"its options are {', '.join(names)}."
+        raise error(f"BRTF has no option {option}=: {remedy}")
 
 
 class UnavailableError(AttributeError, ValueError):

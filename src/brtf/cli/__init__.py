@@ -16,6 +16,7 @@ import click
 
 from brtf import __version__
 from brtf.cli.output import BAD_INPUT, DONE, complain, ended_by_signals, interrupted_code, sentence
+from brtf.model.settings import RENAMED
 
 COMMANDS = (
     "demo",
@@ -46,7 +47,7 @@ class _Commands(click.Group):
             try:
                 code = super().main(*args, **{**kwargs, "standalone_mode": False})
             except click.ClickException as error:
-                complain("error", error.format_message())
+                complain("error", _new_name(error) or error.format_message())
                 code = BAD_INPUT
             except click.Abort as abort:
                 click.echo("brtf: interrupted, nothing was written.", err=True)
@@ -55,6 +56,17 @@ class _Commands(click.Group):
                 complain("error", sentence(error))
                 code = BAD_INPUT
         sys.exit(code)
+
+
+def _new_name(error: click.ClickException) -> str | None:
+    """What an option is called today, where the command has it under a new name."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return None
+    given = error.option_name
+    old = given.removeprefix("--").removeprefix("no-")
+    new = given.replace(old, RENAMED.get(old, old))
+    known = (name for option in error.ctx.command.params for name in (*option.opts, *option.secondary_opts))
+    return f"{given} is now {new}." if new in known else None
 
 
 @click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from brtf.cli.output import interrupted_code
-from brtf.model.settings import NOISES, OUTLIER_KINDS, TRANSFORMS, Settings
+from brtf.model.settings import LINKS, NOISES, OUTLIER_KINDS, Settings
 
 if TYPE_CHECKING:
     from brtf.data.observations import Observations
@@ -77,12 +77,12 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def collected(
         max_rank: int | None,
-        no_outliers: bool,
+        robust: bool,
         noise: str,
         noise_modes: list[int] | None,
         outlier_modes: list[int] | None,
         outlier_kind: str,
-        transform: str | None,
+        link: str | None,
         max_sweeps: int,
         max_seconds: float | None,
         tol: float,
@@ -91,12 +91,12 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         model_options = {
             "max_rank": max_rank,
-            "outliers": not no_outliers,
+            "robust": robust,
             "noise": noise,
             "noise_modes": noise_modes,
             "outlier_modes": outlier_modes,
             "outlier_kind": outlier_kind,
-            "transform": transform,
+            "link": link,
             "max_sweeps": max_sweeps,
             "max_seconds": max_seconds,
             "tol": tol,
@@ -110,9 +110,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry."),
         max_seconds_option,
         click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up."),
-        click.option(
-            "--transform", type=click.Choice(TRANSFORMS), help="Fit the square root or logarithm of the data."
-        ),
+        click.option("--link", type=click.Choice(LINKS), help="Fit the square root or logarithm of the data."),
         click.option(
             "--outlier-kind",
             type=click.Choice(OUTLIER_KINDS),
@@ -136,7 +134,12 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             show_default=True,
             help="One noise level, one per slice, or as the bound decides.",
         ),
-        click.option("--no-outliers", is_flag=True, help="Fit a model without outliers."),
+        click.option(
+            "--robust/--no-robust",
+            default=DEFAULTS.robust,
+            show_default=True,
+            help="Fit a model with or without outliers.",
+        ),
         click.option("--max-rank", type=int, help="The largest rank that the answer may have  [default: no cap]."),
     ):
         decorated = option(decorated)

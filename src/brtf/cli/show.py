@@ -22,7 +22,7 @@ def show(result: Path, as_json: bool) -> int:
     Of a checkpoint it is what the unfinished fit has found so far.
 
     The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
-    transformed data if a transform was fitted.
+    transformed data if a link was fitted.
     """
     from brtf.api.estimator import load
     from brtf.results.summary import fitted_to
@@ -38,7 +38,7 @@ def show(result: Path, as_json: bool) -> int:
         print_json({**summary.numbers, "component_strengths": strengths, "trace": records})
         return DONE
     click.echo(summary)
-    units = fitted_to(summary.numbers["transform"])
+    units = fitted_to(summary.numbers["link"])
     click.echo(f"\nStrength of the components (root mean square, in the units of {units})")
     click.echo(table([(str(component), f"{strength:.4g}") for component, strength in enumerate(strengths)]))
     click.echo(f"\nLast sweeps of {len(model.trace_)}")

@@ -18,7 +18,7 @@ from brtf.data.observations import Labels, Observations
 from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Centre, Gamma, RowGaussians
-from brtf.model.links import TRANSFORMS, Transform
+from brtf.model.links import LINKS, Link
 from brtf.model.local_models import LOCAL_MODELS, SlabModel
 from brtf.model.settings import Settings
 from brtf.model.state import (
@@ -54,7 +54,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
     }
     arrays: Arrays = {}
     if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
-        pack_outline(result.observations, result.transform, result.bound_shift, header, arrays)
+        pack_outline(result.observations, result.link, result.bound_shift, header, arrays)
         header["outlier_rate"] = None if np.isnan(result.outlier_rate) else result.outlier_rate
     else:
         _pack_entries(result.observations, header, arrays)
@@ -96,7 +96,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
     held_back = _unpack_held_back(arrays, observations)
     for data in (observations, held_back):
         if data is not None and not data.in_chunks:
-            TRANSFORMS[settings.transform]().check(data)
+            LINKS[settings.link]().check(data)
     result = Result(
         observations=observations,
         state=state,
@@ -120,11 +120,11 @@ def tell_of_entries(result: Result, header: Header) -> None:
     if not (math.isnan(rate) or 0 <= rate <= 1):
         raise ValueError(f"the outlier rate is {rate}")
     result.__dict__["outlier_rate"] = rate
-    if result.settings.transform is not None:
-        shift, numbers = float(header["bound_shift"]), {k: float(n) for k, n in header["transform"].items()}
+    if result.settings.link is not None:
+        shift, numbers = float(header["bound_shift"]), {k: float(n) for k, n in header["link"].items()}
         if not all(math.isfinite(number) for number in (shift, *numbers.values())):
-            raise ValueError("the numbers of the transform are not finite")
-        result.__dict__.update(transform=TRANSFORMS[result.settings.transform](**numbers), bound_shift=shift)
+            raise ValueError("the numbers of the link are not finite")
+        result.__dict__.update(link=LINKS[result.settings.link](**numbers), bound_shift=shift)
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
@@ -164,9 +164,7 @@ def _pack_settings(settings: Settings) -> dict[str, Any]:
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
 
 
-def pack_outline(
-    observations: Observations, transform: Transform, bound_shift: float, header: Header, arrays: Arrays
-) -> None:
+def pack_outline(observations: Observations, link: Link, bound_shift: float, header: Header, arrays: Arrays) -> None:
     """Put what a result needs to know of its data, without the entries, into header and arrays."""
     _pack_frame(observations, header, arrays)
     header["chunked"] = {
@@ -175,8 +173,8 @@ def pack_outline(
         "n_observed": observations.n_observed,
         "largest": observations.largest,
     }
-    if transform.name is not None:
-        header["transform"], header["bound_shift"] = asdict(transform), bound_shift
+    if link.name is not None:
+        header["link"], header["bound_shift"] = asdict(link), bound_shift
 
 
 def _pack_entries(observations: Observations, header: Header, arrays: Arrays) -> None:

@@ -6,7 +6,7 @@ never more than its own size on disk, and the bytes depend on the content alone.
 
 ``header.json`` holds::
 
-    {"format": "brtf", "version": 1, "library": ...,
+    {"format": "brtf", "version": 2, "library": ...,
      "arrays": {name: {"dtype": ..., "shape": [...], "sha256": ...}}, "header": {...}}
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = "brtf"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _HEADER = "header.json"
 _MAX_HEADER_BYTES = 64 * 2**20
@@ -409,6 +409,8 @@ def _read_document(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipIn
         raise ValueError(f"{_HEADER} gives the format version {version!r}")
     if version > FORMAT_VERSION:
         raise ValueError(f"it was written by a newer brtf (format {version}); upgrade brtf to read it")
+    if version < FORMAT_VERSION:
+        raise ValueError(f"it was written by an older brtf (format {version}) that this one does not read; fit again")
     if not (isinstance(document.get("arrays"), dict) and isinstance(document.get("header"), dict)):
         raise ValueError(f"{_HEADER} lacks its arrays or its header")
     return document

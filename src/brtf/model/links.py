@@ -1,8 +1,8 @@
-"""Transforms t of the data: the model is fitted to t(Y), and answers come back in the units of Y.
+"""Links t of the data: the model is fitted to t(Y), and answers come back in the units of Y.
 
-A transform is chosen for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data
+A link is chosen for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data
 that vary by factors. The model then says Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds
-and scores of different transforms of the same data compare.
+and scores of different links of the same data compare.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Values = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
-class Transform:
-    """The data as they are, t(y) = y; the other transforms say what differs.
+class Link:
+    """The data as they are, t(y) = y; the other links say what differs.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Transform:
     mirrored: ClassVar[bool] = False
 
     @classmethod
-    def for_data(cls, values: Values) -> Transform:
-        """The transform with all that it needs to know of the fitted data."""
+    def for_data(cls, values: Values) -> Link:
+        """The link with all that it needs to know of the fitted data."""
         return cls()
 
     def allows(self, values: Values) -> NDArray[np.bool_]:
@@ -106,9 +106,9 @@ class Transform:
             index = observations.entry_coords()[:, first]
             raise ValueError(
                 f"Y{place_of(index, observations.labels)} is {observations.values.ravel()[first]}, but "
-                f"transform={self.name!r} needs {self.domain} "
+                f"link={self.name!r} needs {self.domain} "
                 f"({count_of(np.count_nonzero(outside), 'such entry', 'such entries')} in all). "
-                "Mark them missing: pass mask=, or set them to NaN; or fit without a transform."
+                "Mark them missing: pass mask=, or set them to NaN; or fit without a link."
             )
 
     def apply(self, observations: Observations) -> Observations:
@@ -122,7 +122,7 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class SquareRoot(Transform):
+class SquareRoot(Link):
     """t(y) = √y for y ≥ 0: the model says Y = z² with z = X + S + noise of either sign.
 
     The density of y is [p(√y) + p(−√y)] / (2√y). The bound keeps the first term only, which is all there is unless zero
@@ -136,7 +136,7 @@ class SquareRoot(Transform):
     mirrored = True
 
     @classmethod
-    def for_data(cls, values: Values) -> Transform:
+    def for_data(cls, values: Values) -> Link:
         smallest = float(np.min(values, initial=np.inf, where=values > 0))
         return cls(smallest) if np.isfinite(smallest) else cls()
 
@@ -179,7 +179,7 @@ class SquareRoot(Transform):
 
 
 @dataclass(frozen=True)
-class Logarithm(Transform):
+class Logarithm(Link):
     """t(y) = ln y for y > 0: the model says Y = e^z with z = X + S + noise."""
 
     name = "log"
@@ -218,8 +218,8 @@ class Logarithm(Transform):
             return -values.astype(np.float64) * np.expm1(-shift)
 
 
-TRANSFORMS: dict[str | None, type[Transform]] = {kind.name: kind for kind in (Transform, SquareRoot, Logarithm)}
-"""The transforms by the option's value."""
+LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, SquareRoot, Logarithm)}
+"""The links by the option's value."""
 
 
 def fourth_moment(law: ErrorLaw, variance: Array) -> Array:

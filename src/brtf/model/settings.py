@@ -12,7 +12,9 @@ INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("additive", "replacement")
-TRANSFORMS = ("sqrt", "log")
+LINKS = ("sqrt", "log")
+RENAMED = {"outliers": "robust", "transform": "link"}
+"""Options by names that now belong to methods alone, and what they are called."""
 LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
 
@@ -35,7 +37,7 @@ def _is_real(value: Any) -> bool:
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
     "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
-    "outliers": (lambda v: isinstance(v, bool), "True or False"),
+    "robust": (lambda v: isinstance(v, bool), "True or False"),
     "init": (
         lambda v: v in INITS if isinstance(v, str) else isinstance(v, (list, tuple)) and len(v) > 0,
         f"one of {INITS}, or a list with one factor matrix per mode",
@@ -51,7 +53,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "outlier_kind": (lambda v: isinstance(v, str) and v in OUTLIER_KINDS, f"one of {OUTLIER_KINDS}"),
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
-    "transform": (lambda v: v is None or (isinstance(v, str) and v in TRANSFORMS), f"None or one of {TRANSFORMS}"),
+    "link": (lambda v: v is None or (isinstance(v, str) and v in LINKS), f"None or one of {LINKS}"),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
     "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
     "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
@@ -65,14 +67,14 @@ class Settings:
 
     max_rank: int | None = None
     inference: str = "calibrated"
-    outliers: bool = True
+    robust: bool = True
     init: Any = "spectral"
     noise: str = "common"
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None
     outlier_kind: str = "additive"
     calibrate: str | None = None
-    transform: str | None = None
+    link: str | None = None
     max_sweeps: int = 500
     max_seconds: float | None = None
     tol: float = 1e-6
@@ -89,8 +91,8 @@ class Settings:
         if self.inference == "paper" and self.noise != "common":
             raise ValueError('noise must be "common" with inference="paper", whose noise is one number.')
         if self.outlier_modes is not None or self.outlier_kind != "additive":
-            if not self.outliers:
-                raise ValueError("outlier_modes and outlier_kind need outliers=True.")
+            if not self.robust:
+                raise ValueError("outlier_modes and outlier_kind need robust=True.")
             if self.inference == "paper":
                 raise ValueError(
                     'outlier_modes and outlier_kind need inference="calibrated": the paper\'s outliers are additive, '

@@ -18,7 +18,7 @@ from brtf.research.baselines.matrix import Unfolding
 
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
 
-OURS: dict[str, dict[str, Any]] = {"brtf": {}, "brtf-paper": {"inference": "paper"}, "bcpf": {"outliers": False}}
+OURS: dict[str, dict[str, Any]] = {"brtf": {}, "brtf-paper": {"inference": "paper"}, "bcpf": {"robust": False}}
 """Models of this library, which also give a density and intervals; bcpf is the one without outliers."""
 METHODS = (*OURS, *(name for name in names() if name not in OURS))
 """Every method that can be asked for."""

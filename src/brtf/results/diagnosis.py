@@ -62,7 +62,7 @@ def _rank(result: Result) -> Doubt | None:
         "rank 0",
         "No component was found, yet the data have structure: their leading direction explains far more than chance.",
         "It is called outliers, or is not low-rank, as a peak that moves is not. Look at the data; try "
-        'transform="log" or "sqrt" where levels span decades, or outliers=False.',
+        'link="log" or "sqrt" where levels span decades, or robust=False.',
     )
 
 
@@ -104,7 +104,7 @@ def _values(result: Result) -> Doubt | None:
         "equal values",
         f"{100 * share[common]:.3g} % of the entries are exactly {values[common]:.6g}, and {100 * outlying:.3g} % of "
         "the others are called outliers: entries that are all equal show no noise.",
-        f'Counts: try transform="sqrt". If {values[common]:.6g} stands for missing, mark it so: mask=, or NaN.',
+        f'Counts: try link="sqrt". If {values[common]:.6g} stands for missing, mark it so: mask=, or NaN.',
     )
 
 
@@ -115,7 +115,7 @@ def _outliers(result: Result) -> Doubt | None:
         "outliers",
         f"{100 * result.outlier_rate:.3g} % of the entries are called outliers: that is no exception any more.",
         ("" if result.settings.max_rank is None else "Raise max_rank, or leave it out. ")
-        + 'Try transform="log" or "sqrt" where noise grows with the level, noise="auto" where it differs between '
+        + 'Try link="log" or "sqrt" where noise grows with the level, noise="auto" where it differs between '
         'slices, or outlier_kind="replacement" where other values stand in place of the data.',
     )
 

@@ -26,7 +26,7 @@ from brtf.inference.trace import Doubt, Record, StopReason
 from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
-from brtf.model.links import TRANSFORMS, Transform
+from brtf.model.links import LINKS, Link
 from brtf.model.local_models import SlabModel
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
 from brtf.model.settings import Settings
@@ -45,7 +45,7 @@ Quantity = Literal["low_rank", "observation"]
 class Result:
     """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
 
-    Only the factors and the noise variance are those of t(Y), where the fit had a transform t.
+    Only the factors and the noise variance are those of t(Y), where the fit had a link t.
 
     Attributes
     ----------
@@ -89,13 +89,13 @@ class Result:
         return self.observations.scale
 
     @cached_property
-    def transform(self) -> Transform:
-        """The transform t between the data and what was fitted."""
-        return TRANSFORMS[self.settings.transform].for_data(self.observations.values)
+    def link(self) -> Link:
+        """The link t between the data and what was fitted."""
+        return LINKS[self.settings.link].for_data(self.observations.values)
 
     def as_modelled(self, observations: Observations) -> Observations:
         """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
-        modelled = self.transform.apply(observations)
+        modelled = self.link.apply(observations)
         largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
@@ -133,7 +133,7 @@ class Result:
     @cached_property
     def bound_shift(self) -> float:
         """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
-        return self.transform.bound_shift(self.observations)
+        return self.link.bound_shift(self.observations)
 
     @property
     def bound(self) -> float:
@@ -159,11 +159,11 @@ class Result:
         return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.rows]
 
     def low_rank(self, coords: Any = None) -> Array:
-        """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a transform."""
+        """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a link."""
         centre = self._centre(coords) * self.scale
-        if self.transform.name is None:  # whose mean is x̄, whatever the variance
+        if self.link.name is None:  # whose mean is x̄, whatever the variance
             return centre
-        return self.transform.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
+        return self.link.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
 
     def _centre(self, coords: Any) -> Array:
         """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
@@ -203,7 +203,7 @@ class Result:
     # ---- outliers ------------------------------------------------------------------------------------------
 
     def outliers_at_entries(self) -> Array:
-        """Posterior mean of s at the observed entries, (M,); with a transform y − t⁻¹(t(y) − s̄)."""
+        """Posterior mean of s at the observed entries, (M,); with a link y − t⁻¹(t(y) − s̄)."""
         outliers = self.state.outliers
         if outliers is None:
             return np.zeros(self.observations.n_observed)
@@ -212,7 +212,7 @@ class Result:
         else:
             probability, share = self._local_posteriors()
             mean = probability * share * fit_at_entries(self._modelled, self.state.factors).residual
-        return self.transform.outliers(self.observations.values.ravel(), mean * self.scale)
+        return self.link.outliers(self.observations.values.ravel(), mean * self.scale)
 
     def outlier_probability_at_entries(self) -> Array:
         """Posterior probability that each observed entry carries an outlier, (M,).
@@ -365,7 +365,7 @@ class Result:
             "rank": self.rank,
             "bound": self.bound,
             "inference": self.settings.inference,
-            "transform": self.settings.transform or "none",
+            "link": self.settings.link or "none",
             "stop_reason": self.stop_reason.value,
             "brtf_version": self.version,
         }
@@ -393,10 +393,10 @@ class Result:
         """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
         centre = self._centre(coords)
         if _asks_low_rank(of):
-            return self.transform.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
+            return self.link.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
         relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
         law, spread, variance = self._error_law_in_slices(relative, variance)
-        return self.transform.observation_std(law, spread * centre, variance, self.scale / spread)
+        return self.link.observation_std(law, spread * centre, variance, self.scale / spread)
 
     def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
         """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
@@ -413,7 +413,7 @@ class Result:
             low, high = (middle - half) / spread, (middle + half) / spread
         centre = self._centre(coords)
         with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
-            return self.transform.interval((centre + low) * self.scale, (centre + high) * self.scale)
+            return self.link.interval((centre + low) * self.scale, (centre + high) * self.scale)
 
     def _conformal_factor(self, level: float) -> float:
         """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them.
@@ -452,12 +452,12 @@ class Result:
         relative = self._relative_precision(observations)
         spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
         density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
-        if self.transform.mirrored:  # −z would have given the same y
+        if self.link.mirrored:  # −z would have given the same y
             mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
             mirrored_values = replace(modelled, values=-modelled.values)
             other = self._log_density_of_deviation(mirrored_values, spread * mirrored, variance, spread)
             density = np.logaddexp(density, other)
-        return density + np.log(spread) - np.log(self.scale) + self.transform.log_jacobian(observations.values.ravel())
+        return density + np.log(spread) - np.log(self.scale) + self.link.log_jacobian(observations.values.ravel())
 
     def _log_density_of_deviation(
         self, modelled: Observations, deviation: Array, variance: Array, spread: Array
@@ -493,7 +493,7 @@ class Result:
             draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
         else:
             self._add_errors(draws, rng, coords)
-        return self.transform.inverse(draws * self.scale)
+        return self.link.inverse(draws * self.scale)
 
     def _add_errors(self, draws: Array, rng: np.random.Generator, coords: Any) -> None:
         """Turn draws of the low-rank part into draws of observations."""

@@ -34,7 +34,7 @@ class Summary:
                 "n_observed": observations.n_observed,
                 "observed_share": observations.n_observed / observations.n_entries,
                 "inference": settings.inference,
-                "transform": settings.transform,
+                "link": settings.link,
                 "rank": result.rank,
                 "max_rank": settings.max_rank,
                 "noise_sd": np.sqrt(noise_variance).tolist(),
@@ -58,7 +58,7 @@ class Summary:
             ("shape", times(numbers["shape"])),
             ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
             ("inference", numbers["inference"]),
-            ("fitted to", fitted_to(numbers["transform"])),
+            ("fitted to", fitted_to(numbers["link"])),
             ("rank", rank_in_words(numbers)),
             ("noise", self._noise()),
             ("outliers", self._outliers()),
@@ -93,9 +93,9 @@ class Summary:
         return f"<table>{''.join(cells)}</table>"
 
 
-def fitted_to(transform: str | None) -> str:
+def fitted_to(link: str | None) -> str:
     """What the components add up to, and whose units the noise is in."""
-    return "the data" if transform is None else f"{transform}(data)"
+    return "the data" if link is None else f"{link}(data)"
 
 
 def times(shape: Iterable[int]) -> str:

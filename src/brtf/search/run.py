@@ -252,7 +252,7 @@ def calibrated_inference(
 def _problem(observations: Observations, settings: Settings) -> Problem:
     """What the search begins with."""
     observations = grouped(observations, settings.shared_modes(observations.order))
-    finest = LARGEST_PRECISION if settings.transform is not None else largest_precision(observations)
+    finest = LARGEST_PRECISION if settings.link is not None else largest_precision(observations)
     return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
 
 
@@ -276,7 +276,7 @@ def calibrated_starts(
     problem: Problem, settings: Settings, rng: np.random.Generator, max_components: int
 ) -> list[State]:
     """A random start, or the portfolio of spectral ones, with the given factors before them."""
-    model = START_MODEL if settings.outliers else None
+    model = START_MODEL if settings.robust else None
     if isinstance(settings.init, str):
         if settings.init == "random":
             return [random_start(problem, min(max_components, START_COMPONENTS), model, rng)]

@@ -53,7 +53,7 @@ def paper_start(observations: Observations, settings: Settings, rng: np.random.G
     """The paper's initialisation: λ̄ = τ̄ = γ̄ = 1, V = I, s̄ ~ N(0, 1), and factors as ``settings.init`` says."""
     rank, means = initial_factors(observations, settings, rng)
     outliers = None
-    if settings.outliers:
+    if settings.robust:
         n_observed = observations.n_observed
         outliers = MeanFieldOutliers(
             mean=rng.standard_normal(n_observed),

@@ -51,7 +51,7 @@ def plot_components(result: Result, *, ax: Axes | None = None) -> Axes:
     order, strengths = by_strength(result), component_strengths(result)
     ax.bar([str(component) for component in order], strengths[order])
     ax.set_xlabel("component")
-    ax.set_ylabel(f"root mean square, in units of {fitted_to(result.settings.transform)}")
+    ax.set_ylabel(f"root mean square, in units of {fitted_to(result.settings.link)}")
     return ax
 
 

@@ -17,7 +17,7 @@ def recover(
 ) -> Recovery:
     """Variational Bayesian CP that learns rank and noise from the observed entries, and knows no outliers.
 
-    ``BRTF(outliers=False)``: what the outliers in :class:`brtf.BRTF` are worth is the difference between the two.
+    ``BRTF(robust=False)``: what the outliers in :class:`brtf.BRTF` are worth is the difference between the two.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def recover(
     """
     from brtf.api.estimator import BRTF
 
-    model = BRTF(max_rank, outliers=False, max_sweeps=max_sweeps, tol=tol, random_state=seed).fit(Y, mask=mask)
+    model = BRTF(max_rank, robust=False, max_sweeps=max_sweeps, tol=tol, random_state=seed).fit(Y, mask=mask)
     return Recovery(model.low_rank(), None, model.rank_, model.factors_)
 
 
@@ -44,5 +44,5 @@ METHOD = Method(
     robust=False,
     needs=(),
     works_on="tensor",
-    source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(outliers=False).",
+    source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(robust=False).",
 )

@@ -92,7 +92,7 @@ def build_page(
         "complete": result.observations.layout == "complete",
         "viewer": viewer if isinstance(viewer, Viewer) else None,
         "strengths": charts.strengths_chart(result) if result.rank else None,
-        "units": fitted_to(result.settings.transform),
+        "units": fitted_to(result.settings.link),
         "factors": _factors(result, layout),
         "outliers": None if probability is None or not has_outliers else _outliers(result, probability, layout),
         "residuals": _residuals(result) if here else None,
@@ -145,7 +145,7 @@ def _lead(result: Result) -> str:
     found.append(
         f"noise of standard deviation {number(float(np.median(sd)), 3)}" + (" in a typical slice" if differ else "")
     )
-    of = "" if result.settings.transform is None else f" (fitted to {fitted_to(result.settings.transform)})"
+    of = "" if result.settings.link is None else f" (fitted to {fitted_to(result.settings.link)})"
     n_observed, n_entries = observations.n_observed, observations.n_entries
     seen = f"All {n_entries:,}" if n_observed == n_entries else f"{n_observed:,} of the {n_entries:,}"
     return (
@@ -331,7 +331,7 @@ def _details(result: Result) -> list[tuple[str, str]]:
 
 
 def _outliers_asked(settings: Settings) -> str:
-    if not settings.outliers:
+    if not settings.robust:
         return "none"
     modes = settings.outlier_modes
     return settings.outlier_kind + (f", shared along modes {', '.join(map(str, modes))}" if modes else "")

@@ -1,8 +1,6 @@
-"""Transforms: a fit of t(Y) whose answers, densities and bounds are those of Y."""
+"""Links: a fit of t(Y) whose answers, densities and bounds are those of Y."""
 
-import inspect
 import json
-import pickle
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,7 +11,6 @@ import xarray as xr
 from click.testing import CliRunner
 from scipy import stats
 from scipy.integrate import quad
-from sklearn.base import clone
 
 from brtf import BRTF, Observations, load
 from brtf.cli import main
@@ -21,7 +18,7 @@ from brtf.data.observations import observe
 from brtf.io.archive import pack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import coverage, rrse
-from brtf.model.links import TRANSFORMS, Logarithm, SquareRoot
+from brtf.model.links import LINKS, Logarithm, SquareRoot
 from brtf.model.predictive import ErrorLaw
 
 NAMES = ("sqrt", "log")
@@ -67,7 +64,7 @@ def problem(name):
 
 @pytest.fixture(scope="module")
 def found(name, problem):
-    return BRTF(3, transform=name, random_state=0).fit(problem.observed)
+    return BRTF(3, link=name, random_state=0).fit(problem.observed)
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +73,24 @@ def plain(name, problem):
     return BRTF(3, random_state=0).fit(FORWARD[name](problem.observed))
 
 
-# ---- one transform -----------------------------------------------------------------------------------------
+# ---- one link ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", TRANSFORMS.values(), ids=map(str, TRANSFORMS))
+@pytest.mark.parametrize("kind", LINKS.values(), ids=map(str, LINKS))
 class TestTransform:
-    def transform(self, kind):
+    def link(self, kind):
         return kind.for_data(self.values())
 
     def values(self):
         return np.array([1e-12, 0.3, 1.0, 7.0, 1e8])
 
     def test_inverse_undoes_forward(self, kind):
-        t, y = self.transform(kind), self.values()
+        t, y = self.link(kind), self.values()
         # ln y is of order 20, and exp makes a relative error of its absolute one.
         np.testing.assert_allclose(t.inverse(t.forward(y)), y, rtol=1e-14)
 
     def test_jacobian_is_the_slope(self, kind):
-        t, y = self.transform(kind), self.values()
+        t, y = self.link(kind), self.values()
         step = 1e-5 * y
         slope = (t.forward(y + step) - t.forward(y - step)) / (2 * step)
         # Central differences: 1e-10 of truncation, and rounding 1e-16 over the step, times ln y for the logarithm.
@@ -101,7 +98,7 @@ class TestTransform:
 
     @pytest.mark.parametrize("std", [1e-3, 0.4, 1.3])
     def test_moments_are_those_of_a_transformed_gaussian(self, kind, std):
-        t, centre = self.transform(kind), np.array([-1.0, 0.0, 0.2, 2.0])
+        t, centre = self.link(kind), np.array([-1.0, 0.0, 0.2, 2.0])
         draws = t.inverse(centre + std * NODES[:, None])
         mean = WEIGHTS @ draws
         deviation = np.sqrt(WEIGHTS @ (draws - mean) ** 2)
@@ -110,7 +107,7 @@ class TestTransform:
         np.testing.assert_allclose(t.std(centre, np.full(4, std)), deviation, rtol=1e-9)
 
     def test_interval_holds_its_probability(self, kind):
-        t, centre, std = self.transform(kind), np.array([-0.5, -6.0, 0.0, 0.3, 5.0]), 0.5
+        t, centre, std = self.link(kind), np.array([-0.5, -6.0, 0.0, 0.3, 5.0]), 0.5
         half = stats.norm.ppf(0.95) * std
         low, high = t.interval(centre - half, centre + half)
         assert (low < high).all()
@@ -122,7 +119,7 @@ class TestTransform:
         assert (share[exact] < 0.9 + error).all()
 
     def test_an_outlier_is_what_y_would_lack_without_it(self, kind):
-        t, y = self.transform(kind), np.array([0.3, 1.0, 7.0])
+        t, y = self.link(kind), np.array([0.3, 1.0, 7.0])
         shift = np.array([0.2, -2.0, 1.5])
         np.testing.assert_allclose(t.outliers(y, shift), y - t.inverse(t.forward(y) - shift), rtol=1e-13)
         assert not t.outliers(y, np.zeros(3)).any()
@@ -174,13 +171,13 @@ class TestDomain:
         n_wrong, first = np.count_nonzero(data < 0), np.argwhere(data < 0)[0].tolist()
         needs = {"sqrt": "values of at least 0", "log": "values above 0"}[name]
         sentence = (
-            f"Y{first} is -0.5, but transform='{name}' needs {needs} ({n_wrong} such entries in all). "
-            "Mark them missing: pass mask=, or set them to NaN; or fit without a transform."
+            f"Y{first} is -0.5, but link='{name}' needs {needs} ({n_wrong} such entries in all). "
+            "Mark them missing: pass mask=, or set them to NaN; or fit without a link."
         )
         rows, cols, tubes = np.nonzero(~np.isnan(data))
         sparse = Observations.from_coords((rows, cols, tubes), data[rows, cols, tubes], SHAPE)
         for given, calibrate in [(data, None), (np.ma.masked_invalid(data), None), (sparse, None), (data, "conformal")]:
-            model = BRTF(transform=name, calibrate=calibrate, random_state=0)
+            model = BRTF(link=name, calibrate=calibrate, random_state=0)
             with pytest.raises(ValueError) as caught:
                 model.fit(given)
             assert str(caught.value) == sentence
@@ -190,7 +187,7 @@ class TestDomain:
         wrong = np.array(problem.held_out)
         wrong[np.isnan(wrong)] = -1.0
         for method in (found.score, found.transform):
-            with pytest.raises(ValueError, match=f"transform='{name}' needs"):
+            with pytest.raises(ValueError, match=f"link='{name}' needs"):
                 method(wrong)
 
     def test_zero_has_a_square_root_and_no_logarithm(self):
@@ -202,11 +199,11 @@ class TestDomain:
     def test_the_place_has_its_labels(self):
         table = xr.DataArray([[1.0, 2.0], [-3.0, 4.0]], dims=("site", "day"), coords={"site": ["a", "b"]})
         with pytest.raises(ValueError, match=r"^Y\[site=b, day=0\] is -3.0"):
-            BRTF(transform="sqrt").fit(table)
+            BRTF(link="sqrt").fit(table)
 
     def test_missing_values_may_be_anything(self, problem, name):
         data = np.where(problem.mask, problem.values, -1.0)
-        t = TRANSFORMS[name]()
+        t = LINKS[name]()
         np.testing.assert_array_equal(
             t.apply(observe(data, problem.mask)).values, t.apply(observe(problem.observed)).values
         )
@@ -215,16 +212,16 @@ class TestDomain:
     def test_input_is_untouched_and_its_type_kept(self, problem, name, dtype):
         data = problem.values.astype(dtype)
         before = data.copy()
-        modelled = TRANSFORMS[name]().apply(observe(data))
+        modelled = LINKS[name]().apply(observe(data))
         np.testing.assert_array_equal(data, before)
         assert modelled.values.dtype == dtype
         assert not modelled.values.flags.writeable
         assert modelled.scale == observe(FORWARD[name](data)).scale
 
     @pytest.mark.parametrize("value", ["square", "", 1, True])
-    def test_other_transforms_are_refused(self, value):
-        with pytest.raises(ValueError, match=r"^transform must be None or one of \('sqrt', 'log'\), got"):
-            BRTF(transform=value).fit(np.ones((3, 4)))
+    def test_other_links_are_refused(self, value):
+        with pytest.raises(ValueError, match=r"^link must be None or one of \('sqrt', 'log'\), got"):
+            BRTF(link=value).fit(np.ones((3, 4)))
 
 
 # ---- the fit is that of t(Y), the answers those of Y -------------------------------------------------------
@@ -321,7 +318,7 @@ class TestDensity:
 
 
 class TestRecovery:
-    def test_the_right_transform_has_the_higher_bound_and_density(self, found, problem, name):
+    def test_the_right_link_has_the_higher_bound_and_density(self, found, problem, name):
         without = BRTF(3, tol=1e-3, random_state=0).fit(problem.observed)
         assert found.bound_ > without.bound_ + 20
         assert found.score(problem.held_out) > without.score(problem.held_out) + 0.02
@@ -356,9 +353,9 @@ class TestUnits:
         return Problem("sqrt").observed[:8, :7, :6]
 
     @staticmethod
-    def fit(data, transform="sqrt", **options):
+    def fit(data, link="sqrt", **options):
         settings = {"inference": "paper", "tol": 1e-3, "random_state": 0, **options}
-        return BRTF(3, transform=transform, **settings).fit(data)
+        return BRTF(3, link=link, **settings).fit(data)
 
     @pytest.mark.parametrize("factor", [1e-6, 1e6])
     def test_square_root_is_scale_equivariant(self, data, factor):
@@ -387,7 +384,7 @@ class TestUnits:
         assert np.isfinite(theirs.score(np.zeros(counts.shape)))
 
     def test_fit_transform_transforms_once(self, data, name):
-        ours, theirs = (BRTF(3, transform=t, inference="paper", tol=1e-2, random_state=0) for t in (name, None))
+        ours, theirs = (BRTF(3, link=t, inference="paper", tol=1e-2, random_state=0) for t in (name, None))
         np.testing.assert_array_equal(ours.fit_transform(data), theirs.fit_transform(FORWARD[name](data)))
 
     @pytest.mark.parametrize("factor", [1e-100, 1e100])
@@ -424,20 +421,20 @@ class TestUnits:
 
 class TestOtherOptions:
     def test_a_block_more_is_the_block_transformed(self, problem, name):
-        ours, theirs = (BRTF(2, transform=t, outliers=False, tol=1e-3, random_state=0) for t in (name, None))
+        ours, theirs = (BRTF(2, link=t, robust=False, tol=1e-3, random_state=0) for t in (name, None))
         for rows in (slice(0, 8), slice(8, 12)):
             ours.partial_fit(problem.observed[rows])
             theirs.partial_fit(FORWARD[name](problem.observed[rows]))
         assert ours.result_.scale == theirs.result_.scale
         for mine, other in zip(ours.factors_, theirs.factors_, strict=True):
             np.testing.assert_array_equal(mine, other)
-        jacobian = ours.result_.transform.log_jacobian(problem.values[8:][problem.mask[8:]]).sum()
+        jacobian = ours.result_.link.log_jacobian(problem.values[8:][problem.mask[8:]]).sum()
         assert ours.bound_ == pytest.approx(theirs.bound_ + jacobian, rel=1e-9)
 
     def test_conformal_intervals_are_those_of_the_transformed_data(self, problem, name):
         options = {"inference": "paper", "tol": 1e-2, "calibrate": "conformal", "random_state": 0}
         data = np.where(problem.is_outlier, problem.clean, problem.values)
-        ours = BRTF(3, transform=name, **options).fit(data)
+        ours = BRTF(3, link=name, **options).fit(data)
         theirs = BRTF(3, **options).fit(FORWARD[name](data))
         intervals = (model.predict_interval(level=0.9, of="observation") for model in (ours, theirs))
         low, high = next(intervals)
@@ -448,7 +445,7 @@ class TestOtherOptions:
 
     def test_noise_per_slice_enters_the_spread_of_an_observation(self):
         data = Problem("sqrt").observed[:8, :7, :6]
-        found = BRTF(2, transform="sqrt", noise="per-slice", tol=1e-3, random_state=0).fit(data)
+        found = BRTF(2, link="sqrt", noise="per-slice", tol=1e-3, random_state=0).fit(data)
         result = found.result_
         assert result.state.slices is not None
         light = replace(result.state, outliers=None)  # Gaussian but for the precision learnt: all moments exist
@@ -469,7 +466,7 @@ class TestFiles:
     def test_a_file_says_it_all_again(self, found, problem, tmp_path):
         found.save(tmp_path / "fit.brtf")
         again = load(tmp_path / "fit.brtf")
-        assert again.get_params()["transform"] == found.get_params()["transform"]
+        assert again.get_params()["link"] == found.get_params()["link"]
         assert again.bound_ == found.bound_
         for method in ("low_rank", "outliers", "impute"):
             np.testing.assert_array_equal(getattr(again, method)(), getattr(found, method)())
@@ -481,34 +478,12 @@ class TestFiles:
         with pytest.raises(CorruptFile, match="needs values"):
             load(tmp_path / "wrong.brtf")
 
-    def test_a_file_from_before_there_were_transforms_loads(self, plain, tmp_path):
-        header, arrays = pack(plain.result_)
-        del header["settings"]["transform"]
-        write_archive(tmp_path / "old.brtf", header, arrays)
-        assert load(tmp_path / "old.brtf").bound_ == plain.bound_
-
-
-class TestTransformIsOptionAndMethod:
-    def test_the_option_is_a_parameter(self):
-        assert BRTF().get_params()["transform"] is None
-        model = BRTF(transform="log")
-        assert "transform='log'" in repr(model)
-        assert model.set_params(transform="sqrt").get_params()["transform"] == "sqrt"
-
-    @pytest.mark.parametrize("copy", [clone, lambda model: pickle.loads(pickle.dumps(model))], ids=["clone", "pickle"])
-    def test_copies_keep_it(self, copy):
-        assert copy(BRTF(transform="log")).get_params()["transform"] == "log"
-
-    def test_the_class_has_the_method(self):
-        assert "Loadings" in inspect.getdoc(BRTF.transform)
-        assert list(inspect.signature(BRTF.transform).parameters) == ["self", "Y", "return_std"]
-
 
 def test_the_command_line_takes_it(problem, name, tmp_path):
     np.save(tmp_path / "y.npy", problem.observed)
-    options = ["--transform", name, "--inference", "paper", "--tol", "1e-2", "--max-rank", "3"]
+    options = ["--link", name, "--inference", "paper", "--tol", "1e-2", "--max-rank", "3"]
     done = CliRunner().invoke(main, ["fit", str(tmp_path / "y.npy"), "--out", str(tmp_path), "--json", *options])
     assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["transform"] == name
+    assert json.loads(done.stdout)["link"] == name
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "result.brtf")])
     assert f"{name}(data)" in shown.stdout
