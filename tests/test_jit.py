@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 from brtf.kernels import jit
@@ -16,6 +17,7 @@ FIT = """
 import sys
 import warnings
 import brtf
+from brtf.kernels.jit import Loop
 warnings.simplefilter("ignore")
 for options in ({}, {"inference": "paper"}):
     for missing in (0.0, 0.5):
@@ -23,9 +25,19 @@ for options in ({}, {"inference": "paper"}):
 compiled = {}
 for name, module in list(sys.modules.items()):
     if name.startswith("brtf.kernels."):
-        compiled |= {f"{name}.{key}": value for key, value in vars(module).items() if hasattr(value, "stats")}
+        compiled |= {f"{name}.{key}": value for key, value in vars(module).items() if isinstance(value, Loop)}
 print(len(compiled), [name for name, function in compiled.items() if function.stats.cache_misses])
 """
+
+
+MULTIPLY = """
+import numpy
+from brtf.kernels.products import multiply
+left, right, out = numpy.ones((3, 2)), numpy.ones((2, 31)), numpy.zeros((3, 31))
+multiply(left, right, out)
+print(abs(out - left @ right).max())
+"""
+KEY = ("loop", "sources", "versions")
 
 
 def run(program, directory, **environment):
@@ -53,11 +65,33 @@ def kept(tmp_path):
     return package
 
 
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The files of a loop."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    return jit.CodeFiles(run)
+
+
+def files_in(files):
+    return set(Path(files.cache_path).glob("*.nbc"))
+
+
+def test_a_loop_that_others_may_share_the_name_of_is_refused():
+    """Code is linked by name: by a process, too, that has compiled one of them and loads what another has kept."""
+
+    def loop():
+        return 1
+
+    with pytest.raises(TypeError, match=r"<locals>\.loop cannot be compiled, as other functions may have its name"):
+        jit.loop(loop)
+
+
 def test_code_made_of_another_file_is_compiled_again_when_that_changes(kept):
     assert run(CALL, kept.parent) == "10 0"
     assert run(CALL, kept.parent) == "10 1"
     (kept / "inner.py").write_text(INNER.format(2))
     assert run(CALL, kept.parent) == "20 0"
+    assert len(list(kept.rglob("*.nbc"))) == 2  # one of each loop: nothing is left of what was before
 
 
 class TestNowhereToKeepIt:
@@ -84,7 +118,7 @@ print(len(told), *(warning.message for warning in told))
 
     def test_the_directory_is_full_or_taken_away(self, kept):
         full = "from kept import jit\n\ndef full(*_):\n    raise OSError(28, 'No space left on device')\n\n"
-        told = run(full + "jit.CheckedFile._open_for_write = full\n" + self.TELL, kept.parent)
+        told = run(full + "jit.Path.write_bytes = full\n" + self.TELL, kept.parent)
         assert told.startswith("1 Compiled code cannot be kept, as no directory for it can be written to: every")
         assert run(CALL, kept.parent) == "10 0"
 
@@ -98,27 +132,62 @@ class TestDamagedFiles:
     )
 
     @pytest.mark.parametrize("damage", DAMAGES, ids=["empty", "cut", "flipped", "other"])
-    @pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
-    def test_count_as_absent(self, suffix, damage, tmp_path):
-        file, code = jit.CheckedFile(str(tmp_path), "loop", "stamp"), bytes(range(256))
-        file.save("key", code)
-        assert file.load("key") == code
-        (path,) = tmp_path.glob(f"*{suffix}")
+    def test_count_as_absent(self, damage, files):
+        code = bytes(range(256))
+        files.write(KEY, code)
+        assert files.read(KEY) == code
+        (path,) = files_in(files)
         path.write_bytes(damage(path.read_bytes()))
-        assert file.load("key") is None
-        file.save("key", code)
-        assert file.load("key") == code
-        assert jit.CheckedFile(str(tmp_path), "loop", "another stamp").load("key") is None
+        assert files.read(KEY) is None
+        files.write(KEY, code)
+        assert files.read(KEY) == code
 
     def test_are_compiled_anew_once(self, kept):
         assert run(CALL, kept.parent) == "10 0"
-        (index,), (code,) = kept.rglob("inner*.nbi"), kept.rglob("outer*.nbc")
-        index.write_bytes(b"")
-        content = bytearray(code.read_bytes())
+        (inner,), (outer,) = kept.rglob("*.inner.*.nbc"), kept.rglob("*.outer.*.nbc")
+        inner.write_bytes(b"")
+        content = bytearray(outer.read_bytes())
         content[len(content) // 2] ^= 1
-        code.write_bytes(content)
+        outer.write_bytes(content)
         assert run(CALL, kept.parent) == "10 0"
         assert run(CALL, kept.parent) == "10 1"
+
+
+class TestProcessesThatCompileAtTheSameTime:
+    """Two that have read the same files, or none, and write what they have compiled after that, in any order."""
+
+    def test_keep_what_each_has_compiled(self, files, monkeypatch):
+        other = ("another", *KEY[1:])
+        write_bytes, at_once = Path.write_bytes, []
+
+        def write_while_another_process_writes(path, content):
+            if not at_once:
+                at_once.append(path)
+                files.write(other, b"of the other")
+            write_bytes(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", write_while_another_process_writes)
+        files.write(KEY, b"own")
+        assert at_once
+        assert (files.read(KEY), files.read(other)) == (b"own", b"of the other")
+
+    def test_never_read_what_was_compiled_for_something_else(self, files):
+        files.write(KEY, b"own")
+        (path,) = files_in(files)
+        files.write(("another", *KEY[1:]), b"of the other")
+        (other,) = files_in(files) - {path}
+        other.replace(path)
+        assert files.read(KEY) is None
+
+    def test_give_what_one_process_gives(self, tmp_path):
+        """A process loads one of two variants of a loop and compiles the other, in the same order as before."""
+        seed = {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONHASHSEED": "0"}
+        assert run(MULTIPLY, tmp_path, **seed) == "0.0"
+        first, *others = sorted(tmp_path.rglob("*._combine_all.*.nbc"), key=lambda path: path.stat().st_mtime_ns)
+        assert others
+        for path in set(tmp_path.rglob("*.nbc")) - {first}:
+            path.unlink()
+        assert run(MULTIPLY, tmp_path, **seed) == "0.0"
 
 
 def test_a_fit_compiles_nothing_that_an_earlier_process_has_compiled(tmp_path):

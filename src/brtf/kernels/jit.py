@@ -4,77 +4,108 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import sys
+import uuid
 import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
+import numba
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl
+from numba.core.registry import CPUDispatcher
+from numba.core.serialize import dumps
+from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
-"""Stands for all files of loops as they are."""
+"""Stands for all files of loops as they are: compiled code holds what it calls in other files, too."""
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
-class CheckedFile(IndexDataCacheFile):
-    """Numba's files of a function's compiled code, each behind its SHA-256.
+class CodeFiles:
+    """Compiled code of one function, kept on disk for other processes: a file for every signature.
 
-    A file that is damaged, or of another version, counts as absent, and is written anew. Numba alone would fail over
-    it in every process from then on, or run what a flipped bit has made of the code.
+    A file is named by all that its code depends on, and holds it: the files of loops, the versions of the compiler and
+    of Python, the processor, the types of the arguments. Processes that compile at the same time can therefore only
+    write the same code to the same file, there is no list of files that one of them might overwrite, and nothing is
+    run that was compiled for something else. Whatever is damaged counts as absent, and is written anew.
+
+    Stands where a dispatcher of Numba has its own cache, and has the methods of that.
     """
 
-    def _dump(self, content):
-        packed = super()._dump(content)
-        return hashlib.sha256(packed).digest() + packed
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._numba = CompileResultCacheImpl(function)
+        self.cache_path = self._numba.locator.get_cache_path()
+        self._name = f"{function.__module__}.{function.__qualname__}.{sys.implementation.cache_tag}"
 
-    def _save_index(self, overloads):
-        with self._open_for_write(self._index_path) as file:
-            file.write(self._dump((self._version, self._source_stamp, overloads)))
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """What was compiled for a signature, or None."""
+        context.refresh()
+        code = self.read(self._key(signature, context.codegen()))
+        return None if code is None else self._numba.rebuild(context, code)
 
-    def _load_index(self):
-        match self._read(self._index_path):
-            case version, stamp, overloads if (version, stamp) == (self._version, self._source_stamp):
-                return overloads
-        return {}
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Keep what was compiled for a signature."""
+        if self._numba.check_cachable(compiled):
+            self.write(self._key(signature, compiled.codegen), self._numba.reduce(compiled))
 
-    def _load_data(self, name):
-        return self._read(self._data_path(name))
+    def flush(self) -> None:
+        """Forget all code of the function."""
+        for path in Path(self.cache_path).glob(f"{self._name}-*.nbc"):
+            path.unlink(missing_ok=True)
 
-    def _read(self, path):
+    def read(self, key: tuple[Any, ...]) -> Any:
+        """What is kept for a key, or None."""
         try:
-            content = Path(path).read_bytes()
+            content = self._path(key).read_bytes()
         except OSError:
             return None
         digest, packed = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
         if hashlib.sha256(packed).digest() != digest:
             return None
+        kept, code = pickle.loads(packed)
+        return code if kept == key else None
+
+    def write(self, key: tuple[Any, ...], code: Any) -> None:
+        """Keep code for a key, in place of what was made of other files of loops."""
+        path, packed = self._path(key), dumps((key, code))
+        own = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
-            return pickle.loads(packed)
-        except Exception:  # of a version whose classes had other names
-            return None
+            self._numba.locator.ensure_cache_path()
+            own.write_bytes(hashlib.sha256(packed).digest() + packed)
+            own.replace(path)  # seen by others as a whole, or not at all
+            for other in path.parent.glob(f"{self._name}-*.nbc"):
+                if not other.name.startswith(self._prefix):
+                    other.unlink(missing_ok=True)
+        except OSError:
+            own.unlink(missing_ok=True)
+            if not path.exists():  # the directory is full, or was taken away; no other process was first
+                _warn_that_nothing_is_kept()
+
+    @property
+    def _prefix(self) -> str:
+        return f"{self._name}-{SOURCES[:16]}-"
+
+    def _path(self, key: tuple[Any, ...]) -> Path:
+        return Path(self.cache_path) / f"{self._prefix}{hashlib.sha256(repr(key).encode()).hexdigest()[:32]}.nbc"
+
+    def _key(self, signature: Any, codegen: Any) -> tuple[Any, ...]:
+        types_of_arguments, _ = normalize_signature(signature)
+        versions = numba.__version__, llvmlite.__version__, sys.version
+        return self._name, SOURCES, versions, codegen.magic_tuple(), types_of_arguments
 
 
-class Kept(FunctionCache):
-    """Where compiled code of a function is kept for other processes: for as long as all files of loops are the same.
+class Loop(CPUDispatcher):
+    """A compiled function whose code is kept in :class:`CodeFiles`."""
 
-    Numba alone looks at the file of the function only, and compiled code holds what it calls in other files, too.
-    """
-
-    def __init__(self, function):
-        super().__init__(function)
-        stamp = self._impl.locator.get_source_stamp(), SOURCES
-        self._cache_file = CheckedFile(self._cache_path, self._impl.filename_base, stamp)
-
-    def save_overload(self, signature, compiled):
-        try:
-            super().save_overload(signature, compiled)
-        except OSError:  # the directory is full, or was taken away
-            _warn_that_nothing_is_kept()
+    def enable_caching(self) -> None:
+        self._cache = CodeFiles(self.py_func)
 
 
 @cache
@@ -92,12 +123,19 @@ def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """A decorator for loops."""
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(nogil=True, **options)(function)
-        if hasattr(dispatcher, "enable_caching"):  # NUMBA_DISABLE_JIT leaves the function as it is
-            try:
-                dispatcher._cache = Kept(function)
-            except RuntimeError:  # there is no directory that can be written to
-                _warn_that_nothing_is_kept()
+        if "<locals>" in function.__qualname__:
+            raise TypeError(
+                f"{function.__qualname__} cannot be compiled, as other functions may have its name: code that one "
+                "process has kept and another loads is linked by name, so that one of them would run for both. Define "
+                "it at the top of a module, and give what it depends on as the type of an argument."
+            )
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]  # made of the environment
+            return function
+        dispatcher = Loop(function, targetoptions={"nopython": True, "nogil": True, "boundscheck": None, **options})
+        try:
+            dispatcher.enable_caching()
+        except RuntimeError:  # there is no directory that can be written to
+            _warn_that_nothing_is_kept()
         return dispatcher
 
     return decorate

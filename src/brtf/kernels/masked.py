@@ -7,9 +7,6 @@ the sums in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -145,41 +142,40 @@ def add_lists(
     n_columns = matrix.shape[1]
     if n_columns:
         half = max(1, min(WIDEST, 1 << (n_columns - 1).bit_length()) // 2)
-        _adder(half)(*lists, amounts, matrix, others, n_rows, n_after, out)
+        _add((0,) * half, *lists, amounts, matrix, others, n_rows, n_after, out)
 
 
-@cache
-def _adder(half: int) -> Callable[..., None]:
-    """The loop over lists that sums twice so many columns at once."""
+@sum_loop
+def _add(lanes, stops, places, amounts, matrix, others, n_rows, n_after, out):
+    """The loop over lists, which sums twice as many columns at once as ``lanes`` has elements.
 
-    @sum_loop
-    def add(stops, places, amounts, matrix, others, n_rows, n_after, out):
-        plan = np.empty((stops.size + 1, 4), np.int64)
-        n_lists = _plan_lists(stops, n_rows, n_after, plan)
-        length, n_columns = matrix.shape
-        width, end = 2 * half, n_columns - half
-        together = max(1, INNERMOST // (length * width)) * width
-        panels = np.empty((min(together, n_columns + width) // width * length, width))
-        for first in range(0, n_columns, together):
-            last = min(first + together, n_columns)
+    A number of columns that is part of a type, the length of a tuple, is known when the loop is compiled.
+    """
+    half = len(lanes)
+    plan = np.empty((stops.size + 1, 4), np.int64)
+    n_lists = _plan_lists(stops, n_rows, n_after, plan)
+    length, n_columns = matrix.shape
+    width, end = 2 * half, n_columns - half
+    together = max(1, INNERMOST // (length * width)) * width
+    panels = np.empty((min(together, n_columns + width) // width * length, width))
+    for first in range(0, n_columns, together):
+        last = min(first + together, n_columns)
+        before = 0
+        for done in range(first, last, width):
+            left, right = min(done, end), min(done + half, end)  # the last ones overlap those before, as zeros
+            for k in range(length):
+                target, one, other = panels[before + k], matrix[k, left:], matrix[k, right:]
+                for c in range(half):
+                    target[c] = one[c] if left + c >= done else 0.0
+                    target[half + c] = other[c] if right + c >= done + half else 0.0
+            before += length
+        for q in range(n_lists):
+            start, stop, i, other = plan[q, 0], plan[q, 1], plan[q, 2], plan[q, 3]
             before = 0
             for done in range(first, last, width):
-                left, right = min(done, end), min(done + half, end)  # the last ones overlap those before, as zeros
-                for k in range(length):
-                    target, one, other = panels[before + k], matrix[k, left:], matrix[k, right:]
-                    for c in range(half):
-                        target[c] = one[c] if left + c >= done else 0.0
-                        target[half + c] = other[c] if right + c >= done + half else 0.0
+                left, right = min(done, end), min(done + half, end)
+                add_rows(lanes, panels, before, places, amounts, start, stop, others, other, out, i, left, right)
                 before += length
-            for q in range(n_lists):
-                start, stop, i, other = plan[q, 0], plan[q, 1], plan[q, 2], plan[q, 3]
-                before = 0
-                for done in range(first, last, width):
-                    left, right = min(done, end), min(done + half, end)
-                    add_rows(half, panels, before, places, amounts, start, stop, others, other, out, i, left, right)
-                    before += length
-
-    return add
 
 
 @loop

@@ -7,8 +7,6 @@ read where they are, and the sums of a few rows and columns stay in registers: i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -22,13 +20,14 @@ COLUMNS = 512
 
 
 @intrinsic(prefer_literal=True)
-def _combine(typing_context, n_rows, n_steps, fresh, weights, first, rows, column, out):
-    """out[i, c] = Σ_k weights[i, k] rows[k, c], for ``n_rows`` i from ``first`` on and so many steps of c.
+def _combine(typing_context, n_rows, steps, fresh, weights, first, rows, column, out):
+    """out[i, c] = Σ_k weights[i, k] rows[k, c], for ``n_rows`` i from ``first`` on and as many steps of c as ``steps``
+    has elements.
 
     It is added to ``out`` unless that is ``fresh``. No steps stand for a single column.
     """
     kind, n_own = KINDS[out.dtype], n_rows.literal_value
-    width = max(1, n_steps.literal_value * kind.lanes)
+    width = max(1, steps.count * kind.lanes)
 
     def generate(context, builder, signature, arguments):
         element, vector = Elements(context, builder, signature, arguments), ir.VectorType(kind.real, width)
@@ -47,7 +46,7 @@ def _combine(typing_context, n_rows, n_steps, fresh, weights, first, rows, colum
             builder.store(builder.load(total), target, align=4)
         return context.get_dummy_value()
 
-    return types.void(n_rows, n_steps, fresh, weights, first, rows, column, out), generate
+    return types.void(n_rows, steps, fresh, weights, first, rows, column, out), generate
 
 
 @intrinsic(prefer_literal=True)
@@ -79,25 +78,18 @@ def _add_dots(typing_context, n_left, n_right, left, i, right, j, start, stop, o
     return types.void(n_left, n_right, left, i, right, j, start, stop, out), generate
 
 
-def _combiner(n_steps: int) -> Callable[..., None]:
-    """The loop over rows of ``out`` for so many steps of its columns."""
-
-    @sum_loop
-    def combine(fresh, weights, rows, column, out):
-        n_rows, i = len(out), 0
-        while i + 5 <= n_rows:
-            _combine(5, n_steps, fresh, weights, i, rows, column, out)
-            i += 5
-        while i + 2 <= n_rows:
-            _combine(2, n_steps, fresh, weights, i, rows, column, out)
-            i += 2
-        if i < n_rows:
-            _combine(1, n_steps, fresh, weights, i, rows, column, out)
-
-    return combine
-
-
-_two_steps, _one_step, _one_column = _combiner(2), _combiner(1), _combiner(0)
+@sum_loop
+def _combine_all(steps, fresh, weights, rows, column, out):
+    """:func:`_combine` for all rows of ``out``."""
+    n_rows, i = len(out), 0
+    while i + 5 <= n_rows:
+        _combine(5, steps, fresh, weights, i, rows, column, out)
+        i += 5
+    while i + 2 <= n_rows:
+        _combine(2, steps, fresh, weights, i, rows, column, out)
+        i += 2
+    if i < n_rows:
+        _combine(1, steps, fresh, weights, i, rows, column, out)
 
 
 @sum_loop
@@ -106,11 +98,11 @@ def _multiply(fresh, weights, rows, out):
     n_whole = n_columns - n_columns % step
     n_double = n_columns - n_columns % (2 * step)
     for column in range(0, n_double, 2 * step):
-        _two_steps(fresh, weights, rows, column, out)
+        _combine_all((0, 0), fresh, weights, rows, column, out)
     for column in range(n_double, n_whole, step):
-        _one_step(fresh, weights, rows, column, out)
+        _combine_all((0,), fresh, weights, rows, column, out)
     for column in range(n_whole, n_columns):
-        _one_column(fresh, weights, rows, column, out)
+        _combine_all((), fresh, weights, rows, column, out)
 
 
 @sum_loop

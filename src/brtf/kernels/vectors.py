@@ -60,17 +60,18 @@ def n_at_once(typing_context, numbers):
     return types.int64(numbers), lambda *_: LONG(KINDS[numbers.dtype].lanes)
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic
 def add_rows(
-    typing_context, half, panel, before, places, amounts, start, stop, others, other, out, target, left, right
+    typing_context, lanes, panel, before, places, amounts, start, stop, others, other, out, target, left, right
 ):
-    """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], for twice ``half`` columns.
+    """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], for two halves of as many columns as
+    ``lanes`` has elements.
 
     The sum, over start ≤ p < stop, stays in registers. The halves of a row of ``panel`` are the columns from ``left``
     and from ``right`` on. Arrays are C-contiguous and of float64, but for ``places`` of int32.
     """
-    width = half.literal_value
-    signature = types.void(half, panel, before, places, amounts, start, stop, others, other, out, target, left, right)
+    width = lanes.count
+    signature = types.void(lanes, panel, before, places, amounts, start, stop, others, other, out, target, left, right)
 
     def generate(context, builder, signature, arguments):
         _, _, before, _, _, start, stop, _, other, _, target, left, right = arguments
