@@ -28,6 +28,7 @@ from brtf.inference.updates import fit_at_entries, update_component_precisions
 from brtf.kernels.reference import LOG2_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.row_prior import Centred
 from brtf.model.state import Prior
 from brtf.search.starts import random_start
 
@@ -197,7 +198,7 @@ def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, slic
     case = oracle.slab_case(1, order, layout, kind, rank=3)
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     state = slice_noise(problem, case.state, (0,)) if sliced else case.state
-    state = state.with_factor(1, state.factors[1].centred(state.lam))
+    state = state.with_factor(1, state.factors[1], Centred.proposed(state.factors[1], state.lam))
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
     monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
     monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)

@@ -18,6 +18,7 @@ from brtf.inference.updates import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 from brtf.model.predictive import error_law
+from brtf.model.row_prior import ZeroMean
 from brtf.model.state import Prior, State
 from brtf.search.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep
 
@@ -87,7 +88,7 @@ class TestRowLikelihood:
         root = rng.standard_normal((n_covs, 3, 3))
         lam = Gamma(np.full(3, 2.0), np.array([1.0, 4.0, 9.0]))
         seen = gaussian_rows(root @ root.transpose(0, 2, 1) + np.diag(lam.mean), rng.normal(size=(5, 3)))
-        likelihood = RowLikelihood.of(seen, lam)
+        likelihood = RowLikelihood.of(seen, ZeroMean(), lam)
         again = gaussian_rows(likelihood.precision + np.diag(lam.mean), likelihood.linear)
         np.testing.assert_allclose(again.mean, seen.mean, rtol=1e-9)  # rounding of two inversions
         np.testing.assert_allclose(again.cov, seen.cov, rtol=1e-9)
@@ -95,19 +96,20 @@ class TestRowLikelihood:
     def test_says_nothing_where_nothing_was_seen(self):
         lam = Gamma(np.full(2, 3.0), np.array([1.0, 2.0]))
         prior = RowGaussians(np.zeros((4, 2)), np.diag(1.0 / lam.mean)[None])
-        likelihood = RowLikelihood.of(prior, lam)
+        likelihood = RowLikelihood.of(prior, ZeroMean(), lam)
         np.testing.assert_allclose(likelihood.precision, 0.0, atol=1e-14)
         assert not likelihood.linear.any()
 
     def test_is_never_negative(self):
         rows = random_state_of(None).factors[0]
         larger = Gamma(np.full(3, 1e3), np.ones(3))  # λ̄ has grown beyond what the rows were given
-        precision = RowLikelihood.of(rows, larger).precision
+        precision = RowLikelihood.of(rows, ZeroMean(), larger).precision
         assert np.linalg.eigvalsh(precision).min() > -1e-9 * np.abs(precision).max()
 
     def test_expected_log_is_the_mean_over_draws(self):
         state = random_state_of(None)
-        likelihood, rows = RowLikelihood.of(state.factors[0], state.lam), state.factors[1].select(np.arange(3))
+        likelihood = RowLikelihood.of(state.factors[0], ZeroMean(), state.lam)
+        rows = state.factors[1].select(np.arange(3))
         likelihood = RowLikelihood(likelihood.precision[:5], likelihood.linear[:5])
         rng = np.random.default_rng(2)
         roots = np.linalg.cholesky(rows.cov)

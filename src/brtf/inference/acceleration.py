@@ -95,7 +95,7 @@ def _with_means(state: State, means: Array) -> State:
     ends = np.cumsum([rows.mean.size for rows in state.factors])[:-1]
     for mode, part in enumerate(np.split(means, ends)):
         rows = state.factors[mode]
-        moved = RowGaussians(part.reshape(rows.mean.shape), rows.cov_packed, rows.centre)
+        moved = RowGaussians(part.reshape(rows.mean.shape), rows.cov_packed)
         moved.__dict__["log_det_cov"] = rows.log_det_cov
         state = state.with_factor(mode, moved)
     return state

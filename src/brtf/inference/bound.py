@@ -44,7 +44,7 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
     return BoundTerms(
         likelihood=0.5 * fit.residual.size * (log_precision - LOG_TWO_PI)
         - 0.5 * float(state.tau.mean) * expected_square_sum(fit, state.outliers),
-        factors=-sum(rows.kl(state.lam) for rows in state.factors),
+        factors=-state.row_divergences,
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
         noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),
         outliers=outliers,
@@ -69,7 +69,7 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
     parts = () if structure is None else (structure.rates, structure.sides)
     return BoundTerms(
         likelihood=likelihood,
-        factors=-sum(rows.kl(state.lam) for rows in state.factors),
+        factors=-state.row_divergences,
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
         noise=noise,
         outliers=-sum(part.kl for part in parts if part is not None),

@@ -68,7 +68,7 @@ def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGau
         nothing = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
         state = replace(state, outliers=nothing)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
-    state = state.with_factor(0, start)
+    state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
     for _ in range(max_sweeps):
         previous = state.factors[0].mean
         state = update_factor(observations, state, 0, _explained(state, values))

@@ -52,7 +52,7 @@ from brtf.inference.updates import (
     variance_sum,
 )
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
-from brtf.model.distributions import Centre, Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
+from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.model.evidence_table import EvidenceTable, tabulate
 from brtf.model.local_models import SlabModel
 from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
@@ -334,7 +334,7 @@ def sweep(
 
 def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool, ahead: bool) -> Point:
     if point.ahead is not None:  # noise and factors each for the other as it was
-        state = replace(state, factors=point.ahead.factors)
+        state = replace(state, factors=point.ahead.factors, row_priors=point.ahead.row_priors)
     else:
         known = point.local if state is point.state else None
         state = update_all_factors(problem, state, point.fit, known)
@@ -362,14 +362,14 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
     """The update of all factors in one pass, for large data whose layout allows for it."""
     if problem.observations.n_observed <= SMALL_DATA and not problem.observations.in_chunks:
         return None  # little to save, and there the order of the modes is the data's own
-    known_grams = _known_grams(problem, state)
-    if not OnePass.fits(problem.observations, state.rank, known_grams is None):
+    known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
+    if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):
         return None
     room = None
     if known_grams is None and not problem.observations.in_chunks:
         n_rows, rank = state.factors[0].n_rows, state.rank
         room = RowGaussians(np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)))
-    return OnePass(state, problem.modes, _precision(problem, state), known_grams, problem.dtype, room)
+    return OnePass(state, problem.modes, _precision(problem, state), terms, known_grams, problem.dtype, room)
 
 
 def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:
@@ -428,16 +428,17 @@ def balance(state: State) -> State:
     """C6: rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
     if state.rank == 0:
         return state
-    mean_squares = np.array([rows.component_power / rows.n_counted for rows in state.factors])
+    squares = (prior.squares(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
+    mean_squares = np.array([power / n_counted for n_counted, power in squares])
     geometric = np.exp(np.mean(np.log(mean_squares), axis=0))
     ratios = np.sqrt(geometric / mean_squares)
     factors = []
     for rows, ratio in zip(state.factors, ratios, strict=True):
-        centre = None if rows.centre is None else Centre(rows.centre.mean * ratio, rows.centre.var * ratio**2)
-        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)), centre)
+        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)))
         scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
         factors.append(scaled)
-    return replace(state, factors=tuple(factors))
+    row_priors = tuple(prior.rescaled(ratio) for prior, ratio in zip(state.row_priors, ratios, strict=True))
+    return replace(state, factors=tuple(factors), row_priors=row_priors)
 
 
 def rotate(state: State) -> State:
@@ -447,7 +448,7 @@ def rotate(state: State) -> State:
     bound changes by −½(I + J) Σ_r Δ ln(power of component r) + (I − J) ln|T|, with λ updated. Sweeps get there too, but
     the bound is flat along the turn and they crawl.
     """
-    if len(state.factors) != 2 or state.rank < 2 or any(rows.centre is not None for rows in state.factors):
+    if len(state.factors) != 2 or state.rank < 2 or not all(prior.rotates for prior in state.row_priors):
         return state
     first, second = state.factors
     moments = [rows.gram + rows.cov_sum for rows in (first, second)]

@@ -23,7 +23,7 @@ class Kind(Enum):
     NOISE = "noise"
     RATES = "rates"
     SIDES = "sides"
-    CENTRES = "centres"
+    ROW_PRIOR = "row prior"
     STRUCTURE = "structure"
     ADDITIVE = "additive"
     CHANNELS = "channels"

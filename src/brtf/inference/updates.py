@@ -23,7 +23,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.kernels.reference import CompletedRows, reduce_mode, transposed_khatri_rao
-from brtf.model.distributions import Centre, Gamma, RowGaussians, pack_symmetric, unpack_symmetric
+from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, unpack_symmetric
 from brtf.model.evidence_table import EvidenceTable
 from brtf.model.local_models import SlabModel
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
@@ -252,19 +252,10 @@ def _with_log_det(mean: Array, cov: Array, log_det: Array) -> RowGaussians:
 
 
 def updated_factor(state: State, mode: int, grams: Array, products: Array, precision: float) -> State:
-    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i."""
-    rows = _updated_rows(state, mode, grams, products, precision)
-    return state.with_factor(mode, rows if state.factors[mode].centre is None else rows.centred(state.lam))
-
-
-def _updated_rows(state: State, mode: int, grams: Array, products: Array, precision: float) -> RowGaussians:
-    linear = _linear_term(state, mode, products, precision)
-    return gaussian_rows(precision * grams + np.diag(state.lam.mean), linear)
-
-
-def _linear_term(state: State, mode: int, products: Array, precision: float) -> Array:
-    centre = state.factors[mode].centre
-    return precision * products if centre is None else precision * products + state.lam.mean * centre.mean
+    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; then the prior."""
+    likelihood = precision * grams, precision * products
+    rows, prior = state.row_priors[mode].posterior(*likelihood, state.lam, gaussian_rows)
+    return state.with_factor(mode, rows, prior.learnt(rows, state.lam))
 
 
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
@@ -296,10 +287,11 @@ def update_factors(
         state = _update_from_partial(state, others, longest, partial, precision, known_grams)
         others = []
     for mode in (*others, longest):
-        if known_grams is None:
-            state = _updated_in_runs(observations, state, mode, weighing, precision)
+        terms = state.row_priors[mode].shared_terms(state.lam)
+        if known_grams is None and terms is not None:
+            state = _updated_in_runs(observations, state, mode, weighing, precision, terms)
         else:
-            known = known_grams(state.factors, mode)
+            known = None if known_grams is None else known_grams(state.factors, mode)
             state = updated_factor(
                 state, mode, *row_statistics(observations, state.factors, mode, weighing, known), precision
             )
@@ -307,23 +299,31 @@ def update_factors(
 
 
 def _updated_in_runs(
-    observations: Observations, state: State, mode: int, weighing: Weighing, precision: float
+    observations: Observations,
+    state: State,
+    mode: int,
+    weighing: Weighing,
+    precision: float,
+    terms: tuple[Array, Array],
 ) -> State:
     """U1 for one mode, whose rows are solved for in runs: no more matrices (R, R) exist at once than a run has."""
     shapes, add = _row_sums(state.factors, mode, weighing, True)
-    solve = partial(_solved, precision, state.lam.mean, state.factors[mode].centre)
+    solve = partial(_solved, precision, terms)
     mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
     for run, found in add_up_runs(observations, mode, shapes, add, solve):
         mean[run], cov[run], log_det[run] = found
     rows = _with_log_det(mean, cov, log_det)
-    return state.with_factor(mode, rows if state.factors[mode].centre is None else rows.centred(state.lam))
+    return state.with_factor(mode, rows, state.row_priors[mode].learnt(rows, state.lam))
 
 
-def _solved(precision: float, lam: Array, centre: Centre | None, sums: Sums) -> Sums:
-    """U1 for some rows, from their products and packed Grams: means, packed covariances, ln|cov|."""
-    products, packed = sums
-    linear = precision * products if centre is None else precision * products + lam * centre.mean
-    mean, cov, log_det = kernels.solve_rows(unpack_symmetric(precision * packed, lam.size) + np.diag(lam), linear)
+def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
+    """U1 for some rows, from their products and packed Grams: means, packed covariances, ln|cov|.
+
+    ``terms`` are the precision and the linear term of their prior.
+    """
+    (products, packed), (own_precision, own_linear) = sums, terms
+    matrices = unpack_symmetric(precision * packed, own_linear.size) + own_precision
+    mean, cov, log_det = kernels.solve_rows(matrices, precision * products + own_linear)
     return mean, pack_symmetric(cov), log_det
 
 
@@ -338,6 +338,7 @@ class OnePass:
     ----------
     state, modes
     precision : of an entry of weight one
+    terms : precision and linear term of the prior of the first mode's rows, which must be the same for all
     known_grams : row Grams that do not need the data; None where they do
     dtype : of the numbers per entry
     room : where blocks in memory put their rows of the first mode; None where these are handed over
@@ -346,6 +347,7 @@ class OnePass:
     state: State
     modes: tuple[int, ...]
     precision: float
+    terms: tuple[Array, Array]
     known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
     room: RowGaussians | None = None
@@ -380,7 +382,14 @@ class OnePass:
         """The covariance (1, R, R) of the first mode's rows where all share it."""
         if self._first_grams is None or len(self._first_grams) != 1:
             return None
-        return _updated_rows(self.state, 0, self._first_grams, np.zeros((1, self.state.rank)), self.precision).cov
+        return self._rows(self._first_grams, np.zeros((1, self.state.rank))).cov
+
+    def _rows(self, grams: Array, products: Array) -> RowGaussians:
+        """U1 for some rows of the first mode."""
+        return gaussian_rows(self.precision * grams + self.terms[0], self._linear(products))
+
+    def _linear(self, products: Array) -> Array:
+        return self.precision * products + self.terms[1]
 
     def zeros(self) -> Sums:
         """Empty sums over the first mode: of the targets with its means, and of the weights with its moments."""
@@ -394,15 +403,13 @@ class OnePass:
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
         if self._shared_cov is not None:
-            linear = _linear_term(self.state, 0, products, self.precision)
-            rows = RowGaussians(linear @ self._shared_cov[0], self._shared_cov)
+            rows = RowGaussians(self._linear(products) @ self._shared_cov[0], self._shared_cov)
         elif self._first_grams is not None:
-            rows = _updated_rows(self.state, 0, self._first_grams[block.rows], products, self.precision)
+            rows = self._rows(self._first_grams[block.rows], products)
         else:
             packed = np.zeros((block.n_rows, self._moments[0].shape[1]))
             kernels.contract(block, weights, self._moments, 0, packed)
-            grams = unpack_symmetric(packed, self.state.rank)
-            rows = _updated_rows(self.state, 0, grams, products, self.precision)
+            rows = self._rows(unpack_symmetric(packed, self.state.rank), products)
             kernels.contract_one(own, weights, rows.second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
         if self.room is None:
@@ -429,7 +436,6 @@ class OnePass:
         if self._shared_cov is None:
             raise TypeError("only rows that share their covariance are solved for directly")
         rank, cov = self.state.rank, self._shared_cov
-        offset = _linear_term(self.state, 0, np.zeros((1, rank)), self.precision)[0] / self.precision
         found = kernels.solve_completed(
             cast(Array, block.values.reshape(block.n_rows, -1)),
             scale,
@@ -439,7 +445,7 @@ class OnePass:
             tau,
             largest_weight,
             self.precision * cov[0],
-            offset,
+            self.terms[1] / self.precision,
             *histogram,
             sums[0].reshape(-1, rank),
         )
@@ -453,8 +459,7 @@ class OnePass:
             if cov is None:
                 cov = np.concatenate([rows.cov_packed for rows in found])
             first = RowGaussians(np.concatenate([rows.mean for rows in found]), cov)
-        centre = self.state.factors[0].centre
-        state = self.state.with_factor(0, first if centre is None else first.centred(self.state.lam))
+        state = self.state.with_factor(0, first, self.state.row_priors[0].learnt(first, self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
 
 
@@ -510,9 +515,10 @@ def _from_partial(
 
 
 def update_component_precisions(state: State) -> State:
-    """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²])."""
-    n_rows = sum(rows.n_counted for rows in state.factors)
-    power = np.sum([rows.component_power for rows in state.factors], axis=0)
+    """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²]), with what the rows' priors count as squares."""
+    squares = [prior.squares(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
+    n_rows = sum(n_counted for n_counted, _ in squares)
+    power = np.sum([of_mode for _, of_mode in squares], axis=0)
     return replace(
         state,
         lam=Gamma(

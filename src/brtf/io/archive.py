@@ -17,9 +17,10 @@ from brtf.data.chunks import outline
 from brtf.data.observations import Labels, Observations
 from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
-from brtf.model.distributions import Centre, Gamma, RowGaussians
+from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.links import LINKS, Link
 from brtf.model.local_models import LOCAL_MODELS, SlabModel
+from brtf.model.row_prior import ROW_PRIORS, RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import (
     MeanFieldOutliers,
@@ -256,8 +257,10 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
         arrays[f"factor.{mode}.mean"] = rows.mean
         arrays[f"factor.{mode}.cov"] = rows.cov
         arrays[f"factor.{mode}.log_det_cov"] = rows.log_det_cov
-        if rows.centre is not None:
-            arrays[f"factor.{mode}.centre"] = np.stack([rows.centre.mean, rows.centre.var])
+    header["row_priors"] = [prior.name for prior in state.row_priors]
+    for mode, prior in enumerate(state.row_priors):
+        for name in prior.shapes(state.factors[mode].n_rows, state.rank):
+            arrays[f"row_prior.{mode}.{name}"] = getattr(prior, name)
     _pack_gamma("lam", state.lam, arrays)
     _pack_gamma("tau", state.tau, arrays)
     if state.slices is not None:
@@ -296,6 +299,7 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
         tau=_unpack_gamma("tau", arrays, (), ()),
         outliers=outliers,
         slices=_unpack_slices(header, arrays, observations.shape),
+        row_priors=_unpack_row_priors(header, arrays, observations.shape, rank),
         structure=_unpack_structure(header, arrays, observations.shape),
     )
 
@@ -375,21 +379,25 @@ def _unpack_local_model(kind: str, probability: float, shape: float, width: floa
 
 def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:
     shared = arrays[f"{name}.cov"].shape[0] == 1
-    centre = None
-    if f"{name}.centre" in arrays:
-        mean, var = checked_array(arrays, f"{name}.centre", (2, rank))
-        if not (var > 0).all():
-            raise ValueError(f"{name}.centre is not positive")
-        centre = Centre(mean, var)
     n_covariances = 1 if shared else n_rows
     rows = RowGaussians(
         checked_array(arrays, f"{name}.mean", (n_rows, rank)),
         checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
-        centre,
     )
     # as it was: computed from cov again it would round otherwise
     rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
     return rows
+
+
+def _unpack_row_priors(header: Header, arrays: Arrays, shape: tuple[int, ...], rank: int) -> tuple[RowPrior, ...]:
+    row_priors = []
+    for mode, (name, n_rows) in enumerate(zip(header["row_priors"], shape, strict=True)):
+        if name not in ROW_PRIORS:
+            raise ValueError(f"the row prior {name!r} is unknown")
+        shapes = ROW_PRIORS[name].shapes(n_rows, rank)
+        numbers = {key: checked_array(arrays, f"row_prior.{mode}.{key}", shape) for key, shape in shapes.items()}
+        row_priors.append(ROW_PRIORS[name](**numbers))
+    return tuple(row_priors)
 
 
 def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:

@@ -66,24 +66,6 @@ def unpack_symmetric(packed: Array, rank: int) -> Array:
     return packed.take(_flat_indices(rank)[1], axis=-1).reshape(*packed.shape[:-1], rank, rank)
 
 
-@dataclass(frozen=True, eq=False)
-class Centre:
-    """Where the rows of a mode are expected: q(μ_r) = N(mean_r, var_r), with the prior N(0, 1/λ_r) of a row.
-
-    Attributes
-    ----------
-    mean, var : (R,)
-    """
-
-    mean: Array
-    var: Array
-
-    def kl(self, lam: Gamma) -> float:
-        """KL(q(μ) ‖ N(0, diag(λ)⁻¹)), averaged over q(λ)."""
-        power = np.sum(lam.mean * (self.mean**2 + self.var))
-        return float(0.5 * (power - np.sum(np.log(self.var) + lam.mean_log + 1.0)))
-
-
 def pack_symmetric(full: Array) -> Array:
     """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
     rank = full.shape[-1]
@@ -99,28 +81,25 @@ def _in_order(array: Array) -> Array:
 class RowGaussians(SentOnce):
     """Independent Gaussian rows q(A⁽ⁿ⁾) = Π_i N(a_i | mean_i, cov_i) of one mode's factor matrix.
 
-    Their prior is N(μ, diag(λ)⁻¹), with μ = 0 unless a centre is learnt; a centre counts as one more row. Covariances
-    may be given as matrices (I, R, R) or packed, and are kept packed. Pickled, the rows are these numbers alone:
-    whoever receives them computes the rest when it is needed.
+    Covariances may be given as matrices (I, R, R) or packed, and are kept packed. Pickled, the rows are these numbers
+    alone: whoever receives them computes the rest when it is needed.
 
     Attributes
     ----------
     mean : (I, R)
     cov_packed : (I, R(R+1)/2) upper halves of cov_i, or (1, R(R+1)/2) where all rows share one (complete data)
-    centre : of the prior; None where that is zero
     """
 
     mean: Array
     cov_packed: Array
-    centre: Centre | None = None
 
     def __post_init__(self) -> None:
         packed = self.cov_packed if self.cov_packed.ndim == 2 else pack_symmetric(self.cov_packed)
         object.__setattr__(self, "mean", _in_order(self.mean))
         object.__setattr__(self, "cov_packed", _in_order(packed))
 
-    def __reduce__(self) -> tuple[type[RowGaussians], tuple[Array, Array, Centre | None]]:
-        return RowGaussians, (self.mean, self.cov_packed, self.centre)
+    def __reduce__(self) -> tuple[type[RowGaussians], tuple[Array, Array]]:
+        return RowGaussians, (self.mean, self.cov_packed)
 
     def __sizeof__(self) -> int:
         return sum(kept.nbytes for kept in self.__dict__.values() if isinstance(kept, np.ndarray))
@@ -198,53 +177,17 @@ class RowGaussians(SentOnce):
 
     @cached_property
     def component_power(self) -> Array:
-        """Σ_i E[(a_ir − μ_r)²] + E[μ_r²], (R,): Σ_i E[a_ir²] where there is no centre."""
+        """Σ_i E[a_ir²], (R,)."""
         variances = self.variances
-        deviation = self.mean if self.centre is None else self.mean - self.centre.mean
-        power = np.einsum("ir,ir->r", deviation, deviation) + (
-            variances[0] * self.n_rows if self.shared else variances.sum(axis=0)
-        )
-        if self.centre is None:
-            return power
-        return power + (self.n_rows + 1) * self.centre.var + self.centre.mean**2
-
-    @property
-    def n_counted(self) -> int:
-        """Rows that the prior is about: those of the mode, and the centre where one is learnt."""
-        return self.n_rows + (self.centre is not None)
-
-    def kl(self, lam: Gamma) -> float:
-        """KL(q(A⁽ⁿ⁾) q(μ) ‖ Π_i N(μ, diag(λ)⁻¹) N(μ | 0, diag(λ)⁻¹)), averaged over q(λ)."""
-        log_dets = self.log_det_cov.sum() * (self.n_rows if self.shared else 1)
-        if self.centre is not None:
-            log_dets += np.sum(np.log(self.centre.var))
-        return float(
-            -0.5 * log_dets
-            - 0.5 * self.n_counted * (self.rank + np.sum(lam.mean_log))
-            + 0.5 * np.sum(lam.mean * self.component_power)
-        )
-
-    def centred(self, lam: Gamma) -> RowGaussians:
-        """C18: the same rows with the best centre: q(μ_r) = N(Σ_i ã_ir/(I+1), 1/((I+1) λ̄_r))."""
-        n_counted = self.n_rows + 1
-        centre = Centre(self.mean.sum(axis=0) / n_counted, 1.0 / (n_counted * lam.mean))
-        return self.with_centre(centre)
-
-    def with_centre(self, centre: Centre | None) -> RowGaussians:
-        """The same rows with another centre of their prior."""
-        rows = RowGaussians(self.mean, self.cov_packed, centre)
-        for name in ("log_det_cov", "second_moment_packed"):
-            if name in self.__dict__:  # what is known of the rows does not depend on it
-                rows.__dict__[name] = self.__dict__[name]
-        return rows
+        spread = variances[0] * self.n_rows if self.shared else variances.sum(axis=0)
+        return np.asarray(np.einsum("ir,ir->r", self.mean, self.mean) + spread)
 
     def part(self, rows: slice) -> RowGaussians:
-        """A run of the rows alone, without a copy; their centre is left out."""
+        """A run of the rows alone, without a copy."""
         return RowGaussians(self.mean[rows], self.cov_packed if self.shared else self.cov_packed[rows])
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
-        centre = None if self.centre is None else Centre(self.centre.mean[keep], self.centre.var[keep])
         places = unpack_symmetric(np.arange(float(self.cov_packed.shape[1])), self.rank)
         chosen = pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp)
-        return RowGaussians(self.mean[:, keep], self.cov_packed.take(chosen, axis=1), centre)
+        return RowGaussians(self.mean[:, keep], self.cov_packed.take(chosen, axis=1))

@@ -18,6 +18,7 @@ from scipy.special import betaln, digamma, gammaln
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import SlabModel
+from brtf.model.row_prior import RowPrior, ZeroMean
 
 LARGEST_PRECISION = 1e16
 """Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
@@ -222,7 +223,8 @@ class OutlierStructure:
 class State:
     """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without).
 
-    ``structure`` says how the outliers hang together; None where each entry is on its own.
+    ``structure`` says how the outliers hang together; None where each entry is on its own. ``row_priors`` are those of
+    the factors' rows, mode by mode; the paper's, unless given.
     """
 
     prior: Prior
@@ -232,6 +234,11 @@ class State:
     outliers: MeanFieldOutliers | SlabModel | None
     slices: SliceNoise | None = None
     structure: OutlierStructure | None = None
+    row_priors: tuple[RowPrior, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.row_priors:
+            object.__setattr__(self, "row_priors", (ZeroMean(),) * len(self.factors))
 
     @property
     def rank(self) -> int:
@@ -243,15 +250,25 @@ class State:
         inflation = self.outliers.noise_inflation if isinstance(self.outliers, SlabModel) else 1.0
         return inflation / float(self.tau.mean)
 
-    def with_factor(self, mode: int, rows: RowGaussians) -> State:
-        """The same state with another posterior of one mode's rows."""
-        return replace(self, factors=(*self.factors[:mode], rows, *self.factors[mode + 1 :]))
+    def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
+        """The state with another posterior of one mode's rows, and with another prior of them if one is given."""
+        factors = (*self.factors[:mode], rows, *self.factors[mode + 1 :])
+        if row_prior is None:
+            return replace(self, factors=factors)
+        row_priors = (*self.row_priors[:mode], row_prior, *self.row_priors[mode + 1 :])
+        return replace(self, factors=factors, row_priors=row_priors)
+
+    @property
+    def row_divergences(self) -> float:
+        """Σ_n KL(q(A⁽ⁿ⁾) ‖ p(A⁽ⁿ⁾ | λ)), averaged over q(λ)."""
+        return sum(prior.kl(rows, self.lam) for prior, rows in zip(self.row_priors, self.factors, strict=True))
 
     def select_components(self, keep: NDArray[Any]) -> State:
-        """The same state with only the kept components."""
+        """The state with only the kept components."""
         return replace(
             self,
             factors=tuple(rows.select(keep) for rows in self.factors),
+            row_priors=tuple(prior.select(keep) for prior in self.row_priors),
             lam=Gamma(self.lam.concentration[keep], self.lam.rate[keep]),
         )
 

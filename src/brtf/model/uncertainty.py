@@ -47,7 +47,7 @@ def honest_rows(state: State) -> tuple[RowGaussians, ...]:
     if not isinstance(model, SlabModel) or (structure is not None and structure.law is not None):
         return state.factors
     ratio = information(model)[1]
-    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio, rows.centre) for rows in state.factors)
+    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in state.factors)
 
 
 def hidden_variance(state: State) -> float:

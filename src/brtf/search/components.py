@@ -59,12 +59,10 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
     var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
     noise_share = 1.0 / np.maximum(var_share, 1e-300)
     variance = share * np.minimum(SMALL_VARIANCE, noise_share)
-    joint = update_component_precisions(replace(tempered, factors=joined(variance).factors))
-    centred = [
-        new if old.centre is None else new.centred(joint.lam)
-        for old, new in zip(state.factors, joint.factors, strict=True)
-    ]
-    return replace(joint, factors=tuple(centred))
+    joint = replace(tempered, factors=joined(variance).factors, row_priors=())  # λ as the paper's prior has it
+    joint = update_component_precisions(joint)
+    row_priors = (prior.learnt(rows, joint.lam) for prior, rows in zip(state.row_priors, joint.factors, strict=True))
+    return replace(joint, row_priors=tuple(row_priors))
 
 
 def remove_components(state: State, components: NDArray[np.intp]) -> State:

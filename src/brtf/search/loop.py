@@ -19,7 +19,6 @@ from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Proposal, Sweeps, Trial, Wishes
 from brtf.search.moves.birth import Birth
 from brtf.search.moves.cap import Cap
-from brtf.search.moves.centres import Centres
 from brtf.search.moves.channels import Channels
 from brtf.search.moves.condense import Condense
 from brtf.search.moves.death import Death
@@ -30,6 +29,7 @@ from brtf.search.moves.noise import Noise
 from brtf.search.moves.rates import Rates
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
+from brtf.search.moves.row_prior import RowPriors
 from brtf.search.moves.sides import Sides
 from brtf.search.moves.start import Start
 from brtf.search.moves.structure import Structure
@@ -60,7 +60,7 @@ class Phase:
     back_to: str | None = None
 
 
-NOISE = (Noise(), Rates(), Sides(), Centres())
+NOISE = (Noise(), Rates(), Sides(), RowPriors())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),

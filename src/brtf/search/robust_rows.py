@@ -35,8 +35,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
     model, tau = state.outliers, float(state.tau.mean)
     if not isinstance(model, SlabModel):
         raise TypeError("robust_rows needs a local model with outliers")
-    table, given = tabulate(model), state.factors[mode].centre
-    centre = 0.0 if given is None else given.mean
+    table, prior = tabulate(model), state.row_priors[mode]
     rows, residual = state.factors[mode], cast(Field, problem.values)
 
     def by_size(size: Array, smallest: float) -> Array:
@@ -50,7 +49,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
             smallest, before = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300, rows.mean
             weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
             grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
-            rows = gaussian_rows(tau * grams + np.diag(state.lam.mean), tau * products + state.lam.mean * centre)
+            rows, _ = prior.posterior(tau * grams, tau * products, state.lam, gaussian_rows)
             residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
             if np.abs(rows.mean - before).max() < SETTLED_ROWS * np.abs(rows.mean).max():
                 break

@@ -347,17 +347,15 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
         if structure.rates is not None and 0 in structure.rates.modes:  # nor of their outliers
             state = replace(state, structure=replace(structure, rates=None))
     problem = Problem(observations, (0,), collapsed=True)
-    centre = state.factors[0].centre
-    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None], centre)
+    start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
     if state.rank == 0:  # nothing to look for
         return start
-    state = state.with_factor(0, start)
+    state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
     if isinstance(state.outliers, SlabModel):
-        state = state.with_factor(0, robust_rows(problem, state, 0).with_centre(centre))
+        state = state.with_factor(0, robust_rows(problem, state, 0))
     for _ in range(settings.max_sweeps):
         previous = state.factors[0].mean
         state = update_all_factors(problem, state, Fit.of(problem, state.factors))
-        state = state.with_factor(0, state.factors[0].with_centre(centre))  # known from the earlier rows
         mean = state.factors[0].mean
         if np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
             break

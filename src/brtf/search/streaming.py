@@ -22,6 +22,7 @@ from brtf.inference.trace import Record, StopReason
 from brtf.inference.updates import gaussian_rows, row_statistics, update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import WIDEST_SLAB, SlabModel
+from brtf.model.row_prior import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.search.run import Deadline, Fitted, fold_in, stop_reason
@@ -48,18 +49,9 @@ class RowLikelihood:
     linear: Array
 
     @classmethod
-    def of(cls, rows: RowGaussians, lam: Gamma) -> RowLikelihood:
-        """The posterior of the rows without their prior: P_i = V_i⁻¹ − diag λ̄, h_i = V_i⁻¹ ã_i − λ̄ μ.
-
-        λ̄ may have moved since V was updated; P is kept non-negative.
-        """
-        natural = gaussian_rows(rows.cov, rows.mean)  # the way back is the same: (V, ã) to (V⁻¹, V⁻¹ã)
-        prior = np.sqrt(lam.mean)
-        ratios, directions = np.linalg.eigh(natural.cov / (prior[:, None] * prior))
-        directions = prior[:, None] * directions
-        precision = (directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
-        linear = natural.mean if rows.centre is None else natural.mean - lam.mean * rows.centre.mean
-        return cls(precision, linear)
+    def of(cls, rows: RowGaussians, prior: RowPrior, lam: Gamma) -> RowLikelihood:
+        """The posterior of the rows without their prior."""
+        return cls(*prior.likelihood(rows, lam, gaussian_rows))
 
     def expected_log(self, rows: RowGaussians) -> float:
         """Σ_i E[hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ] under the given posterior of the rows."""
@@ -85,7 +77,8 @@ class Earlier:
     @classmethod
     def of(cls, state: State) -> Earlier:
         """The summary of a state."""
-        likelihoods = tuple(RowLikelihood.of(rows, state.lam) for rows in state.factors[1:])
+        others = zip(state.factors[1:], state.row_priors[1:], strict=True)
+        likelihoods = tuple(RowLikelihood.of(rows, prior, state.lam) for rows, prior in others)
         return cls(state, likelihoods, expected_deviations(state))
 
     @property
@@ -94,7 +87,7 @@ class Earlier:
         state = self.state
         return (
             self.log_likelihood(state)
-            - sum(rows.kl(state.lam) for rows in state.factors)
+            - state.row_divergences
             - state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate)
             - state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
             - (0.0 if state.structure is None or state.structure.sides is None else state.structure.sides.kl)
@@ -176,7 +169,8 @@ def _absorb(
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
     problem = Problem(observations, modes, collapsed=True)
-    point = evaluate_with(problem, earlier, state.with_factor(0, fold_in(observations, state, settings)))
+    new_prior = state.row_priors[0].for_new_rows(observations.shape[0])
+    point = evaluate_with(problem, earlier, state.with_factor(0, fold_in(observations, state, settings), new_prior))
     before = earlier.bound
     trace: list[Record] = []
     reason = None
@@ -194,8 +188,7 @@ def _absorb(
             reason = StopReason.CONVERGED if point.rank else StopReason.RANK_ZERO
         elif reason is None and deadline.look():
             reason = StopReason.MAX_SECONDS
-    everything = point.state.with_factor(0, _appended(state.factors[0], point.state.factors[0]))
-    return Fitted(everything, tuple(trace), reason)
+    return Fitted(_appended(state, point.state), tuple(trace), reason)
 
 
 def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
@@ -208,16 +201,15 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
     tau, weigh = float(state.tau.mean), weighing(problem, state, point.fit)
     for mode in problem.modes:
         grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
-        precision, linear = tau * grams + np.diag(state.lam.mean), tau * products
-        centre = state.factors[mode].centre  # held: the rows so far say more about it than new ones
-        if centre is not None:
-            linear = linear + state.lam.mean * centre.mean
+        precision, linear = tau * grams, tau * products
         if mode > 0:
             likelihood = earlier.likelihoods[mode - 1]
             precision, linear = precision + likelihood.precision, linear + likelihood.linear
-        state = state.with_factor(mode, gaussian_rows(precision, linear).with_centre(centre))
-    everything = state.with_factor(0, _appended(earlier.state.factors[0], state.factors[0]))
-    swept = evaluate_with(problem, earlier, replace(state, lam=update_component_precisions(everything).lam))
+        # the priors' own numbers are held: the rows so far say more about them than new ones
+        rows, prior = state.row_priors[mode].posterior(precision, linear, state.lam, gaussian_rows)
+        state = state.with_factor(mode, rows, prior)
+    lam = update_component_precisions(_appended(earlier.state, state)).lam
+    swept = evaluate_with(problem, earlier, replace(state, lam=lam))
     learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
     return learnt if judge(learnt, swept) else swept  # the histogram is right to second order in its bins
 
@@ -251,21 +243,17 @@ def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
     terms = replace(
         point.terms,
         likelihood=point.terms.likelihood + earlier.log_likelihood(state),
-        factors=point.terms.factors - earlier.state.factors[0].kl(state.lam) + _counted_twice(state),
+        factors=point.terms.factors - earlier.state.row_priors[0].kl(earlier.state.factors[0], state.lam),
     )
     return replace(point, terms=terms)
 
 
-def _counted_twice(state: State) -> float:
-    """The divergence of the first mode's centre, which earlier and new rows share."""
-    centre = state.factors[0].centre
-    return 0.0 if centre is None else centre.kl(state.lam)
-
-
-def _appended(first: RowGaussians, second: RowGaussians) -> RowGaussians:
-    """The rows of both, one after the other."""
-    covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in (first, second)]
-    return RowGaussians(np.concatenate([first.mean, second.mean]), np.concatenate(covs), first.centre)
+def _appended(earlier: State, new: State) -> State:
+    """The state of the new rows and the other modes, with the earlier rows of the first mode before the new ones."""
+    both = (earlier.factors[0], new.factors[0])
+    covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in both]
+    rows = RowGaussians(np.concatenate([rows.mean for rows in both]), np.concatenate(covs))
+    return new.with_factor(0, rows, earlier.row_priors[0].followed_by(new.row_priors[0]))
 
 
 def place_last(block: Observations, earlier: Observations) -> Observations:

@@ -32,7 +32,7 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
 
     A row whose entries were once called outliers stays lost, for its regression has local optima. Only where a row
     counts for less than the others, its entries' weights being low, is there something to look for. A row is replaced
-    if its evidence, Σ ln f − ½ aᵀΛa, rises by more than two nats.
+    if its evidence, Σ ln f + ln p(a | λ), rises by more than two nats.
     """
     state = point.state
     if state.rank == 0 or not isinstance(state.outliers, SlabModel) or not _any_row_lost(problem, point, mode):
@@ -48,17 +48,14 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
             total += np.bincount(positions, model.posterior(noise * deviation**2).log_evidence, old.n_rows)
 
     sums = add_up(problem.observations, lambda: (np.zeros(old.n_rows), np.zeros(old.n_rows)), add)
-    centre = 0.0 if old.centre is None else old.centre.mean
     before, after = (
-        total - 0.5 * ((candidate.mean - centre) ** 2) @ state.lam.mean
+        total + state.row_priors[mode].row_log_density(candidate.mean, state.lam)
         for total, candidate in zip(sums, (old, rows), strict=True)
     )
     better = after > before + 2.0
     if not better.any():
         return None
-    return state.with_factor(
-        mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov_packed, old.centre)
-    )
+    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov_packed))
 
 
 def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
