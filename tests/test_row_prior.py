@@ -1,0 +1,358 @@
+"""Priors of rows: the bound with each equals Monte Carlo, nothing lowers it, and others can be added from outside."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import brtf
+import oracle
+from brtf.data.observations import Observations
+from brtf.inference.bound import lower_bound
+from brtf.inference.sweep import balance, evaluate, rotate, sweep, update_all_factors
+from brtf.inference.updates import complete_gram, gaussian_rows, update_component_precisions, update_factors
+from brtf.io.checkpoint import Keeper
+from brtf.io.storage import CorruptFile
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import GaussianSlab
+from brtf.model.row_prior import ROW_PRIORS, Centred, KnownCentre, ZeroMean
+from brtf.model.state import Prior
+from row_priors import Chain, Course, KnownCourse, line
+
+INDEPENDENT = (ZeroMean, Centred, Course)
+KINDS = (*INDEPENDENT, Chain)
+kinds = pytest.mark.parametrize("kind", KINDS)
+ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def with_priors(state, kind, modes=None):
+    """The state with the rows of all modes, or of the given ones, under priors of a kind that suit them."""
+    for mode in range(len(state.factors)) if modes is None else modes:
+        rows = state.factors[mode]
+        state = state.with_factor(mode, rows, kind.proposed(rows, state.lam))
+    return state
+
+
+def random_case(seed, layout, kind, order=3, rank=2):
+    """A random case without outliers whose rows are under priors of a kind, with posteriors narrow enough to draw."""
+    case = oracle.random_case(seed, order, layout, rank=rank, outliers=False)
+    factors = tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in case.state.factors)
+    lam = Gamma(4.0 * case.state.lam.concentration, 4.0 * case.state.lam.rate)
+    return replace(case, state=with_priors(replace(case.state, factors=factors, lam=lam), kind))
+
+
+def random_rows(n_rows=6, rank=3, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = oracle.random_rows(n_rows, rank, rng, shared=False)
+    return rows, Gamma(rng.uniform(2.0, 4.0, rank), rng.uniform(0.5, 2.0, rank))
+
+
+def numbers(prior):
+    return {field.name: getattr(prior, field.name) for field in fields(prior)}
+
+
+def same_prior(found, wanted, **tolerance):
+    assert type(found) is type(wanted)
+    for name, number in numbers(wanted).items():
+        np.testing.assert_allclose(getattr(found, name), number, **tolerance)
+
+
+# ---- the bound ---------------------------------------------------------------------------------------------
+
+
+def prior_log_ratio(prior, rows, lam, rng):
+    """ln p(A, w | λ) − ln q(w) less ln p(A | λ) of the paper's prior, for draws A (K, I, R) and λ (K, R)."""
+    scale = lam**-0.5
+    paper = stats.norm.logpdf(rows, scale=scale[:, None]).sum(axis=(1, 2))
+    if isinstance(prior, Chain):
+        spread = scale * np.sqrt(1.0 - prior.phi**2)
+        steps = stats.norm.logpdf(rows[:, 1:], prior.phi * rows[:, :-1], spread[:, None]).sum(axis=(1, 2))
+        return stats.norm.logpdf(rows[:, 0], scale=scale).sum(axis=1) + steps - paper
+    if isinstance(prior, ZeroMean):
+        return np.zeros(len(lam))
+    course = prior.course if isinstance(prior, Course) else np.ones(rows.shape[1])
+    spread = np.sqrt(prior.var)
+    own = prior.mean + spread * rng.standard_normal(lam.shape)
+    total = stats.norm.logpdf(rows, course[:, None] * own[:, None], scale[:, None]).sum(axis=(1, 2))
+    total += stats.norm.logpdf(own, scale=scale).sum(axis=1) - stats.norm.logpdf(own, prior.mean, spread).sum(axis=1)
+    return total - paper
+
+
+@kinds
+@pytest.mark.parametrize("layout", ["complete", "masked"])
+def test_bound_is_the_monte_carlo_mean_of_log_joint_minus_log_posterior(kind, layout):
+    """Of a chain the rows are taken as independent in q, as they are where it is proposed."""
+    case, n_draws, rng = random_case(1, layout, kind), 100_000, np.random.default_rng(2)
+    draws = oracle.draw(case.state, n_draws, rng)
+    samples = oracle.log_joint(case, draws) - oracle.log_posterior(case.state, draws)
+    for prior, rows in zip(case.state.row_priors, draws.factors, strict=True):
+        samples = samples + prior_log_ratio(prior, rows, draws.lam, rng)
+    error = samples.std() / np.sqrt(n_draws)
+    assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
+    assert abs(lower_bound(case.observations, case.state).total - samples.mean()) < 4.0 * error
+
+
+@kinds
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_update_lowers_the_bound(seed, layout, kind):
+    case = random_case(seed, layout, kind)
+    case = replace(case, state=replace(case.state, prior=Prior()))  # balance is for λ whose prior says nothing
+    updates = {**oracle.UPDATES, "balance": lambda _, state: update_component_precisions(balance(state))}
+    state, before = case.state, lower_bound(case.observations, case.state).total
+    for name in [name for name in updates if not name.startswith("outlier")] * 5:
+        state = updates[name](case.observations, state)
+        after = lower_bound(case.observations, state).total
+        assert after >= before - 1e-10 * abs(before), name
+        before = after
+
+
+@kinds
+def test_rows_and_numbers_are_where_the_divergence_is_smallest(kind):
+    """q(A) is the minimum of KL less the expected log likelihood, and the prior's own numbers that of KL."""
+    rows, lam = random_rows()
+    rng, step = np.random.default_rng(3), 1e-3
+    root = rng.standard_normal((6, 3, 3))
+    precision, linear = root @ root.transpose(0, 2, 1), rng.standard_normal((6, 3))
+
+    def cost(rows, prior):
+        moments = rows.mean[:, :, None] * rows.mean[:, None, :] + rows.cov
+        return prior.kl(rows, lam) - np.sum(linear * rows.mean) + 0.5 * np.sum(precision * moments)
+
+    prior = kind.proposed(rows, lam)
+    for _ in range(300):
+        rows, prior = prior.posterior(precision, linear, lam, gaussian_rows)
+        prior = prior.learnt(rows, lam)
+    least = cost(rows, prior)
+    for sign in (-1, 1):
+        noise = sign * step * rng.standard_normal(rows.mean.shape)
+        assert cost(RowGaussians(rows.mean + noise, rows.cov), prior) > least
+        for name, number in numbers(prior).items():
+            if name != "course":
+                assert cost(rows, replace(prior, **{name: number + sign * step * np.abs(number)})) > least
+
+
+def test_chain_is_solved_as_one_gaussian():
+    rows, lam = random_rows()
+    rng, (n_rows, rank) = np.random.default_rng(4), (6, 3)
+    root = rng.standard_normal((n_rows, rank, rank))
+    precision, linear = root @ root.transpose(0, 2, 1), rng.standard_normal((n_rows, rank))
+    found, chain = Chain.proposed(rows, lam).posterior(precision, linear, lam, gaussian_rows)
+    whole = np.kron(chain.matrix(n_rows), np.diag(lam.mean))
+    for t in range(n_rows):
+        own = slice(rank * t, rank * (t + 1))
+        whole[own, own] += precision[t]
+    cov = np.linalg.inv(whole).reshape(n_rows, rank, n_rows, rank)
+    np.testing.assert_allclose(found.mean.ravel(), np.linalg.solve(whole, linear.ravel()), **ROUNDING)
+    for t in range(n_rows):
+        np.testing.assert_allclose(found.cov[t], cov[t, :, t], **ROUNDING)
+    for t in range(n_rows - 1):
+        np.testing.assert_allclose(chain.cross[t], cov[t, :, t + 1], **ROUNDING)
+
+
+# ---- what else a prior promises ------------------------------------------------------------------------------
+
+
+@kinds
+def test_likelihood_times_the_prior_is_the_posterior(kind):
+    rows, lam = random_rows()
+    root = np.random.default_rng(5).standard_normal((6, 3, 3))
+    prior = kind.proposed(rows, lam)
+    rows, prior = prior.posterior(root @ root.transpose(0, 2, 1), rows.mean, lam, gaussian_rows)
+    likelihood = prior.likelihood(rows, lam, gaussian_rows)
+    np.testing.assert_allclose(likelihood[0], root @ root.transpose(0, 2, 1), rtol=1e-8, atol=1e-9)
+    again, same = prior.posterior(*likelihood, lam, gaussian_rows)
+    np.testing.assert_allclose(again.mean, rows.mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(again.cov, rows.cov, rtol=1e-8, atol=1e-10)
+    same_prior(same, prior, rtol=1e-8, atol=1e-10)
+
+
+@kinds
+def test_scale_of_components_does_not_matter(kind):
+    """Rows multiplied by c_r, with λ_r divided by c_r²: KL(q ‖ p) stays as it is."""
+    rows, lam = random_rows()
+    rows, prior = kind.proposed(rows, lam).posterior(np.eye(3)[None], rows.mean, lam, gaussian_rows)
+    ratio = np.array([0.2, 1.0, 7.0])
+    scaled = RowGaussians(rows.mean * ratio, rows.cov * np.outer(ratio, ratio))
+    other = Gamma(lam.concentration, lam.rate * ratio**2)
+    assert prior.rescaled(ratio).kl(scaled, other) == pytest.approx(prior.kl(rows, lam), rel=1e-11)
+    np.testing.assert_allclose(prior.rescaled(ratio).squares(scaled)[1], prior.squares(rows)[1] * ratio**2, rtol=1e-11)
+
+
+@kinds
+def test_independent_components_add_up(kind):
+    rows, lam = random_rows()
+    rows, prior = kind.proposed(rows, lam).posterior(np.eye(3)[None], rows.mean, lam, gaussian_rows)
+    parts = [
+        prior.select(keep).kl(rows.select(keep), Gamma(lam.concentration[keep], lam.rate[keep]))
+        for keep in (np.array([0, 2]), np.array([1]))
+    ]
+    assert sum(parts) == pytest.approx(prior.kl(rows, lam), rel=1e-11)
+
+
+@pytest.mark.parametrize("kind", INDEPENDENT)
+def test_new_rows_add_their_own_divergence(kind):
+    """KL of all rows is that of the earlier ones, and that of the new ones with what the earlier ones teach held."""
+    (earlier, lam), (new, _) = random_rows(), random_rows(n_rows=4, seed=1)
+    prior = kind.proposed(earlier, lam)
+    ahead = prior.for_new_rows(4)
+    assert ahead.learnt(new, lam) is ahead
+    both = RowGaussians(np.vstack([earlier.mean, new.mean]), np.vstack([earlier.cov, new.cov]))
+    wanted = prior.kl(earlier, lam) + ahead.kl(new, lam)
+    assert prior.followed_by(ahead).kl(both, lam) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_only_rows_about_zero_are_turned():
+    case = oracle.random_case(0, 2, "masked", rank=3)
+    assert rotate(case.state) is not case.state
+    for kind in KINDS[1:]:
+        state = with_priors(case.state, kind, modes=[1])
+        assert rotate(state) is state
+
+
+def test_centre_that_is_not_certain_of_anything_is_refused():
+    for kind in (Centred, KnownCentre):
+        with pytest.raises(ValueError, match="the variance of a centre is not positive"):
+            kind(np.zeros(2), np.array([1.0, 0.0]))
+
+
+# ---- every way to update the factors ---------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("collapsed", [False, True])
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+def test_data_taken_for_large_are_updated_alike(kind, layout, collapsed, monkeypatch):
+    """Rows that all have the same prior in one pass, or in runs; others when all is known of them."""
+    case = oracle.slab_case(1, 3, layout, GaussianSlab, rank=3)
+    state = with_priors(case.state, kind)
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
+    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
+    monkeypatch.setattr("brtf.data.passes.RUN_BYTES", 100)
+    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    problem.observations.__dict__.pop("block_list", None)
+    point = evaluate(problem, state, ahead=True)
+    assert (point.ahead is not None) == (layout != "coordinates" and kind in (ZeroMean, Centred))
+    swept = sweep(problem, point, hold_precisions=True, hold_noise=True).state
+    for found in (swept, update_all_factors(problem, state, point.fit)):
+        for mode, rows in enumerate(wanted.factors):
+            np.testing.assert_allclose(found.factors[mode].mean, rows.mean, **ROUNDING)
+            same_prior(found.row_priors[mode], wanted.row_priors[mode], **ROUNDING)
+
+
+@kinds
+def test_known_grams_are_the_data_s(kind):
+    case = random_case(2, "complete", kind)
+    precision, targets = float(case.state.tau.mean), np.array(case.values)
+
+    def weighing(block):
+        return np.ones(block.n_entries), targets[block.entries]
+
+    ways = [
+        update_factors(case.observations, case.state, (0, 1, 2), weighing, precision, grams)
+        for grams in (None, complete_gram)
+    ]
+    for mode, rows in enumerate(ways[0].factors):
+        np.testing.assert_allclose(ways[1].factors[mode].mean, rows.mean, **ROUNDING)
+        same_prior(ways[1].row_priors[mode], ways[0].row_priors[mode], **ROUNDING)
+
+
+# ---- from outside ----------------------------------------------------------------------------------------------
+
+N_NEW = 5
+
+
+def planted(course, seed=0):
+    """Rank-one data with the given rows of the first mode, 5 % outliers and a third of the entries missing."""
+    rng = np.random.default_rng(seed)
+    data = np.einsum("i,j,k->ijk", course, rng.normal(size=9), rng.normal(size=8)) + 0.3 * rng.normal(
+        size=(len(course), 9, 8)
+    )
+    outlying = rng.random(data.shape) < 0.05
+    data[outlying] += rng.uniform(-20.0, 20.0, outlying.sum())
+    data[rng.random(data.shape) < 0.33] = np.nan
+    return data
+
+
+def wandering(n_rows, seed=1):
+    """A draw of the chain."""
+    steps = np.random.default_rng(seed).standard_normal(n_rows)
+    for t in range(1, n_rows):
+        steps[t] = Chain.phi * steps[t - 1] + np.sqrt(1.0 - Chain.phi**2) * steps[t]
+    return steps
+
+
+@pytest.fixture(params=[(Course, line(0, 40)), (Chain, wandering(60))], ids=["course", "chain"])
+def planted_fit(request, monkeypatch):
+    """A prior of one's own, entered into the table of priors, with data that have it and the fit to the first rows."""
+    kind, course = request.param
+    data = planted(course)
+    plain = brtf.BRTF(random_state=0).fit(data[:-N_NEW])
+    monkeypatch.setitem(ROW_PRIORS, kind.name, kind)
+    return kind, data, plain, brtf.BRTF(random_state=0).fit(data[:-N_NEW])
+
+
+def test_a_prior_from_outside_is_found_by_the_search(planted_fit):
+    kind, _, plain, model = planted_fit
+    state = model.result_.state
+    assert state.rank == 1
+    assert type(state.row_priors[0]) is kind
+    assert any(f"mode 0 {kind.name}" in record.event for record in model.result_.trace)
+    assert model.result_.trace[-1].bound > plain.result_.trace[-1].bound + 1.0
+
+
+def test_a_prior_from_outside_is_saved_and_loaded(planted_fit, tmp_path, monkeypatch):
+    kind, data, _, model = planted_fit
+    model.save(tmp_path / "m.brtf")
+    loaded = brtf.load(tmp_path / "m.brtf")
+    for found, wanted in zip(loaded.result_.state.row_priors, model.result_.state.row_priors, strict=True):
+        same_prior(found, wanted, rtol=0)
+    np.testing.assert_array_equal(loaded.transform(data[-N_NEW:]), model.transform(data[-N_NEW:]))
+    monkeypatch.delitem(ROW_PRIORS, kind.name)
+    with pytest.raises(CorruptFile, match=f"the row prior '{kind.name}' is unknown"):
+        brtf.load(tmp_path / "m.brtf")
+
+
+def test_a_fit_with_a_prior_from_outside_is_resumed(planted_fit, tmp_path, monkeypatch):
+    kind, data, _, model = planted_fit
+    keep, path = Keeper.keep, tmp_path / "c.brtf"
+
+    def interrupted(keeper, moment):
+        keep(keeper, moment)
+        if moment.latest is not None and kind.name in moment.latest.event:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "keep", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            brtf.BRTF(random_state=0).fit(data[:-N_NEW], checkpoint=path, every=1e9)
+    resumed = brtf.BRTF(random_state=0).fit(data[:-N_NEW], resume=path)
+    assert [record.bound for record in resumed.result_.trace] == [record.bound for record in model.result_.trace]
+    for found, wanted in zip(resumed.result_.state.row_priors, model.result_.state.row_priors, strict=True):
+        same_prior(found, wanted, rtol=0)
+
+
+def test_new_rows_have_a_prior_from_outside_too(planted_fit):
+    """Nothing is seen of the last row: it is where the prior expects it."""
+    kind, data, _, model = planted_fit
+    new = data[-N_NEW:].copy()
+    rows = model.transform(new)
+    assert np.isfinite(rows).all()
+    state = model.result_.state
+    if kind is Course:
+        new[-1] = np.nan
+        unseen = model.transform(new)[-1]
+        wanted = line(len(data) - 1, 1) * state.row_priors[0].mean * model.result_.scale ** (1 / 3)
+        np.testing.assert_allclose(unseen, wanted, rtol=1e-6)
+        assert isinstance(state.row_priors[0].for_new_rows(3), KnownCourse)
+    model.partial_fit(data[-N_NEW:])
+    grown = model.result_.state
+    assert grown.factors[0].n_rows == len(data)
+    assert type(grown.row_priors[0]) is kind
+    assert grown.row_priors[0].shapes(len(data), 1) == {
+        name: number.shape for name, number in numbers(grown.row_priors[0]).items()
+    }
