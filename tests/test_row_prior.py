@@ -301,7 +301,7 @@ def test_a_prior_from_outside_is_found_by_the_search(planted_fit):
     state = model.result_.state
     assert state.rank == 1
     assert type(state.row_priors[0]) is kind
-    assert any(f"mode 0 {kind.name}" in record.event for record in model.result_.trace)
+    assert any(f"mode 0 {kind.name}" in record.event.words for record in model.result_.trace)
     assert model.result_.trace[-1].bound > plain.result_.trace[-1].bound + 1.0
 
 
@@ -323,7 +323,7 @@ def test_a_fit_with_a_prior_from_outside_is_resumed(planted_fit, tmp_path, monke
 
     def interrupted(keeper, moment):
         keep(keeper, moment)
-        if moment.latest is not None and kind.name in moment.latest.event:
+        if moment.latest is not None and kind.name in moment.latest.event.words:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
