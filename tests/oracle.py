@@ -18,7 +18,7 @@ from scipy.special import digamma, expit, gammaln, log_expit, logit
 
 from brtf.data.observations import Observations, observe, robust_scale
 from brtf.inference import sweep as calibrated
-from brtf.inference.noise_fit import PROBABILITY_RANGE, Histogram, NoisePrior
+from brtf.inference.noise_fit import Histogram, NoisePrior
 from brtf.inference.sweep import with_noise
 from brtf.inference.updates import (
     entry_values,
@@ -33,7 +33,16 @@ from brtf.inference.updates import (
 from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.evidence_table import EvidenceTable
-from brtf.model.local_models import WIDEST_SLAB, FlatSlab, GaussianSlab, SlabModel, StudentSlab
+from brtf.model.local_models import (
+    PROBABILITY_RANGE,
+    WIDEST_SLAB,
+    FlatSlab,
+    GaussianSlab,
+    LocalModel,
+    NoOutliers,
+    SlabModel,
+    StudentSlab,
+)
 from brtf.model.state import LARGEST_PRECISION, MeanFieldOutliers, Prior, ReplacementLaw, State
 
 Array = NDArray[np.float64]
@@ -118,7 +127,7 @@ def random_state(
         factors=tuple(random_rows(length, rank, rng, shared=shared) for length in shape),
         lam=random_gamma((rank,), rng),
         tau=random_gamma((), rng),
-        outliers=local if outliers else None,
+        outliers=local if outliers else NoOutliers(),
     )
 
 
@@ -137,7 +146,7 @@ class Case:
     @property
     def targets(self) -> list[float]:
         """y − s̄ at the entries."""
-        if self.state.outliers is None:
+        if not isinstance(self.state.outliers, MeanFieldOutliers):
             return self.values
         return [y - s for y, s in zip(self.values, self.state.outliers.mean, strict=True)]
 
@@ -321,8 +330,9 @@ def expected_square_sum(case: Case) -> float:
     means = low_rank_at([rows.mean for rows in factors], entries)
     total = 0.0
     for m, (index, y, x) in enumerate(zip(entries, case.values, means, strict=True)):
-        s = 0.0 if outliers is None else outliers.mean[m]
-        s_square = 0.0 if outliers is None else outliers.mean[m] ** 2 + outliers.var[m]
+        s, s_square = 0.0, 0.0
+        if isinstance(outliers, MeanFieldOutliers):
+            s, s_square = outliers.mean[m], outliers.mean[m] ** 2 + outliers.var[m]
         x_square = product_of_moments(factors, index, range(len(factors))).sum()
         total += float(y**2 + x_square + s_square - 2 * y * x - 2 * y * s + 2 * x * s)
     return total
@@ -347,7 +357,7 @@ def outliers_update(case: Case) -> tuple[Array, Array]:
 
 
 def outliers_of(state: State) -> MeanFieldOutliers:
-    if state.outliers is None:
+    if not isinstance(state.outliers, MeanFieldOutliers):
         raise ValueError("The state has no outliers.")
     return state.outliers
 
@@ -388,7 +398,7 @@ UPDATES: dict[str, Callable[[Observations, State], State]] = {
 
 def _targets(observations: Observations, state: State) -> Array:
     values = entry_values(observations)
-    return values if state.outliers is None else values - state.outliers.mean
+    return values - state.outliers.mean if isinstance(state.outliers, MeanFieldOutliers) else values
 
 
 # The bound
@@ -433,7 +443,7 @@ def bound_terms(case: Case) -> dict[str, float]:
         "outliers": 0.0,
         "outlier_precisions": 0.0,
     }
-    if state.outliers is not None:
+    if isinstance(state.outliers, MeanFieldOutliers):
         gamma = state.outliers.gamma
         gamma_log = digamma(gamma.concentration) - np.log(gamma.rate)
         for m in range(n_observed):
@@ -470,7 +480,7 @@ def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
         for rows in state.factors
     ]
     lam, tau = _draw_gamma(state.lam, n_draws, rng), _draw_gamma(state.tau, n_draws, rng)
-    if state.outliers is None:
+    if not isinstance(state.outliers, MeanFieldOutliers):
         return Draws(factors, lam, tau, None, None)
     noise = rng.standard_normal((n_draws, state.outliers.mean.size))
     sparse = state.outliers.mean + np.sqrt(state.outliers.var) * noise
@@ -508,7 +518,7 @@ def log_joint(case: Case, draws: Draws) -> Array:
     outliers = case.state.outliers
     location = low_rank_draws(draws, case.problem.entries)
     total = log_prior(case, draws)
-    if outliers is not None and draws.outliers is not None and draws.gamma is not None:
+    if isinstance(outliers, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
         location = location + draws.outliers
         total = total + stats.norm.logpdf(draws.outliers, scale=draws.gamma**-0.5).sum(axis=1)
         total = total + log_gamma_density(draws.gamma, outliers.concentration, outliers.rate).sum(axis=1)
@@ -524,7 +534,7 @@ def log_posterior(state: State, draws: Draws) -> Array:
         for i in range(rows.n_rows):
             density = stats.multivariate_normal(rows.mean[i], covariance(rows, i))
             total = total + density.logpdf(factor[:, i, :])
-    if state.outliers is not None and draws.outliers is not None and draws.gamma is not None:
+    if isinstance(state.outliers, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
         gamma, scale = state.outliers.gamma, np.sqrt(state.outliers.var)
         total = total + stats.norm.logpdf(draws.outliers, state.outliers.mean, scale).sum(axis=1)
         total = total + log_gamma_density(draws.gamma, gamma.concentration, gamma.rate).sum(axis=1)
@@ -541,8 +551,10 @@ def log_gamma_density(x: Array, concentration: Array | float, rate: Array | floa
 SLABS: tuple[type[SlabModel], ...] = (StudentSlab, GaussianSlab, FlatSlab)
 
 
-def random_slab(kind: type[SlabModel], rng: np.random.Generator) -> SlabModel:
+def random_slab(kind: type[LocalModel], rng: np.random.Generator) -> LocalModel:
     """A local model with numbers as they occur."""
+    if not issubclass(kind, SlabModel):
+        return kind()
     shape = rng.uniform(0.3, 4.0) if kind is StudentSlab else rng.uniform(2.5, 40.0)
     width = kind.narrowest * 10.0 ** rng.uniform(0.0, 3.0)
     return kind(float(rng.uniform(0.02, 0.7)), float(shape), float(width))
@@ -591,7 +603,7 @@ def mixture_density(weight: Array, dof: Array, squared_scale: Array, reach: Arra
     return total
 
 
-def noise_objective(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
+def noise_objective(tau: float, model: LocalModel, histogram: Histogram, prior: NoisePrior) -> float:
     """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D) + 9 ln(1 − π), a bin standing for its entries."""
     log_evidence = model.posterior(tau * histogram.deviation).log_evidence
     total = (0.5 * histogram.count.sum() + prior.concentration) * np.log(tau) - prior.rate * tau
@@ -612,15 +624,15 @@ def slab_case(
     seed: int,
     order: int,
     layout: str,
-    kind: type[SlabModel] | None,
+    kind: type[LocalModel],
     *,
     rank: int = 2,
     complete: bool | None = None,
 ) -> Case:
-    """A random case with a random local model (or none), the prior of calibrated inference and q(τ) of its family."""
+    """A random case with a random local model, the prior of calibrated inference and q(τ) of its family."""
     case = random_case(seed, order, layout, rank=rank, outliers=False, complete=complete)
     rng = np.random.default_rng([seed, order, 1])
-    model = None if kind is None else random_slab(kind, rng)
+    model = random_slab(kind, rng)
     state = replace(case.state, prior=Prior(tau_rate=1e-18))
     tau = float(10.0 ** rng.uniform(-1.0, 1.5))
     return replace(case, state=with_noise(state, tau, model, case.observations.n_observed))

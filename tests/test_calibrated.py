@@ -27,7 +27,7 @@ from brtf.inference.sweep import (
 from brtf.inference.updates import fit_at_entries, update_component_precisions
 from brtf.kernels.reference import LOG2_BINS
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
 from brtf.model.row_prior import Centred
 from brtf.model.state import Prior
 from brtf.search.starts import random_start
@@ -39,7 +39,7 @@ EXACT_KINDS = (StudentSlab, GaussianSlab)
 
 forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
 layouts = pytest.mark.parametrize("layout", oracle.LAYOUTS)
-models = pytest.mark.parametrize("kind", [*oracle.SLABS, None])
+models = pytest.mark.parametrize("kind", [*oracle.SLABS, NoOutliers])
 
 # The widest bins, at the lower end of an octave.
 BIN_WIDTH = float(np.log1p(1.0 / (1 << LOG2_BINS)))
@@ -56,8 +56,7 @@ def same_numbers(found, wanted, **tolerance):
         np.testing.assert_allclose(np.broadcast_to(ours.cov, wide), np.broadcast_to(theirs.cov, wide), **tolerance)
     np.testing.assert_allclose(found.lam.rate, wanted.lam.rate, **tolerance)
     np.testing.assert_allclose(found.tau.rate, wanted.tau.rate, **tolerance)
-    if wanted.outliers is not None:
-        np.testing.assert_allclose(found.outliers.parameters, wanted.outliers.parameters, **tolerance)
+    np.testing.assert_allclose(found.outliers.parameters, wanted.outliers.parameters, **tolerance)
 
 
 def nats_of_rounding(point):
@@ -89,7 +88,7 @@ def test_bound_is_the_monte_carlo_mean_over_every_latent(order, layout, kind, co
     """Factors, λ, τ, and for each entry z with γ and s, or ω. Form 1 of the Gaussian slab is looser on purpose."""
     case = proper(oracle.slab_case(1, order, layout, kind))
     n_draws, rng = 40_000, np.random.default_rng(2)
-    plain = replace(case, state=replace(case.state, outliers=None))
+    plain = replace(case, state=replace(case.state, outliers=NoOutliers()))
     draws = oracle.draw(plain.state, n_draws, rng)
     samples = oracle.log_prior(plain, draws) - oracle.log_posterior(plain.state, draws)
     samples = samples + oracle.local_log_ratios(case, draws, collapsed=collapsed, rng=rng)
@@ -120,7 +119,7 @@ def test_evidence_is_above_form_two_is_above_form_one(kind, shape, monkeypatch):
     seed=st.integers(0, 2**32 - 1),
     order=st.sampled_from((2, 3, 4)),
     layout=st.sampled_from(oracle.LAYOUTS),
-    kind=st.sampled_from((*oracle.SLABS, None)),
+    kind=st.sampled_from((*oracle.SLABS, NoOutliers)),
     rank=st.integers(0, 3),
 )
 @settings(derandomize=True, max_examples=100, deadline=None)
@@ -137,7 +136,7 @@ slab_cases = st.builds(
     seed=st.integers(0, 2**32 - 1),
     order=st.sampled_from((2, 3, 4)),
     layout=st.sampled_from(oracle.LAYOUTS),
-    kind=st.sampled_from((*EXACT_KINDS, None)),
+    kind=st.sampled_from((*EXACT_KINDS, NoOutliers)),
     rank=st.integers(0, 3),
 )
 
@@ -191,7 +190,7 @@ def taken_for_large(monkeypatch):
 @forms
 @pytest.mark.parametrize("layout", ["complete", "masked"])
 @pytest.mark.parametrize("order", [2, 3, 4])
-@pytest.mark.parametrize("kind", [GaussianSlab, None])
+@pytest.mark.parametrize("kind", [GaussianSlab, NoOutliers])
 @pytest.mark.parametrize("sliced", [False, True], ids=["common noise", "noise per slice"])
 def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, sliced, monkeypatch):
     """Mode by mode, each pass with weights and targets held: what one pass does for all of them, ahead or asked for."""
@@ -215,7 +214,7 @@ def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, slic
 @pytest.mark.usefixtures("taken_for_large")
 @pytest.mark.parametrize("collapsed", [False, True])
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
-@pytest.mark.parametrize("kind", [*EXACT_KINDS, None])
+@pytest.mark.parametrize("kind", [*EXACT_KINDS, NoOutliers])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_sweep_of_large_data_lowers_the_bound(seed, kind, layout, collapsed):
     """Noise and factors are found each for the other as it was; what would lower the bound is not taken."""
@@ -294,7 +293,7 @@ def test_no_sweep_lowers_form_two_of_the_flat_slab_inside_its_edge(case):
 
 
 @forms
-@pytest.mark.parametrize("kind", [*EXACT_KINDS, None])
+@pytest.mark.parametrize("kind", [*EXACT_KINDS, NoOutliers])
 @layouts
 def test_a_nudge_of_any_settled_factor_lowers_the_bound(layout, kind, collapsed):
     """A step of 1e-2 costs 1e-7 to 1e-3 nats, which stands well above the bound's rounding of some 1e-13."""
@@ -385,7 +384,7 @@ def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(cas
     # The median is known to within a bin or, of so few entries, to the gap between two.
     upper = np.sort(residual**2)[(residual.size - 1) // 2]
     assert lower <= np.exp(BIN_WIDTH) / (1.4826**2 * upper)
-    if case.state.outliers is not None:
+    if case.state.outliers.has_outliers:
         wanted = max(state.outliers.width * lower / 10.0**precision, state.outliers.narrowest)
         assert found.outliers.width == pytest.approx(wanted, rel=1e-12)
 
@@ -394,14 +393,14 @@ def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(cas
 @forms
 def test_without_outliers_the_student_slab_is_no_slab(layout, collapsed):
     """Terms and a sweep; complete data in form 2 by weighted sums, where the model without them takes a shortcut."""
-    case = oracle.slab_case(7, 3, layout, None)
+    case = oracle.slab_case(7, 3, layout, NoOutliers)
     nothing = replace(case, state=replace(case.state, outliers=StudentSlab(1e-250, 1.0, 100.0)))
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     plain, spiked = evaluate(problem, case.state), evaluate(problem, nothing.state)
     assert astuple(spiked.terms) == pytest.approx(astuple(plain.terms), rel=1e-12)
     assert plain.bound == pytest.approx(lower_bound(case.observations, case.state).total, rel=1e-12)
     found, wanted = (sweep(problem, point, hold_noise=True).state for point in (spiked, plain))
-    same_numbers(replace(found, outliers=None), wanted, **ROUNDING)
+    same_numbers(replace(found, outliers=NoOutliers()), wanted, **ROUNDING)
 
 
 # ---- accidents of the input --------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference import paper
 from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.metrics import rrse
+from brtf.model.local_models import NoOutliers
 from brtf.model.settings import Settings
 from brtf.search.run import run, stop_reason
 
@@ -233,7 +234,7 @@ def test_trace_tells_of_rank_and_noise():
 
 def test_without_outliers_the_state_has_none():
     found = fit(problem().observations("masked"), robust=False, max_sweeps=5)
-    assert found.state.outliers is None
+    assert isinstance(found.state.outliers, NoOutliers)
 
 
 class TestStarts:

@@ -19,6 +19,7 @@ from brtf.io.archive import pack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import coverage, rrse
 from brtf.model.links import LINKS, Logarithm, SquareRoot
+from brtf.model.local_models import NoOutliers
 from brtf.model.predictive import ErrorLaw
 
 NAMES = ("sqrt", "log")
@@ -448,7 +449,7 @@ class TestOtherOptions:
         found = BRTF(2, link="sqrt", noise="per-slice", tol=1e-3, random_state=0).fit(data)
         result = found.result_
         assert result.state.slices is not None
-        light = replace(result.state, outliers=None)  # Gaussian but for the precision learnt: all moments exist
+        light = replace(result.state, outliers=NoOutliers())  # Gaussian but for the precision learnt: all moments exist
         result = replace(result, state=light)
         coords = np.array([[0, 3, 7], [1, 2, 3], [4, 5, 0]])
         n_draws = 5000

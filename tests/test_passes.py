@@ -63,7 +63,7 @@ def numbers_of(state):
     """Every number of a state, in order."""
     parts = [array for rows in state.factors for array in (rows.mean, rows.cov)]
     parts += [array for gamma in (state.lam, state.tau) for array in (gamma.concentration, gamma.rate)]
-    parts += [] if state.outliers is None else [np.array(astuple(state.outliers))]
+    parts += [np.array(astuple(state.outliers))]
     if state.slices is not None:
         parts += [state.slices.precision.concentration, state.slices.precision.rate, state.slices.concentration]
     if state.structure is not None:

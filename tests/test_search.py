@@ -16,7 +16,7 @@ from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference.sweep import Problem, evaluate
 from brtf.inference.trace import Kind, StopReason, comparable
 from brtf.metrics import rrse
-from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
 from brtf.search.moves import form
 from brtf.search.run import sweep_order
 from brtf.view.report.page import build_page
@@ -397,7 +397,7 @@ class TestOptions:
         model = fit(data, robust=False)
         assert_found(model, data)
         assert model.outlier_rate_ == 0.0
-        assert model.result_.state.outliers is None
+        assert isinstance(model.result_.state.outliers, NoOutliers)
         np.testing.assert_array_equal(model.outliers(), 0.0)
 
     def test_without_outliers_it_is_nearly_the_model_that_finds_none(self):

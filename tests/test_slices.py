@@ -25,6 +25,7 @@ from brtf.inference.sweep import (
 from brtf.inference.updates import entry_values, update_slice_noise
 from brtf.metrics import coverage, rrse
 from brtf.model.distributions import Gamma
+from brtf.model.local_models import NoOutliers
 from brtf.model.state import SliceNoise
 
 SEED = 3
@@ -40,7 +41,7 @@ def problem_and_state(layout, *, modes=(0,), slab=True, seed=SEED):
     rng = np.random.default_rng(seed)
     precision = Gamma(rng.uniform(2, 6, n_slices), rng.uniform(1, 5, n_slices))
     state = replace(state, slices=SliceNoise(modes, precision, 2.5))
-    return problem, state if slab else replace(state, outliers=None)
+    return problem, state if slab else replace(state, outliers=NoOutliers())
 
 
 @pytest.mark.parametrize("modes", [(0,), (1,), (2,), (0, 2), (1, 2)])
@@ -135,7 +136,7 @@ def test_layouts_agree():
 # ---- form 1 ------------------------------------------------------------------------------------------------
 
 
-def case_with_slices(seed, order, layout, modes, kind=None, *, complete=None):
+def case_with_slices(seed, order, layout, modes, kind=NoOutliers, *, complete=None):
     case = oracle.slab_case(seed, order, layout, kind, complete=complete)
     n_slices = int(np.prod([case.problem.shape[mode] for mode in modes]))
     rng = np.random.default_rng([seed, 3])
@@ -180,7 +181,7 @@ class TestSumsOverCompleteSlices:
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-10)
 
     def test_a_sweep_of_complete_data_is_that_of_a_mask_that_hides_nothing(self, order, modes):
-        for kind in (*oracle.SLABS, None):
+        for kind in (*oracle.SLABS, NoOutliers):
             case = case_with_slices(3, order, "complete", modes, kind)
             swept = []
             for layout in oracle.LAYOUTS:
@@ -199,7 +200,7 @@ slice_cases = st.builds(
     order=st.just(3),
     layout=st.sampled_from(oracle.LAYOUTS),
     modes=st.sampled_from(MODES[3]),
-    kind=st.sampled_from((oracle.SLABS[0], oracle.SLABS[1], None)),
+    kind=st.sampled_from((oracle.SLABS[0], oracle.SLABS[1], NoOutliers)),
 )
 
 

@@ -54,7 +54,7 @@ from brtf.inference.sweep import (
 from brtf.inference.updates import update_component_precisions
 from brtf.kernels.reference import LOG2_BINS, N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
 from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates
 
 EXACT_KINDS = (StudentSlab, GaussianSlab)
@@ -194,7 +194,7 @@ def test_replacement_is_the_monte_carlo_mean_over_every_latent():
         factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in case.state.factors),
         lam=Gamma(4 * case.state.lam.concentration, 4 * case.state.lam.rate),
     )
-    case, plain = replace(case, state=state), replace(case, state=replace(state, outliers=None))
+    case, plain = replace(case, state=state), replace(case, state=replace(state, outliers=NoOutliers()))
     problem = problem_of(case)
     point = evaluate(problem, state)
     outlier = probabilities(problem, point)

@@ -41,7 +41,7 @@ def every_number(state):
         yield np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))
     for gamma in (state.lam, state.tau):
         yield from (gamma.concentration, gamma.rate)
-    if state.outliers is not None:
+    if state.outliers.has_outliers:
         local = state.outliers
         yield from (local.mean, local.var, local.concentration, local.rate)
         yield np.broadcast_to(local.gamma.concentration, local.mean.shape)

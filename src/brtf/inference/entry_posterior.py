@@ -20,7 +20,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations, block_positions, distinct_columns
 from brtf.kernels.reference import N_BINS
 from brtf.model.evidence_table import tabulate, tabulate_branches
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 
 PIECE = 2**13
@@ -74,16 +74,18 @@ def block_posterior(
 
     Where a histogram of ω̄ D is given, its counts and totals, the entries are added to it.
     """
-    model, structure, tau = state.outliers, state.structure, float(state.tau.mean)
+    model, structure, tau = state.local_model, state.structure, float(state.tau.mean)
+    if structure is not None and not model.has_outliers:
+        raise TypeError("A state with a structure of outliers needs a local model with outliers.")
     counts, totals = (np.zeros(N_BINS), np.zeros(N_BINS)) if histogram is None else histogram
     relative = relative_precision(state, block)
-    if isinstance(model, SlabModel) and structure is None:
+    if structure is None and not model.is_gaussian:
         local = kernels.local_posteriors(tabulate(model), tau, residual, variance, relative, counts, totals)
         return BlockPosterior(local.log_evidence, local.weight_sum, local.largest, local.rho, local.weight)
     deviation = relative_deviation(residual, variance, relative)
     kernels.count_deviations(deviation, counts, totals)
     rho, largest = tau * deviation, float(deviation.max(initial=0.0))
-    if not isinstance(model, SlabModel) or structure is None:
+    if structure is None:
         return BlockPosterior(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
     log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho, residual >= 0.0)
     return BlockPosterior(log_evidence, float(weight.sum()), largest, rho, weight, outlier)
@@ -99,7 +101,7 @@ def relative_deviation(residual: Array, variance: Array | None, relative: Array 
 
 def _structured(
     state: State,
-    model: SlabModel,
+    model: LocalModel,
     structure: OutlierStructure,
     block: Block,
     values: Array,
@@ -141,7 +143,7 @@ def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array
     return log_density - 0.5 * state.slices.precision.mean_log[block_positions(block, state.slices.modes)]
 
 
-def _log_rates(model: SlabModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
+def _log_rates(model: LocalModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
     """ln π and ln(1 − π), common or of every entry's slice."""
     if structure.rates is None:
         return math.log(model.probability), math.log1p(-model.probability)
@@ -174,9 +176,7 @@ def block_outliers(
 
     ``positive`` says where y ≥ x̄.
     """
-    model, structure = state.outliers, state.structure
-    if not isinstance(model, SlabModel):
-        return np.zeros(rho.size), np.zeros(rho.size)
+    model, structure = state.local_model, state.structure
     if structure is None:
         probability, share = np.empty(rho.size), np.empty(rho.size)
         for piece in (slice(start, start + PIECE) for start in range(0, rho.size, PIECE)):

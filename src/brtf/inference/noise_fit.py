@@ -1,4 +1,4 @@
-"""Noise and outlier numbers learnt together: one optimum over (ln τ, logit π, shape parameter, ln ζ) at fixed factors.
+"""Noise and outlier numbers learnt together: one optimum over ln τ and the local model's parameters at fixed factors.
 
 Everything an entry contributes depends on its D alone, so the data enter as a histogram of ln D.
 """
@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import logit
 
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.kernels.reference import N_BINS
-from brtf.model.local_models import WIDEST_SLAB, FlatSlab, SlabModel, StudentSlab
+from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 
 MINORITY = 9.0
@@ -25,20 +24,15 @@ LITTLE = 1e-6
 """Nats that are not worth another step."""
 ROUGHLY = 0.1
 """The same where optima are compared."""
-SHARPEST_EDGE, EDGE_MARGIN = 2.0**22, 2.0**-11
-"""ζ beyond which the edge of a flat slab is sharper than tables show, and the share of ρ by which it then stays away
-from the largest outlier: a table that steps over the edge would call that one, and its neighbours, impossible."""
 LONGEST_STEP = 3.0
 """Of any parameter; all of them are logarithms, or run over less."""
-NOISE_QUANTILES, OUTLIER_SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9), (0.02, 0.2, 0.5, 0.75)
-"""Shares of entries that may be no larger than the noise, and of outliers, from which optima are looked for."""
+NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+"""Shares of entries that may be no larger than the noise, from which optima are looked for."""
 LARGEST_SHARE, LOPSIDED, NEARLY_ALL = 0.05, 3.0, 0.95
 """The share of entries that deviate most, by how many standard deviations their signs must be out of balance for
 outliers to be looked for on one side, and the share of outliers that starts there."""
 SIDED_STEPS = 20
 """Steps, in turns, of the sides of outliers and of all other numbers."""
-PROBABILITY_RANGE = (1e-8, 0.98)
-"""Where π may lie: at the ends the model is without outliers, or without entries that are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +174,8 @@ def ascend(
     return place, here.value
 
 
-def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, prior: NoisePrior) -> Ascent:
-    """The part of the bound that depends on (ln τ, logit π, shape parameter, ln ζ)."""
+def _objective(parameters: Array, kind: type[LocalModel], histogram: Histogram, prior: NoisePrior) -> Ascent:
+    """The part of the bound that depends on ln τ and the parameters of the local model."""
     tau = math.exp(parameters[0])
     model = kind.from_parameters(parameters[1:])
     log_evidence, gradient, information = _scores(model, tau, histogram)
@@ -190,17 +184,18 @@ def _objective(parameters: Array, kind: type[SlabModel], histogram: Histogram, p
     value = half * parameters[0] - penalty + log_evidence
     value += MINORITY * math.log1p(-model.probability)
     gradient[0] += prior.concentration - penalty
-    gradient[1] -= MINORITY * model.probability
-    if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
-        gradient[2] -= 0.5 * tau * histogram.penalty
+    gradient[1:] -= 0.5 * tau * histogram.penalty * model.largest_weight_gradient
     information[0, 0] += penalty
-    information[1, 1] += MINORITY * model.probability * (1.0 - model.probability)
+    if model.has_outliers:
+        gradient[1] -= MINORITY * model.probability
+        information[1, 1] += MINORITY * model.probability * (1.0 - model.probability)
     return Ascent(float(value), gradient, information)
 
 
-def _scores(model: SlabModel, tau: float, histogram: Histogram) -> tuple[float, Array, Array]:
+def _scores(model: LocalModel, tau: float, histogram: Histogram) -> tuple[float, Array, Array]:
     """As :func:`brtf.kernels.scores`; a side on which the slab's density is multiplied is a model with another π."""
-    log_evidence, gradient, information = 0.0, np.zeros(4), np.zeros((4, 4))
+    n_parameters = 1 + model.parameters.size
+    log_evidence, gradient, information = 0.0, np.zeros(n_parameters), np.zeros((n_parameters, n_parameters))
     for count, log_factor in histogram.sides:
         side, log_total = model.on_side(log_factor)
         value, by_parameter, products = kernels.scores(side, tau, histogram.deviation, count)
@@ -216,38 +211,35 @@ def _scores(model: SlabModel, tau: float, histogram: Histogram) -> tuple[float, 
     return log_evidence, gradient, information
 
 
-def worth(tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior) -> float:
+def worth(tau: float, model: LocalModel, histogram: Histogram, prior: NoisePrior) -> float:
     """The part of the bound that depends on the noise precision and the outlier numbers."""
     return _objective(np.concatenate([[np.log(tau)], model.parameters]), type(model), histogram, prior).value
 
 
-def _limits(kind: type[SlabModel], prior: NoisePrior) -> list[tuple[float, float]]:
-    shape = sorted(kind.shape_parameter(value) for value in kind.shape_range)
-    return [
-        (-700.0, float(np.log(prior.largest))),
-        (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
-        (shape[0], shape[1]),
-        (float(np.log(kind.narrowest)), float(np.log(WIDEST_SLAB))),
-    ]
+def _limits(kind: type[LocalModel], prior: NoisePrior) -> list[tuple[float, float]]:
+    return [(-700.0, float(np.log(prior.largest))), *kind.limits()]
 
 
 def joint_step(
     tau: float,
-    model: SlabModel,
+    model: LocalModel,
     histogram: Histogram,
     prior: NoisePrior,
     *,
     max_steps: int = 40,
     little: float = LITTLE,
-) -> tuple[float, SlabModel, float]:
-    """C5: the nearest optimum of (τ, π, shape, ζ) from the given point; returns them and the objective there.
+) -> tuple[float, LocalModel, float]:
+    """C5: the nearest optimum of τ and the model's numbers from the given point; returns them and the objective there.
 
-    To within ``little`` nats a step.
+    To within ``little`` nats a step; in closed form where there is nothing but τ to learn.
     """
-    kind = type(model)
+    if model.is_gaussian:
+        rate = prior.rate + 0.5 * (float(histogram.count @ histogram.deviation) + histogram.penalty)
+        tau = min((prior.concentration + 0.5 * float(histogram.count.sum())) / rate, prior.largest)
+        return tau, model, worth(tau, model, histogram, prior)
+    kind, largest = type(model), float(histogram.deviation[-1])
     limits = _limits(kind, prior)
-    if kind is FlatSlab:  # entries beyond its edge are what it cannot explain
-        model = replace(model, width=max(model.width, tau * float(histogram.deviation[-1])))
+    model = model.reaching(tau * largest)
     start = np.concatenate([[np.log(tau)], model.parameters])
 
     def objective(place: Array) -> Ascent:
@@ -255,24 +247,23 @@ def joint_step(
 
     found, value = ascend(objective, start, limits, max_steps=max_steps, little=little)
     tau, model = float(np.exp(found[0])), kind.from_parameters(found[1:])
-    if kind is FlatSlab and model.width > SHARPEST_EDGE:
-        beyond = (1.0 + EDGE_MARGIN) * tau * float(histogram.deviation[-1])
-        model = replace(model, width=min(max(model.width, beyond), WIDEST_SLAB))
-        value = worth(tau, model, histogram, prior)
-    return tau, model, value
+    clear = model.clear_of(tau * largest)
+    return tau, clear, value if clear is model else worth(tau, clear, histogram, prior)
 
 
 def branch_step(
     tau: float,
-    model: SlabModel,
+    model: LocalModel,
     regular: Histogram,
     outlying: Histogram | None,
     prior: NoisePrior,
     n_counted: float,
     *,
     max_steps: int = 6,
-) -> tuple[float, SlabModel]:
-    """C17: (τ, shape, ζ) given which entries are outliers: the histograms count what share of each is one, or is not.
+) -> tuple[float, LocalModel]:
+    """C17: τ and the model's numbers but π, given which entries are outliers.
+
+    The histograms count what share of each is one, or is not.
 
     ``n_counted`` is the number of entries that carry noise: all, or those not replaced, where ``outlying`` is None.
     """
@@ -283,14 +274,14 @@ def branch_step(
         precision = float(np.exp(parameters[0]))
         candidate = kind.from_parameters(np.array([0.0, *parameters[1:]]))
         penalty = precision * (prior.rate + 0.5 * candidate.largest_weight * regular.penalty)
-        value, gradient = half * parameters[0] - penalty, np.array([half - penalty, 0.0, 0.0])
-        information = np.diag([penalty, 0.0, 0.0])
-        if kind is not StudentSlab:  # w_max = 1 + 1/ν depends on ν
-            gradient[1] -= 0.5 * precision * regular.penalty
+        value, gradient = half * parameters[0] - penalty, np.zeros(parameters.size)
+        information = np.zeros((parameters.size, parameters.size))
+        gradient[0], information[0, 0] = half - penalty, penalty
+        gradient[1:] -= 0.5 * precision * regular.penalty * candidate.largest_weight_gradient[1:]
         for place, histogram in enumerate((regular, outlying)):
             if histogram is not None:
                 branch = candidate.branch_gradients(precision * histogram.deviation)[place]
-                parts = (branch.by_log_rho, branch.by_shape, branch.by_width)
+                parts = (branch.by_log_rho, *branch.by_parameters)
                 scores = np.stack([np.broadcast_to(part, histogram.count.shape) for part in parts])
                 value += histogram.count @ branch.log_evidence
                 gradient += scores @ histogram.count
@@ -310,19 +301,18 @@ def shared_rate(n_outlying: float, n_groups: float) -> float:
 
 
 def global_step(
-    kind: type[SlabModel],
+    kind: type[LocalModel],
     histogram: Histogram,
     prior: NoisePrior,
-    starts: Iterable[tuple[float, SlabModel]] = (),
+    starts: Iterable[tuple[float, LocalModel]] = (),
     precisions: Iterable[float] | None = None,
     *,
     little: float = LITTLE,
-) -> tuple[float, SlabModel, float]:
+) -> tuple[float, LocalModel, float]:
     """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram.
 
-    Noise levels are those of the given precisions, or else quantiles of D. Outliers are as large as the entries that
-    would be some, or as the largest: a few of another world tell nothing of the others. The last steps end as those of
-    :func:`joint_step` do.
+    Noise levels are those of the given precisions, or else quantiles of D; the outliers there are the model's own
+    starts. The last steps end as those of :func:`joint_step` do.
     """
     order = np.cumsum(histogram.count) / histogram.count.sum()
 
@@ -332,13 +322,8 @@ def global_step(
     if precisions is None:
         precisions = [min(1.0 / quantile(share), prior.largest) for share in NOISE_QUANTILES]
     coarse, candidates = histogram.coarsened(6), list(starts)
-    shape = 1.0 if kind is StudentSlab else 30.0
-    sizes = [(share, quantile(1.0 if kind is FlatSlab else 1.0 - 0.5 * share)) for share in OUTLIER_SHARES]
-    if kind is not FlatSlab:
-        sizes.append((OUTLIER_SHARES[0], 0.3 * quantile(1.0)))
     for tau in precisions:
-        widths = [float(np.clip(tau * size, 2 * kind.narrowest, WIDEST_SLAB)) for _, size in sizes]
-        candidates += [(tau, kind(share, shape, width)) for (share, _), width in zip(sizes, widths, strict=True)]
+        candidates += [(tau, start) for start in kind.starts(tau, quantile)]
     best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:3]
     polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
@@ -346,8 +331,8 @@ def global_step(
 
 
 def sided_step(
-    tau: float, model: SlabModel, histogram: Histogram, prior: NoisePrior
-) -> tuple[float, SlabModel, Sides, float]:
+    tau: float, model: LocalModel, histogram: Histogram, prior: NoisePrior
+) -> tuple[float, LocalModel, Sides, float]:
     """C23: (τ, π, shape, ζ) and q(a) for a histogram that counts signs; returns them and the objective less KL(q(a)).
 
     The better of two optima: from the present numbers, and, where the largest deviations are mostly of one sign, from
@@ -366,8 +351,8 @@ def sided_step(
 
 
 def _settled_sides(
-    tau: float, model: SlabModel, sides: Sides, histogram: Histogram, prior: NoisePrior
-) -> tuple[float, SlabModel, Sides, float]:
+    tau: float, model: LocalModel, sides: Sides, histogram: Histogram, prior: NoisePrior
+) -> tuple[float, LocalModel, Sides, float]:
     before = -math.inf
     for _ in range(SIDED_STEPS):
         sided = replace(histogram, log_sides=sides.mean_logs)
@@ -379,7 +364,7 @@ def _settled_sides(
     return tau, model, sides, value
 
 
-def _learnt_sides(tau: float, model: SlabModel, histogram: Histogram) -> Sides:
+def _learnt_sides(tau: float, model: LocalModel, histogram: Histogram) -> Sides:
     """q(a) given how probable outliers are on each side."""
     rho = tau * histogram.deviation
     positive, negative = (
@@ -387,10 +372,3 @@ def _learnt_sides(tau: float, model: SlabModel, histogram: Histogram) -> Sides:
         for count, log_factor in histogram.sides
     )
     return Sides(1.0 + positive, 1.0 + negative)
-
-
-def in_terms_of(kind: type[SlabModel], model: SlabModel) -> SlabModel:
-    """Another local model with as many outliers of the same size, and the same noise if it can have it."""
-    shape = 1.0 if kind is StudentSlab else 30.0 if isinstance(model, StudentSlab) else model.shape
-    width = model.width * (3.0 if kind is FlatSlab else 1.0) / (3.0 if isinstance(model, FlatSlab) else 1.0)
-    return kind(model.probability, shape, float(np.clip(width, 2 * kind.narrowest, WIDEST_SLAB)))

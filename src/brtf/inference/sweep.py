@@ -31,7 +31,6 @@ from brtf.inference.noise_fit import (
     NoisePrior,
     branch_step,
     global_step,
-    in_terms_of,
     joint_step,
     shared_rate,
     sided_step,
@@ -54,7 +53,7 @@ from brtf.inference.updates import (
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
 from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.model.evidence_table import EvidenceTable, tabulate
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
 
 
@@ -229,14 +228,14 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         state,
         fit,
         Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance, *_sides(structure, rest)),
-        None if slices is None else squares / slices.precision.mean + tau * largest_weight(state) * extra,
+        None if slices is None else squares / slices.precision.mean + tau * state.local_model.largest_weight * extra,
         None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
         tuple(rest[:n_structured]) or None,
         calibrated_terms(
             state,
             problem.observations.n_observed,
-            float(others[0]) - 0.5 * tau * largest_weight(state) * variance,
+            float(others[0]) - 0.5 * tau * state.local_model.largest_weight * variance,
             None if slices is None else problem.n_entries(slices),
         ),
         local,
@@ -249,11 +248,6 @@ def _sides(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[A
     if structure is None or structure.sides is None:
         return None, (0.0, 0.0)
     return sums[7], structure.sides.mean_logs
-
-
-def largest_weight(state: State) -> float:
-    """w_max of the state's local model."""
-    return state.outliers.largest_weight if isinstance(state.outliers, SlabModel) else 1.0
 
 
 def deviation_histogram(
@@ -375,18 +369,19 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
 def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:
     """What a block of complete data is solved with in one go, if it can be: all of its entries are treated alike."""
     alike = state.slices is None and state.structure is None and math.isinf(problem.limit)
-    if not (alike and update.solves_directly and isinstance(state.outliers, SlabModel)):
+    model = state.local_model
+    if not alike or not update.solves_directly or model.is_gaussian:
         return None
-    return problem.observations.scale, tabulate(state.outliers), float(state.tau.mean), largest_weight(state)
+    return problem.observations.scale, tabulate(model), float(state.tau.mean), model.largest_weight
 
 
 def _completes(problem: Problem, state: State) -> bool:
     """Whether the data are completed and all entries count alike, but for the noise of their slices."""
-    return not problem.collapsed or not isinstance(state.outliers, SlabModel)
+    return not problem.collapsed or state.local_model.is_gaussian
 
 
 def _precision(problem: Problem, state: State) -> float:
-    return float(state.tau.mean) * (largest_weight(state) if _completes(problem, state) else 1.0)
+    return float(state.tau.mean) * (state.local_model.largest_weight if _completes(problem, state) else 1.0)
 
 
 def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
@@ -405,7 +400,7 @@ def weighing(
         return block_posterior(state, block, problem.values(block), *fit.at(block))
 
     def weigh(block: Block) -> WeightsAndTargets:
-        weight = (found if local is None else local)(block).weight if isinstance(state.outliers, SlabModel) else None
+        weight = None if state.local_model.is_gaussian else (found if local is None else local)(block).weight
         return _weighed(problem, state, block, problem.values(block), fit.residual(block), weight)
 
     return Remembered(problem.observations, weigh)
@@ -416,9 +411,9 @@ def _weighed(
 ) -> WeightsAndTargets:
     """Weights and targets of a block's entries, given their values and the weights of their local posteriors."""
     weights = relative_precision(state, block)
-    if local is not None and isinstance(state.outliers, SlabModel):
+    if local is not None and not state.local_model.is_gaussian:
         if _completes(problem, state):
-            targets = kernels.completed(targets, residual, local, largest_weight(state))
+            targets = kernels.completed(targets, residual, local, state.local_model.largest_weight)
         else:
             weights = local if weights is None else weights * local
     return weights, targets if weights is None else weights * targets
@@ -483,7 +478,7 @@ def noise_prior(state: State) -> NoisePrior:
 
 
 def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
-    """The slices' noise, then the joint step for (τ, π, shape, ζ), or the closed form for τ without outliers."""
+    """The slices' noise, then the joint step for τ and the local model's numbers."""
     state, deviations = point.state, point.deviations
     if state.slices is not None and point.slice_squares is not None and point.slice_entries is not None:
         largest = state.prior.largest_precision / float(state.tau.mean)
@@ -500,21 +495,17 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
         if not state.structure.one_by_one:
             return _learn_structured(problem, state, point.structure_sums, deviations, max_steps)
         state, deviations = _with_sides(state, point.structure_sums, deviations)
-    if isinstance(state.outliers, SlabModel):
-        tau, model, _ = joint_step(
-            float(state.tau.mean), state.outliers, deviations, noise_prior(state), max_steps=max_steps
-        )
-        return with_noise(state, tau, model, n_observed)
-    concentration = state.prior.tau_concentration + 0.5 * n_observed
-    rate = state.prior.tau_rate + 0.5 * (float(deviations.count @ deviations.deviation) + deviations.penalty)
-    return cap_precision(replace(state, tau=Gamma(np.asarray(concentration), np.asarray(rate))))
+    tau, model, _ = joint_step(
+        float(state.tau.mean), state.local_model, deviations, noise_prior(state), max_steps=max_steps
+    )
+    return with_noise(state, tau, model, n_observed)
 
 
 def _learn_structured(problem: Problem, state: State, sums: Sums, deviations: Histogram, max_steps: int) -> State:
     """Noise and outlier numbers given which entries are outliers, then the structure's own numbers."""
-    model, structure = state.outliers, state.structure
-    if not isinstance(model, SlabModel) or structure is None:
-        raise TypeError("a structure of outliers needs a local model with outliers")
+    model, structure = state.local_model, state.structure
+    if structure is None:
+        raise TypeError("The state has no structure of outliers to learn.")
     counts, totals, outlying_counts, outlying_totals = sums[:4]
     largest = float(deviations.deviation[-1])
     regular = Histogram.from_shares(counts, totals, largest, deviations.penalty)
@@ -555,10 +546,11 @@ def slice_noise(problem: Problem, state: State, modes: tuple[int, ...]) -> State
     return replace(state, slices=SliceNoise(modes, alike, 10.0))
 
 
-def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] | None = None) -> State:
+def learn_noise_globally(problem: Problem, point: Point, kind: type[LocalModel] | None = None) -> State:
     """The global step C12 for the entries of a point, its present numbers among the starts."""
-    state, deviations, present, structure = point.state, point.deviations, point.state.outliers, point.state.structure
-    if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
+    state, deviations = point.state, point.deviations
+    present, structure = state.local_model, state.structure
+    if present.is_gaussian or (structure is not None and not structure.one_by_one):
         return learn_noise(problem, point, max_steps=40)
     if point.structure_sums is not None:
         state, deviations = _with_sides(state, point.structure_sums, deviations)
@@ -568,13 +560,10 @@ def learn_noise_globally(problem: Problem, point: Point, kind: type[SlabModel] |
     return with_noise(state, tau, model, problem.observations.n_observed)
 
 
-def with_local_model(problem: Problem, point: Point, kind: type[SlabModel]) -> State:
+def with_local_model(problem: Problem, point: Point, kind: type[LocalModel]) -> State:
     """The state of a point with another local model, whose numbers are looked for at the present noise."""
-    state = point.state
-    if not isinstance(state.outliers, SlabModel):
-        raise TypeError("with_local_model needs a local model with outliers")
-    tau = float(state.tau.mean)
-    start = tau, in_terms_of(kind, state.outliers)
+    state, tau = point.state, float(point.state.tau.mean)
+    start = tau, kind.resembling(state.local_model)
     tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau], little=ROUGHLY)
     return with_noise(state, tau, model, problem.observations.n_observed)
 
@@ -585,9 +574,9 @@ def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
     And what the bound gains by it, with rates of outliers that differ between slices left aside.
     """
     state, prior, tau = point.state, noise_prior(point.state), float(point.state.tau.mean)
-    structure, model = state.structure or OutlierStructure(), state.outliers
-    if not isinstance(model, SlabModel):
-        raise TypeError("with_sides needs a local model with outliers")
+    structure, model = state.structure or OutlierStructure(), state.local_model
+    if not model.has_outliers:
+        raise TypeError("The outliers' sides need a local model with outliers.")
     sides: Sides | None = None
     if structure.sides is None:
         signed = deviation_histogram(problem, state, point.fit, point.deviations.penalty, signed=True)
@@ -603,24 +592,14 @@ def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
 
 def noise_worth(point: Point, state: State) -> float:
     """What noise and outlier numbers of a state contribute to the bound at the entries of a point."""
-    if not isinstance(state.outliers, SlabModel):
-        raise TypeError("noise_worth needs a local model with outliers")
-    return worth(float(state.tau.mean), state.outliers, point.deviations, noise_prior(state))
+    return worth(float(state.tau.mean), state.local_model, point.deviations, noise_prior(state))
 
 
-def with_noise(state: State, tau: float, model: SlabModel | None, n_observed: float) -> State:
+def with_noise(state: State, tau: float, model: LocalModel, n_observed: float) -> State:
     """The state with q(τ) of mean ``tau``, or the largest there may be, and the given outlier model."""
     concentration = state.prior.tau_concentration + 0.5 * n_observed
     tau = min(tau, noise_prior(state).largest)
     return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
-
-
-def cap_precision(state: State) -> State:
-    """Hold τ̄ at the resolution of the data."""
-    largest = noise_prior(state).largest
-    if float(state.tau.mean) <= largest:
-        return state
-    return replace(state, tau=Gamma(state.tau.concentration, state.tau.concentration / largest))
 
 
 def typical_residual(problem: Problem, state: State, residual: Field) -> float:
@@ -636,8 +615,7 @@ def retemper(problem: Problem, state: State) -> State:
     typical = typical_residual(problem, state, Fit.of(replace(problem, collapsed=False), state.factors).residual)
     tau = float(state.tau.mean)
     lower = min(tau, 1.0 / typical**2) if typical > 0 else tau
-    model = state.outliers.rescaled(lower / tau) if isinstance(state.outliers, SlabModel) else None
-    return with_noise(state, lower, model, problem.observations.n_observed)
+    return with_noise(state, lower, state.local_model.rescaled(lower / tau), problem.observations.n_observed)
 
 
 def settle_noise(problem: Problem, point: Point) -> Point:

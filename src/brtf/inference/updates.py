@@ -25,7 +25,7 @@ from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, 
 from brtf.kernels.reference import CompletedRows, reduce_mode, transposed_khatri_rao
 from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, unpack_symmetric
 from brtf.model.evidence_table import EvidenceTable
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 
 Value = TypeVar("Value")
@@ -528,7 +528,7 @@ def update_component_precisions(state: State) -> State:
     )
 
 
-def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | SlabModel | None) -> float:
+def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | LocalModel) -> float:
     """Σ_m E[(y_m − x_m − s_m)²] (24): squares of means, Var x and Var s, in positive terms."""
     if not isinstance(outliers, MeanFieldOutliers):
         return float(fit.residual @ fit.residual) + fit.variance_sum

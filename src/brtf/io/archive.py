@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.links import LINKS, Link
-from brtf.model.local_models import LOCAL_MODELS, SlabModel
+from brtf.model.local_models import LOCAL_MODELS, LocalModel
 from brtf.model.row_prior import ROW_PRIORS, RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import (
@@ -273,17 +273,19 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
         arrays["outliers.mean"] = state.outliers.mean
         arrays["outliers.var"] = state.outliers.var
         _pack_gamma("outliers.gamma", state.outliers.gamma, arrays)
-    elif state.outliers is not None:
-        header["local_model"] = {"kind": type(state.outliers).__name__, **asdict(state.outliers)}
+    else:
+        model = state.outliers
+        numbers = {name: getattr(model, name) for name in _learnt_numbers(type(model))}
+        header["local_model"] = {"kind": type(model).__name__, **numbers}
 
 
 def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
     """The state of a fit to these observations that :func:`pack_state` described."""
     entries = (observations.n_observed,)
-    outliers: MeanFieldOutliers | SlabModel | None = None
+    outliers: MeanFieldOutliers | LocalModel
     if "local_model" in header:
         outliers = _unpack_local_model(**header["local_model"])
-    elif "outliers" in header:
+    else:
         outliers = MeanFieldOutliers(
             mean=checked_array(arrays, "outliers.mean", entries),
             var=checked_array(arrays, "outliers.var", entries),
@@ -300,7 +302,7 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
         outliers=outliers,
         slices=_unpack_slices(header, arrays, observations.shape),
         row_priors=_unpack_row_priors(header, arrays, observations.shape, rank),
-        structure=_unpack_structure(header, arrays, observations.shape),
+        structure=_unpack_structure(header, arrays, observations.shape, outliers),
     )
 
 
@@ -317,12 +319,14 @@ def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays)
     header["structure"] = packed
 
 
-def _unpack_structure(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> OutlierStructure | None:
+def _unpack_structure(
+    header: Header, arrays: Arrays, shape: tuple[int, ...], outliers: MeanFieldOutliers | LocalModel
+) -> OutlierStructure | None:
     if "structure" not in header:
         return None
     packed = header["structure"]
-    if "local_model" not in header:
-        raise ValueError("a structure of outliers needs a local model")
+    if isinstance(outliers, MeanFieldOutliers) or not outliers.has_outliers:
+        raise ValueError("a structure of outliers needs a local model with outliers")
     law, rates, sides = None, None, None
     if "range" in packed:
         lowest, highest = (float(end) for end in packed["range"])
@@ -369,12 +373,19 @@ def _unpack_slices(header: Header, arrays: Arrays, shape: tuple[int, ...]) -> Sl
     return SliceNoise(modes, _unpack_gamma("slices", arrays, n_slices, n_slices), concentration)
 
 
-def _unpack_local_model(kind: str, probability: float, shape: float, width: float) -> SlabModel:
+def _unpack_local_model(kind: str, **numbers: float) -> LocalModel:
     if kind not in LOCAL_MODELS:
         raise ValueError(f"the local model {kind!r} is unknown")
-    if not (0 < probability < 1 and 0 < shape < np.inf and 0 < width < np.inf):
+    if set(numbers) != set(_learnt_numbers(LOCAL_MODELS[kind])):
+        raise ValueError(f"the numbers of the local model {kind!r} are not {', '.join(numbers)}")
+    if not (all(0 < number < np.inf for number in numbers.values()) and numbers.get("probability", 0.5) < 1):
         raise ValueError("the numbers of the local model are out of range")
-    return LOCAL_MODELS[kind](float(probability), float(shape), float(width))
+    return LOCAL_MODELS[kind](**{name: float(number) for name, number in numbers.items()})
+
+
+def _learnt_numbers(kind: type[LocalModel]) -> list[str]:
+    """The names of a local model's numbers."""
+    return [number.name for number in fields(kind) if number.init]
 
 
 def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussians:

@@ -37,9 +37,8 @@ from brtf.io.archive import (
     unpack_trace,
 )
 from brtf.io.storage import read_archive, write_archive
-from brtf.model.local_models import SlabModel
 from brtf.model.settings import Settings
-from brtf.model.state import State
+from brtf.model.state import MeanFieldOutliers, State
 from brtf.results.result import Result
 from brtf.search.loop import Position
 from brtf.search.move import Proposal, Sweeps
@@ -464,9 +463,7 @@ def _nested_tuples(value: Any) -> Any:
 
 def _expected_outlier_rate(state: State) -> float | None:
     """The mean outlier rate as the state has it; None where it takes the entries to tell."""
-    if state.outliers is None:
-        return 0.0
-    if not isinstance(state.outliers, SlabModel):
+    if isinstance(state.outliers, MeanFieldOutliers):
         return None
     rates = None if state.structure is None else state.structure.rates
     return float(state.outliers.probability if rates is None else rates.mean.mean())

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.model.evidence_table import EvidenceTable
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 
 if TYPE_CHECKING:
     from brtf.kernels.reference import CompletedRows, LocalPosteriors
@@ -120,8 +120,8 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
     _chosen().count_deviations(deviation, counts, totals, share)
 
 
-def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
-    """Σ ln f over bins of D; derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters; information."""
+def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information."""
     return _chosen().scores(model, tau, deviation, count)
 
 

@@ -32,7 +32,7 @@ from brtf.kernels.reference import (
     transposed_khatri_rao,
 )
 from brtf.model.evidence_table import FIRST_OCTAVE, EvidenceTable, usual_places
-from brtf.model.local_models import FlatSlab, SlabModel, StudentNoise
+from brtf.model.local_models import FlatSlab, GaussianSlab, LocalModel
 
 DENSE_SHARE = 0.4
 """Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
@@ -314,12 +314,15 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
     )
 
 
-def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
-    """Σ ln f over bins of D; derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters; information."""
-    if not isinstance(model, StudentNoise):
+def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information.
+
+    The two models whose branches are in closed form have a loop of their own.
+    """
+    if type(model) is not GaussianSlab and type(model) is not FlatSlab:
         return reference.scores(model, tau, deviation, count)
     gradient, information = np.zeros(4), np.zeros((4, 4))
-    flat, numbers = isinstance(model, FlatSlab), (model.probability, model.shape, model.width)
+    flat, numbers = type(model) is FlatSlab, (model.probability, model.shape, model.width)
     bins = _plain(deviation), _plain(count)
     value = scoring.student_scores(flat, tau, *numbers, model.constants, *bins, gradient, information)
     return value, gradient, information

@@ -21,7 +21,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.model.distributions import packed_indices
 from brtf.model.evidence_table import FIRST_OCTAVE, SHIFT, EvidenceTable
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 
 LOG2_BINS = 3
 """Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
@@ -302,10 +302,11 @@ def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
     return np.frexp(np.clip(np.where(np.isnan(numbers), limits.max, numbers), limits.tiny, limits.max))
 
 
-def scores(model: SlabModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
-    """Σ ln f over bins of D, derivatives (4,) of Σ (½ ln τ + ln f) by ln τ and the model's parameters, and information.
+def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D, derivatives of Σ (½ ln τ + ln f) by ln τ and the model's K parameters, and information.
 
-    The information (4, 4) is Σ of the products of the entries' scores: the expected curvature where the model is right.
+    The gradient is (1 + K,). The information (1 + K, 1 + K) is Σ of the products of the entries' scores: the expected
+    curvature where the model is right.
     """
     log_evidence, by_rho, *by_model = model.gradient(tau * deviation)
     by_parameter = np.stack([0.5 + by_rho, *by_model])

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.model.local_models import FlatSlab, SlabModel
+from brtf.model.local_models import LocalModel
 
 FIRST_OCTAVE, LAST_OCTAVE = -12, 70
 """Octaves of ρ + 2⁻¹², the first of which has ρ from zero on. Beyond the last, where only gigantic outliers of accurate
@@ -96,7 +96,7 @@ def usual_places(dtype: np.dtype[np.floating[Any]]) -> NDArray[np.signedinteger[
 
 
 @lru_cache(maxsize=16)
-def tabulate(model: SlabModel) -> EvidenceTable:
+def tabulate(model: LocalModel) -> EvidenceTable:
     """The table of a local model; right to some 1e-6 in ln f at the sharpest features."""
     log2_segments = _resolution(model)
     posterior = model.posterior(_segments(log2_segments)[1])
@@ -104,7 +104,7 @@ def tabulate(model: SlabModel) -> EvidenceTable:
 
 
 @lru_cache(maxsize=16)
-def tabulate_branches(model: SlabModel) -> tuple[EvidenceTable, EvidenceTable]:
+def tabulate_branches(model: LocalModel) -> tuple[EvidenceTable, EvidenceTable]:
     """The tables of a local model's two branches: noise alone, and with an outlier."""
     log2_segments = _resolution(model)
     knots = _segments(log2_segments)[1]
@@ -129,15 +129,16 @@ def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> Ev
     return EvidenceTable(rows, first, np.array(log2_segments))
 
 
-def _resolution(model: SlabModel) -> tuple[int, ...]:
+def _resolution(model: LocalModel) -> tuple[int, ...]:
     """ln₂ of the number of segments of each octave."""
     octaves, log2_segments = range(FIRST_OCTAVE, LAST_OCTAVE), list(USUAL)
-    if isinstance(model, FlatSlab):  # the noise blurs its edge over a share ζ^{−1/2} of ρ
-        edge = min(math.ceil(0.5 * math.log2(model.width)) + 4, LOG2_SEGMENTS_EDGE)
-        for octave in range(math.floor(math.log2(model.width)) - 1, math.floor(math.log2(model.width)) + 2):
+    if model.edge is not None:
+        finest = min(math.ceil(0.5 * math.log2(model.edge)) + 4, LOG2_SEGMENTS_EDGE)
+        nearest = math.floor(math.log2(model.edge))
+        for octave in range(nearest - 1, nearest + 2):
             if octave in octaves:
                 place = octave - FIRST_OCTAVE
-                log2_segments[place] = max(log2_segments[place], edge)
+                log2_segments[place] = max(log2_segments[place], finest)
     return tuple(log2_segments)
 
 

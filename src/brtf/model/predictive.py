@@ -12,8 +12,7 @@ from scipy.special import gamma, gammaln, log_ndtr, logsumexp, ndtr, stdtr, stdt
 from scipy.stats import t as student_t
 
 from brtf.data.arrays import Array
-from brtf.model.local_models import SlabModel
-from brtf.model.state import State
+from brtf.model.state import MeanFieldOutliers, State
 
 INTERVAL_KNOTS = 257
 """Knots of the table of half widths over the logarithm of a variance; halving them moves widths by less than 1e-6."""
@@ -227,7 +226,7 @@ def error_law(state: State) -> ErrorLaw:
     dof, var = 2.0 * float(state.tau.concentration), 1.0 / float(state.tau.mean)
     if state.slices is not None:  # a slice's noise is known from its own entries only
         dof = min(dof, 2.0 * float(np.mean(state.slices.precision.concentration)))
-    if not isinstance(state.outliers, SlabModel):
+    if isinstance(state.outliers, MeanFieldOutliers):
         return ErrorLaw(np.ones(1), np.array([dof]), np.array([var]), np.zeros(1))
     weight, noise_dof, variance, reach = state.outliers.mixture()
     structure = state.structure

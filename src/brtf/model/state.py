@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from scipy.special import betaln, digamma, gammaln
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.row_prior import RowPrior, ZeroMean
 
 LARGEST_PRECISION = 1e16
@@ -48,6 +48,10 @@ class MeanFieldOutliers:
     gamma : Gamma with rate (M,)
     concentration, rate : a₀ and b₀.
     """
+
+    description: ClassVar[str] = "the paper’s: a precision for every entry’s outlier"
+    has_outliers: ClassVar[bool] = True
+    noise_inflation: ClassVar[float] = 1.0
 
     mean: Array
     var: Array
@@ -223,15 +227,17 @@ class OutlierStructure:
 class State:
     """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without).
 
-    ``structure`` says how the outliers hang together; None where each entry is on its own. ``row_priors`` are those of
-    the factors' rows, mode by mode; the paper's, unless given.
+    ``outliers`` is the local model of calibrated inference, or what the paper's inference keeps of every entry; both
+    have :class:`~brtf.model.local_models.NoOutliers` where there are none. ``structure`` says how the outliers hang
+    together; None where each entry is on its own. ``row_priors`` are those of the factors' rows, mode by mode; the
+    paper's, unless given.
     """
 
     prior: Prior
     factors: tuple[RowGaussians, ...]
     lam: Gamma
     tau: Gamma
-    outliers: MeanFieldOutliers | SlabModel | None
+    outliers: MeanFieldOutliers | LocalModel
     slices: SliceNoise | None = None
     structure: OutlierStructure | None = None
     row_priors: tuple[RowPrior, ...] = ()
@@ -247,8 +253,14 @@ class State:
     @property
     def noise_variance(self) -> float:
         """Variance of the noise in units of the data's squared scale; that of a typical slice where they differ."""
-        inflation = self.outliers.noise_inflation if isinstance(self.outliers, SlabModel) else 1.0
-        return inflation / float(self.tau.mean)
+        return self.outliers.noise_inflation / float(self.tau.mean)
+
+    @property
+    def local_model(self) -> LocalModel:
+        """The law of an entry's deviation from the low-rank part, in units of the noise."""
+        if isinstance(self.outliers, MeanFieldOutliers):
+            raise TypeError("A state of the paper's inference has no local model: every entry has its own outlier.")
+        return self.outliers
 
     def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
         """The state with another posterior of one mode's rows, and with another prior of them if one is given."""

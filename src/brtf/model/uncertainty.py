@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from brtf.model.distributions import RowGaussians
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, State, component_amplitudes
 
 QUADRATURE_NODES = 4001
@@ -23,14 +23,16 @@ LARGEST_RATIO = 50.0
 
 
 @lru_cache(maxsize=64)
-def information(model: SlabModel) -> tuple[float, float]:
+def information(model: LocalModel) -> tuple[float, float]:
     """C20: Fisher information of an entry about x in units of τ̄, E[w²ρ], and its ratio to the mean weight E[w].
 
     The factors' covariances count an entry by its weight, as if it were known whether it is an outlier; what an entry
     tells is the mean square of its score, √τ̄ w ρ^{1/2}. The two are equal where no entry is in doubt. For Student-t
     noise of ν degrees of freedom without outliers the ratio is (ν + 1)/(ν + 3).
     """
-    largest = math.asinh(60.0 + 40.0 * math.sqrt(model.width))
+    if model.is_gaussian:
+        return 1.0, 1.0
+    largest = math.asinh(60.0 + 40.0 * math.sqrt(model.outlier_scale_sq))
     nodes = np.linspace(0.0, largest, QUADRATURE_NODES)
     deviation = np.sinh(nodes)  # in standard deviations of the noise
     local = model.posterior(deviation**2)
@@ -43,10 +45,10 @@ def information(model: SlabModel) -> tuple[float, float]:
 
 def honest_rows(state: State) -> tuple[RowGaussians, ...]:
     """The factors' posterior with covariances that know that it is uncertain which entries are outliers."""
-    model, structure = state.outliers, state.structure
-    if not isinstance(model, SlabModel) or (structure is not None and structure.law is not None):
+    replaced = state.structure is not None and state.structure.law is not None
+    if replaced or isinstance(state.outliers, MeanFieldOutliers) or state.outliers.is_gaussian:
         return state.factors
-    ratio = information(model)[1]
+    ratio = information(state.outliers)[1]
     return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in state.factors)
 
 
@@ -60,12 +62,10 @@ def hidden_variance(state: State) -> float:
     was found, P is taken to be α*², and each as large as can be. The noise found is the true noise and what is hidden,
     so it limits the latter. Zero in the paper's inference.
     """
-    model = state.outliers
-    if isinstance(model, MeanFieldOutliers):
+    if isinstance(state.outliers, MeanFieldOutliers):
         return 0.0
     n_counted = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
-    per_entry = information(model)[0] if isinstance(model, SlabModel) else 1.0
-    tau = float(state.tau.mean)
+    per_entry, tau = information(state.outliers)[0], float(state.tau.mean)
     edge_square = sum(math.sqrt(rows.n_rows) for rows in state.factors) ** 2 / (tau * per_entry * n_counted)
     power = float(np.mean(component_amplitudes(state) ** 2)) if state.rank else 0.0
     if power > 0:

@@ -27,7 +27,6 @@ from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
 from brtf.model.links import LINKS, Link
-from brtf.model.local_models import SlabModel
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
@@ -121,8 +120,10 @@ class Result:
     @cached_property
     def outlier_rate(self) -> float:
         """The mean of :meth:`outlier_probability` over the observed entries."""
-        if not isinstance(self.state.outliers, SlabModel):
+        if isinstance(self.state.outliers, MeanFieldOutliers):
             return float(np.mean(self.outlier_probability_at_entries()))
+        if not self.state.outliers.has_outliers:
+            return 0.0
         observations, of_block = self._entries_together, self.outliers_of_block
 
         def add(sums: Sums, block: Block) -> None:
@@ -205,7 +206,7 @@ class Result:
     def outliers_at_entries(self) -> Array:
         """Posterior mean of s at the observed entries, (M,); with a link y − t⁻¹(t(y) − s̄)."""
         outliers = self.state.outliers
-        if outliers is None:
+        if not outliers.has_outliers:
             return np.zeros(self.observations.n_observed)
         if isinstance(outliers, MeanFieldOutliers):
             mean = outliers.mean
@@ -223,9 +224,9 @@ class Result:
         q(s_m) = N(s̄_m, σ²_m).
         """
         outliers = self.state.outliers
-        if outliers is None:
+        if not outliers.has_outliers:
             return np.zeros(self.observations.n_observed)
-        if isinstance(outliers, SlabModel):
+        if not isinstance(outliers, MeanFieldOutliers):
             return self._local_posteriors()[0]
         deviation = np.abs(fit_at_entries(self._modelled, self.state.factors).residual)
         limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)

@@ -11,14 +11,14 @@ from brtf.data.arrays import Array
 from brtf.inference.sweep import Problem, retemper, with_noise
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import LocalModel
 from brtf.model.state import Prior, State
 
 SMALL_VARIANCE = 1e-3
 """Posterior variance of a new component relative to its mean square: known well enough not to die at once."""
 
 
-def empty_state(problem: Problem, model: SlabModel | None) -> State:
+def empty_state(problem: Problem, model: LocalModel) -> State:
     """Rank 0: everything is noise and outliers."""
     observations = problem.observations
     state = State(

@@ -18,7 +18,6 @@ from brtf.inference.sweep import Fit, Problem, typical_residual
 from brtf.inference.updates import Weighing, WeightsAndTargets, gaussian_rows, row_statistics
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
-from brtf.model.local_models import SlabModel
 from brtf.model.state import State
 
 L1_STEPS, MODEL_STEPS = 12, 6
@@ -32,10 +31,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
     The L1 fit is convex, so it does not depend on where the rows stood.
     """
-    model, tau = state.outliers, float(state.tau.mean)
-    if not isinstance(model, SlabModel):
-        raise TypeError("robust_rows needs a local model with outliers")
-    table, prior = tabulate(model), state.row_priors[mode]
+    tau, table, prior = float(state.tau.mean), tabulate(state.local_model), state.row_priors[mode]
     rows, residual = state.factors[mode], cast(Field, problem.values)
 
     def by_size(size: Array, smallest: float) -> Array:

@@ -23,7 +23,7 @@ from brtf.inference.sweep import Fit, Problem, evaluate, update_all_factors
 from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.inference.updates import add_up_rows, scaled_values
 from brtf.model.distributions import RowGaussians
-from brtf.model.local_models import SlabModel
+from brtf.model.local_models import NoOutliers
 from brtf.model.settings import Settings
 from brtf.model.state import LARGEST_PRECISION, State
 from brtf.search.components import add_components, empty_state
@@ -276,7 +276,7 @@ def calibrated_starts(
     problem: Problem, settings: Settings, rng: np.random.Generator, max_components: int
 ) -> list[State]:
     """A random start, or the portfolio of spectral ones, with the given factors before them."""
-    model = START_MODEL if settings.robust else None
+    model = START_MODEL if settings.robust else NoOutliers()
     if isinstance(settings.init, str):
         if settings.init == "random":
             return [random_start(problem, min(max_components, START_COMPONENTS), model, rng)]
@@ -351,7 +351,7 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
     if state.rank == 0:  # nothing to look for
         return start
     state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
-    if isinstance(state.outliers, SlabModel):
+    if not state.local_model.is_gaussian:
         state = state.with_factor(0, robust_rows(problem, state, 0))
     for _ in range(settings.max_sweeps):
         previous = state.factors[0].mean

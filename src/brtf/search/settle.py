@@ -16,7 +16,7 @@ from brtf.inference.judge import WORTH, judge
 from brtf.inference.sweep import Point, Problem, evaluate, evaluate_at, learn_noise_globally, prune, sweep
 from brtf.inference.trace import SWEPT, Event, Kind
 from brtf.inference.updates import update_component_precisions
-from brtf.model.local_models import FlatSlab, GaussianSlab, SlabModel
+from brtf.model.local_models import GaussianSlab, LocalModel
 from brtf.model.state import State
 from brtf.search.move import Progress, Sweeps, Trial
 from brtf.search.moves.condense import condense
@@ -71,11 +71,11 @@ def _hold(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
 
 
 def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Sweep with a Gaussian slab, which draws outlying entries back in, and then go back to a flat one.
+    """Sweep with a Gaussian slab, which draws outlying entries back in, and then go back to the present model.
 
     Only where the trial is so far from an accurate fit that a slab without pull would call it all outliers.
     """
-    point = trial.point
+    point, present = trial.point, type(progress.point.state.local_model)
     if trial.k == 0:
         if not _is_far_off(point.state, progress.point.state):
             return trial, True
@@ -84,7 +84,7 @@ def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
         before, point = point, prune(progress.problem, sweep(progress.problem, point))
         if trial.k < 5 or point.bound - before.bound >= progress.roughly:
             return replace(trial, point=point, k=trial.k + 1), False
-    return replace(trial, point=with_noise_learnt(progress.problem, point, FlatSlab)), True
+    return replace(trial, point=with_noise_learnt(progress.problem, point, present)), True
 
 
 def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
@@ -156,7 +156,7 @@ def _swept(progress: Progress, before: Point, k: int, *, hold_noise: bool) -> Po
     return swept
 
 
-def with_noise_learnt(problem: Problem, point: Point, kind: type[SlabModel] | None = None) -> Point:
+def with_noise_learnt(problem: Problem, point: Point, kind: type[LocalModel] | None = None) -> Point:
     """The point after a global step of its noise and outlier numbers, with another local model if one is given."""
     return evaluate_at(problem, learn_noise_globally(problem, point, kind), point.fit)
 
@@ -168,7 +168,7 @@ def _holds_noise(k: int) -> bool:
 
 def _is_far_off(proposed: State, present: State) -> bool:
     """Whether a proposal starts so far from an accurate fit that a slab without pull would call it all outliers."""
-    return isinstance(present.outliers, FlatSlab) and float(proposed.tau.mean) < 1e-2 * float(present.tau.mean)
+    return not present.local_model.pulls and float(proposed.tau.mean) < 1e-2 * float(present.tau.mean)
 
 
 def _is_hopeless(bounds: Sequence[float], target: float, n_left: int) -> bool:

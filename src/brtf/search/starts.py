@@ -29,7 +29,7 @@ from brtf.inference.sweep import (
 )
 from brtf.inference.updates import scaled_values, update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import GaussianSlab, SlabModel
+from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
 from brtf.search.components import add_components, empty_state
@@ -52,7 +52,7 @@ CLIP = 3.0
 def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
     """The paper's initialisation: λ̄ = τ̄ = γ̄ = 1, V = I, s̄ ~ N(0, 1), and factors as ``settings.init`` says."""
     rank, means = initial_factors(observations, settings, rng)
-    outliers = None
+    outliers: MeanFieldOutliers | LocalModel = NoOutliers()
     if settings.robust:
         n_observed = observations.n_observed
         outliers = MeanFieldOutliers(
@@ -132,7 +132,7 @@ def spectral_factors(observations: Observations, rank: int, rng: np.random.Gener
     return factors
 
 
-def spectral_start(problem: Problem, n_components: int, model: SlabModel | None) -> State:
+def spectral_start(problem: Problem, n_components: int, model: LocalModel) -> State:
     """C7: components along leading directions of the unfoldings of the clipped data, missing entries made up for."""
     observations = problem.observations
     clipped = replace(problem, limit=CLIP)
@@ -145,7 +145,7 @@ def spectral_start(problem: Problem, n_components: int, model: SlabModel | None)
     return add_components(problem, empty_state(problem, model), [column[:, :n_columns] for column in columns])
 
 
-def steady_start(problem: Problem, mode: int, n_components: int, model: SlabModel | None) -> State | None:
+def steady_start(problem: Problem, mode: int, n_components: int, model: LocalModel) -> State | None:
     """C19: what is seen most steadily along a mode, as first components; None where nothing much is.
 
     In a video that is the background, whatever passes before it: a start that outliers do not move.
@@ -166,7 +166,7 @@ def steady_start(problem: Problem, mode: int, n_components: int, model: SlabMode
     return with_noise(state, 1.0 / typical**2, model, observations.n_observed)
 
 
-def random_start(problem: Problem, n_components: int, model: SlabModel | None, rng: np.random.Generator) -> State:
+def random_start(problem: Problem, n_components: int, model: LocalModel, rng: np.random.Generator) -> State:
     """Random components that together have the power of the clipped data."""
     observations, clipped = problem.observations, replace(problem, limit=CLIP)
 
@@ -180,7 +180,7 @@ def random_start(problem: Problem, n_components: int, model: SlabModel | None, r
     return add_components(problem, empty_state(problem, model), columns)
 
 
-def portfolio(problem: Problem, max_rank: int, model: SlabModel | None) -> list[State]:
+def portfolio(problem: Problem, max_rank: int, model: LocalModel) -> list[State]:
     """Starts to choose from: spectral ones at two noise levels, and what stays the same along a mode.
 
     At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
@@ -211,8 +211,8 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
     clipped = replace(problem, limit=5.0)
     state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
-    slab = GaussianSlab(0.05, 30.0, 60.0) if isinstance(present.outliers, SlabModel) else None
-    point = evaluate(completed, with_noise(state, 30.0, slab, problem.observations.n_observed), ahead=True)
+    model = GaussianSlab(0.05, 30.0, 60.0) if present.outliers.has_outliers else NoOutliers()
+    point = evaluate(completed, with_noise(state, 30.0, model, problem.observations.n_observed), ahead=True)
     for _ in range(100):
         before = point
         point = prune(completed, sweep(completed, point, hold_noise=True, ahead=True))
@@ -229,7 +229,7 @@ def least_squares(problem: Problem, n_components: int, present: State, rng: np.r
 
 def _with_noise_like(problem: Problem, state: State, present: State) -> State:
     """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
-    if isinstance(present.outliers, SlabModel) and state.outliers is None:
+    if present.outliers.has_outliers and not state.outliers.has_outliers:
         state = replace(state, outliers=START_MODEL)
     point = evaluate(problem, state)
     state = learn_noise_globally(problem, point)
@@ -244,8 +244,8 @@ def _with_noise_like(problem: Problem, state: State, present: State) -> State:
 def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
     """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
     plain = replace(problem, collapsed=False)
-    state = random_start(plain, n_components, None, rng)
-    point = evaluate(plain, with_noise(state, precision, None, problem.observations.n_observed), ahead=True)
+    state = random_start(plain, n_components, NoOutliers(), rng)
+    point = evaluate(plain, with_noise(state, precision, NoOutliers(), problem.observations.n_observed), ahead=True)
     for _ in range(30):
         point = sweep(plain, point, hold_precisions=True, hold_noise=True, ahead=True)
     return point.state

@@ -17,11 +17,11 @@ from brtf.data.passes import workers
 from brtf.inference.bound import LOG_TWO_PI
 from brtf.inference.judge import judge
 from brtf.inference.noise_fit import Histogram, joint_step
-from brtf.inference.sweep import Point, Problem, cap_precision, evaluate, noise_prior, weighing, with_noise
+from brtf.inference.sweep import Point, Problem, evaluate, noise_prior, weighing, with_noise
 from brtf.inference.trace import Record, StopReason
 from brtf.inference.updates import gaussian_rows, row_statistics, update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import WIDEST_SLAB, SlabModel
+from brtf.model.local_models import WIDEST_SLAB
 from brtf.model.row_prior import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
@@ -125,10 +125,8 @@ def expected_deviations(state: State) -> Histogram:
 
 
 def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
-    """ln f(ρ), which is −ρ/2 where the model has no outliers, on a side where the slab has that factor."""
-    if not isinstance(state.outliers, SlabModel):
-        return -0.5 * rho
-    side, log_total = state.outliers.on_side(log_factor)
+    """ln f(ρ) on a side where the slab has that factor."""
+    side, log_total = state.local_model.on_side(log_factor)
     return log_total + side.posterior(rho).log_evidence
 
 
@@ -229,12 +227,8 @@ def learn_noise(earlier: Earlier, point: Point) -> State:
         positive=above,
     )
     n_observed = round(float(joined.count.sum()))
-    if isinstance(state.outliers, SlabModel):
-        tau, model, _ = joint_step(float(state.tau.mean), state.outliers, joined, noise_prior(state), max_steps=6)
-        return with_noise(state, tau, model, n_observed)
-    rate = state.prior.tau_rate + 0.5 * float(joined.count @ joined.deviation)
-    concentration = state.prior.tau_concentration + 0.5 * n_observed
-    return cap_precision(replace(state, tau=Gamma(np.asarray(concentration), np.asarray(rate))))
+    tau, model, _ = joint_step(float(state.tau.mean), state.local_model, joined, noise_prior(state), max_steps=6)
+    return with_noise(state, tau, model, n_observed)
 
 
 def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:

@@ -12,11 +12,8 @@ from functools import partial
 from brtf.inference.judge import WORTH
 from brtf.inference.sweep import noise_worth, with_local_model
 from brtf.inference.trace import Kind
-from brtf.model.local_models import LOCAL_MODELS, GaussianSlab, SlabModel, StudentSlab
+from brtf.model.local_models import rivals
 from brtf.search.move import Once, Progress, Trial, settled
-
-PULLING_MODELS: tuple[type[SlabModel], ...] = (GaussianSlab, StudentSlab)
-"""Local models whose outliers still draw the fit towards them."""
 
 
 class LocalModels(Once):
@@ -29,11 +26,11 @@ class LocalModels(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         point = progress.point
-        present, structure = point.state.outliers, point.state.structure
-        if not isinstance(present, SlabModel) or (structure is not None and not structure.one_by_one):
+        structure = point.state.structure
+        kinds = [kind for kind in rivals(point.state.local_model) if kind.pulls or not self.pulling]
+        if not kinds or (structure is not None and not structure.one_by_one):
             return None
-        kinds = PULLING_MODELS if self.pulling else tuple(LOCAL_MODELS.values())
-        others = [with_local_model(progress.problem, point, kind) for kind in kinds if type(present) is not kind]
+        others = [with_local_model(progress.problem, point, kind) for kind in kinds]
         best = max(others, key=partial(noise_worth, point))
         if not noise_worth(point, best) > noise_worth(point, point.state) - WORTH:
             return None

@@ -11,7 +11,6 @@ from dataclasses import replace
 from brtf.inference.entry_posterior import initial_rates
 from brtf.inference.sweep import evaluate_at, settle_noise
 from brtf.inference.trace import Kind
-from brtf.model.local_models import SlabModel
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Trial
 
@@ -24,9 +23,9 @@ class Rates(Once):
     def proposal(self, progress: Progress) -> Trial | None:
         state, problem = progress.point.state, progress.problem
         structure = state.structure or OutlierStructure()
-        if state.slices is None or not isinstance(state.outliers, SlabModel) or structure.modes or structure.rates:
+        if state.slices is None or not state.outliers.has_outliers or structure.modes or structure.rates:
             return None
-        rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.outliers.probability)
+        rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.local_model.probability)
         state = replace(state, structure=replace(structure, rates=rates))
         point = settle_noise(problem, evaluate_at(problem, state, progress.point.fit))
         return progress.trial(Kind.RATES, "outlier rates per slice", point)

@@ -18,7 +18,6 @@ from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.sweep import Fit, Point, Problem
 from brtf.inference.trace import Kind
 from brtf.model.distributions import RowGaussians
-from brtf.model.local_models import SlabModel
 from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
@@ -35,10 +34,10 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if its evidence, Σ ln f + ln p(a | λ), rises by more than two nats.
     """
     state = point.state
-    if state.rank == 0 or not isinstance(state.outliers, SlabModel) or not _any_row_lost(problem, point, mode):
+    if state.rank == 0 or state.local_model.is_gaussian or not _any_row_lost(problem, point, mode):
         return None
     old, rows = state.factors[mode], robust_rows(problem, state, mode)
-    tau, model = float(state.tau.mean), state.outliers
+    tau, model = float(state.tau.mean), state.local_model
     residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
 
     def add(sums: Sums, block: Block) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from brtf.inference.noise_fit import PROBABILITY_RANGE
 from brtf.inference.sweep import Point, evaluate_at, learn_noise_globally, settle_noise, slice_noise, with_noise
 from brtf.inference.trace import Kind
+from brtf.model.local_models import PROBABILITY_RANGE
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.starts import START_MODEL

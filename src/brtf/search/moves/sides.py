@@ -10,7 +10,6 @@ from __future__ import annotations
 from brtf.inference.judge import WORTH
 from brtf.inference.sweep import evaluate_at, settle_noise, with_sides
 from brtf.inference.trace import Kind
-from brtf.model.local_models import SlabModel
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Sweeps, Trial
 
@@ -23,7 +22,7 @@ class Sides(Once):
     def proposal(self, progress: Progress) -> Trial | None:
         point, problem = progress.point, progress.problem
         structure = point.state.structure or OutlierStructure()
-        if not isinstance(point.state.outliers, SlabModel) or structure.modes or structure.law is not None:
+        if not point.state.outliers.has_outliers or structure.modes or structure.law is not None:
             return None
         worth = 0.0 if structure.sides else WORTH
         state, promised = with_sides(problem, point)

@@ -41,13 +41,6 @@ MOST_COMPONENTS = 12
 """Components whose factors are drawn, the strongest."""
 MOST_OUTLIERS = 20
 MOST_MOVES = 200
-OUTLIER_MODELS = {
-    "GaussianSlab": "Student-t noise; outliers from one Gaussian law",
-    "StudentSlab": "Gaussian noise; outliers from a Student-t law",
-    "FlatSlab": "Student-t noise; outliers of any size up to a largest, all equally likely",
-    "MeanFieldOutliers": "the paper’s: a precision for every entry’s outlier",
-    "NoneType": "none",
-}
 MOVE_WORDS = {"birth": "birth", "death": "death", "merge": "merge", "prune": "prune", "other": "other change"}
 
 
@@ -80,7 +73,7 @@ def build_page(
     known = [part for part in (result.observations, result.held_back, held_out) if part is not None]
     viewer = make_viewer(result, known, layout) if here else NOT_IN_FILE
     probability = result.outlier_probability_at_entries() if here else None
-    has_outliers = result.state.outliers is not None
+    has_outliers = result.state.outliers.has_outliers
     context = {
         "title": title or _title(result.observations),
         "version": result.version,
@@ -139,7 +132,7 @@ def _lead(result: Result) -> str:
     observations = result.observations
     found = [count_of(result.rank, "component", "components")]
     rate = result.outlier_rate
-    if result.state.outliers is not None and not np.isnan(rate):
+    if result.state.outliers.has_outliers and not np.isnan(rate):
         found.append("no outliers" if rate < 1e-5 else f"outliers in {_percent(rate)} of the observed entries")
     sd, differ = _noise_sd(result)
     found.append(
@@ -159,7 +152,7 @@ def _tiles(result: Result, probability: Array | None) -> list[tuple[str, str, st
     observations, settings = result.observations, result.settings
     sd, differ = _noise_sd(result)
     noise = "standard deviation, typical slice" if differ else "standard deviation"
-    if result.state.outliers is None:
+    if not result.state.outliers.has_outliers:
         outliers = "the model has none"
     elif probability is None:
         outliers = "of the observed entries"
@@ -316,10 +309,7 @@ def _details(result: Result) -> list[tuple[str, str]]:
     return [
         ("modes", modes),
         *Summary.of(result).rows(),
-        (
-            "outlier model",
-            OUTLIER_MODELS.get(type(result.state.outliers).__name__, type(result.state.outliers).__name__),
-        ),
+        ("outlier model", result.state.outliers.description),
         ("outliers asked for", _outliers_asked(settings)),
         ("start", str(settings.init) if isinstance(settings.init, str) else "given factors"),
         ("noise asked for", settings.noise),
@@ -346,7 +336,7 @@ def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None,
         reasons.append(
             f"The factors of {result.rank - MOST_COMPONENTS} weaker components: the page draws {MOST_COMPONENTS}."
         )
-    if result.state.outliers is None:
+    if not result.state.outliers.has_outliers:
         reasons.append("Outliers. The model was fitted without them.")
     if result.observations.in_chunks:
         reasons.append(f"Residuals, and which entries are outliers. {NOT_IN_FILE}")

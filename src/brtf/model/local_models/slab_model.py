@@ -1,0 +1,155 @@
+"""What local models with a slab share: outliers of one scale, and a shape of the noise or of the outliers."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+import numpy as np
+from scipy.special import digamma, expit, gammaln, logit
+
+from brtf.data.arrays import Array
+from brtf.model.local_models.local_model import OUTLIER_SHARES, PROBABILITY_RANGE, Branch, LocalModel
+
+WIDEST_SLAB = 1e30
+"""Largest squared scale of outliers in units of the noise: 1e7 scales of the data at the smallest noise."""
+NEAR_THE_LARGEST = 0.3
+"""Share of the largest D that outliers may have for their squared size."""
+
+
+@dataclass(frozen=True, eq=False)
+class SlabModel(LocalModel):
+    """A local model of three numbers, in units of the noise.
+
+    Attributes
+    ----------
+    probability : π, the share of outliers
+    shape : a₀ of the outliers' Student-t, or ν of the noise's
+    width : ζ, the outliers' squared scale in units of the noise variance
+    """
+
+    shape: float
+    width: float
+    shape_range: ClassVar[tuple[float, float]]
+    start_shape: ClassVar[float]
+    narrowest: ClassVar[float] = 4.0  # a narrower slab cannot be told from noise
+
+    @property
+    def parameters(self) -> Array:
+        """(logit π, shape parameter, ln ζ): where the numbers are free, and the bound is smooth up to their limits."""
+        return np.array([logit(self.probability), self.shape_parameter(self.shape), np.log(self.width)])
+
+    @classmethod
+    def from_parameters(cls, parameters: Array) -> Self:
+        """The model with the given parameters."""
+        shape = cls.shape_from_parameter(float(parameters[1]))
+        return cls(float(expit(parameters[0])), shape, float(np.exp(parameters[2])))
+
+    @classmethod
+    def shape_parameter(cls, shape: float) -> float:
+        """1/ν: Gaussian noise is at zero, not at infinity, so a descent gets there."""
+        return 1.0 / shape
+
+    @classmethod
+    def shape_from_parameter(cls, parameter: float) -> float:
+        """The inverse of :meth:`shape_parameter`."""
+        return 1.0 / parameter
+
+    @classmethod
+    def limits(cls) -> list[tuple[float, float]]:
+        """The least and the largest value of each parameter."""
+        shape = sorted(cls.shape_parameter(value) for value in cls.shape_range)
+        return [
+            (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
+            (shape[0], shape[1]),
+            (float(np.log(cls.narrowest)), float(np.log(WIDEST_SLAB))),
+        ]
+
+    @classmethod
+    def starts(cls, tau: float, quantile: Callable[[float], float]) -> list[Self]:
+        """Several shares of outliers, as large as the entries that would be some, and a few near the largest."""
+        sizes = [(share, quantile(1.0 - 0.5 * share)) for share in OUTLIER_SHARES]
+        sizes.append((OUTLIER_SHARES[0], NEAR_THE_LARGEST * quantile(1.0)))
+        return [cls(share, cls.start_shape, cls._clipped(tau * size)) for share, size in sizes]
+
+    @classmethod
+    def resembling(cls, other: LocalModel) -> Self:
+        """The model with as many outliers of the same size as another, and the same noise if it can have it."""
+        return cls(other.probability, cls.start_shape, cls._clipped(other.outlier_scale_sq))
+
+    def rescaled(self, ratio: float) -> Self:
+        """The model of the same outliers when the noise precision is multiplied by ``ratio``."""
+        return replace(self, width=float(np.clip(self.width * ratio, self.narrowest, WIDEST_SLAB)))
+
+    @property
+    def outlier_scale_sq(self) -> float:
+        """The squared scale of the outliers, in units of the noise."""
+        return self.width
+
+    @classmethod
+    def _clipped(cls, width: float) -> float:
+        """The width within its limits, and well above the least, from where a step finds a slope."""
+        return float(np.clip(width, 2.0 * cls.narrowest, WIDEST_SLAB))
+
+
+@dataclass(frozen=True, eq=False)
+class StudentNoise(SlabModel):
+    """Student-t noise of ν degrees of freedom, whatever the outliers: what Gaussian and flat slabs share."""
+
+    shape_range = (2.1, 1e4)
+    start_shape = 30.0
+
+    @classmethod
+    def resembling(cls, other: LocalModel) -> Self:
+        """The model with as many outliers of the same size as another, and the same noise if that is Student-t."""
+        found = super().resembling(other)
+        return found if math.isinf(other.noise_dof) else replace(found, shape=other.noise_dof)
+
+    @property
+    def noise_dof(self) -> float:
+        """ν."""
+        return self.shape
+
+    @property
+    def largest_weight_gradient(self) -> Array:
+        """(3,) derivatives of w_max = 1 + 1/ν by the parameters, of which 1/ν is the second."""
+        return np.array([0.0, 1.0, 0.0])
+
+    @property
+    def constants(self) -> tuple[float, float]:
+        """ln of Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}, which is zero for ν → ∞, and twice its derivative by ln ν."""
+        half = 0.5 * self.shape
+        constant = float(gammaln(half + 0.5) - gammaln(half)) - 0.5 * math.log(half)
+        return constant, self.shape * float(digamma(half + 0.5) - digamma(half)) - 1.0
+
+    def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
+        """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
+        nu = self.shape
+        log_spike = self.constants[0] - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
+        log_slab, shrinkage = self._slab(rho)
+        return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
+
+    def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
+        """ln f of the noise alone, and with an outlier, with their derivatives."""
+        log_spike, weight, log_slab, shrinkage = self.branches(rho)
+        by_width = self._slab_by_width(rho, shrinkage)
+        return (
+            Branch(log_spike, -0.5 * rho * weight, (self._spike_by_shape(rho), 0.0)),
+            Branch(log_slab, -0.5 * rho * shrinkage, (0.0, by_width)),
+        )
+
+    def _spike_by_shape(self, rho: Array) -> Array:
+        """Derivative by 1/ν of ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2} (1 + ρ/ν)^{−(ν+1)/2}."""
+        nu = self.shape
+        return -0.5 * nu * (self.constants[1] - nu * np.log1p(rho / nu) + (nu + 1.0) * rho / (nu + rho))
+
+    @abstractmethod
+    def _slab(self, rho: Array) -> tuple[Array, Array]:
+        """ln f with an outlier, and the share κ that noise keeps."""
+
+    @abstractmethod
+    def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
+        """Derivative of the slab's ln f by ln ζ."""
