@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -41,9 +41,21 @@ from brtf.model.local_models import (
     LocalModel,
     NoOutliers,
     SlabModel,
+    StudentNoise,
     StudentSlab,
 )
-from brtf.model.state import LARGEST_PRECISION, MeanFieldOutliers, Prior, ReplacementLaw, State
+from brtf.model.row_prior import Centred
+from brtf.model.state import (
+    LARGEST_PRECISION,
+    MeanFieldOutliers,
+    OutlierStructure,
+    Prior,
+    ReplacementLaw,
+    Sides,
+    SliceNoise,
+    SliceRates,
+    State,
+)
 
 Array = NDArray[np.float64]
 Index = tuple[int, ...]
@@ -313,6 +325,10 @@ def mean_of(gamma: Gamma) -> Array:
     return np.asarray(gamma.concentration / gamma.rate)
 
 
+def mean_log_of(gamma: Gamma) -> Array:
+    return np.asarray(digamma(gamma.concentration) - np.log(gamma.rate))
+
+
 def component_precisions_update(state: State) -> Gamma:
     """U2: λ_r ~ Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²])."""
     concentration = np.full(state.rank, state.prior.lam_concentration)
@@ -461,13 +477,21 @@ def bound_terms(case: Case) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """K independent draws from q: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M)."""
+    """K independent draws from q: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M); what a state lacks is None.
+
+    Also the centres of the modes that have one (K, R), the relative precisions ω and the outlier rates of slices (K, G)
+    and the share of outliers that are positive (K,).
+    """
 
     factors: list[Array]
     lam: Array
     tau: Array
-    outliers: Array | None
-    gamma: Array | None
+    outliers: Array | None = None
+    gamma: Array | None = None
+    centres: dict[int, Array] = field(default_factory=dict)
+    omega: Array | None = None
+    rates: Array | None = None
+    positive: Array | None = None
 
 
 def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
@@ -479,12 +503,28 @@ def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
         )
         for rows in state.factors
     ]
-    lam, tau = _draw_gamma(state.lam, n_draws, rng), _draw_gamma(state.tau, n_draws, rng)
+    draws = Draws(factors, _draw_gamma(state.lam, n_draws, rng), _draw_gamma(state.tau, n_draws, rng))
+    for mode, centre in centres_of(state).items():
+        spread = np.sqrt(centre.var) * rng.standard_normal((n_draws, state.rank))
+        draws = replace(draws, centres={**draws.centres, mode: centre.mean + spread})
+    if state.slices is not None:
+        draws = replace(draws, omega=_draw_gamma(state.slices.precision, n_draws, rng))
+    structure = structure_of(state)
+    if structure.rates is not None:
+        size = (n_draws, structure.rates.outlying.size)
+        draws = replace(draws, rates=rng.beta(structure.rates.outlying, structure.rates.regular, size))
+    if structure.sides is not None:
+        draws = replace(draws, positive=rng.beta(structure.sides.positive, structure.sides.negative, n_draws))
     if not isinstance(state.outliers, MeanFieldOutliers):
-        return Draws(factors, lam, tau, None, None)
+        return draws
     noise = rng.standard_normal((n_draws, state.outliers.mean.size))
     sparse = state.outliers.mean + np.sqrt(state.outliers.var) * noise
-    return Draws(factors, lam, tau, sparse, _draw_gamma(state.outliers.gamma, n_draws, rng))
+    return replace(draws, outliers=sparse, gamma=_draw_gamma(state.outliers.gamma, n_draws, rng))
+
+
+def centres_of(state: State) -> dict[int, Centred]:
+    """The centres of the modes that have one."""
+    return {mode: prior for mode, prior in enumerate(state.row_priors) if isinstance(prior, Centred)}
 
 
 def _draw_gamma(gamma: Gamma, n_draws: int, rng: np.random.Generator) -> Array:
@@ -504,13 +544,20 @@ def low_rank_draws(draws: Draws, entries: Sequence[Index]) -> Array:
 
 
 def log_prior(case: Case, draws: Draws) -> Array:
-    """ln p(A, λ, τ), one number per draw."""
-    prior = case.state.prior
+    """ln p(A, λ, τ), and of centres, slices, rates and sides where there are any; one number per draw."""
+    state, prior = case.state, case.state.prior
     total = log_gamma_density(draws.lam, prior.lam_concentration, prior.lam_rate).sum(axis=1)
     total = total + log_gamma_density(draws.tau, prior.tau_concentration, prior.tau_rate)
-    for factor in draws.factors:
-        total = total + stats.norm.logpdf(factor, scale=draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
-    return np.asarray(total)
+    for mode, factor in enumerate(draws.factors):
+        centre = draws.centres.get(mode, np.zeros_like(draws.lam))
+        total = total + stats.norm.logpdf(factor, centre[:, None, :], draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
+    for centre in draws.centres.values():
+        total = total + stats.norm.logpdf(centre, scale=draws.lam**-0.5).sum(axis=1)
+    if draws.omega is not None and state.slices is not None:
+        total = total + log_gamma_density(draws.omega, *[state.slices.concentration] * 2).sum(axis=1)
+    if draws.rates is not None:
+        total = total + stats.beta.logpdf(draws.rates, *structure_of(state).rates.prior).sum(axis=1)
+    return np.asarray(total)  # of the share of positive outliers the prior is one
 
 
 def log_joint(case: Case, draws: Draws) -> Array:
@@ -527,18 +574,33 @@ def log_joint(case: Case, draws: Draws) -> Array:
 
 
 def log_posterior(state: State, draws: Draws) -> Array:
-    """ln q(A, λ, τ, S, γ), one number per draw."""
+    """ln q(A, λ, τ, S, γ), and of centres, slices, rates and sides where there are any; one number per draw."""
     total = log_gamma_density(draws.lam, state.lam.concentration, state.lam.rate).sum(axis=1)
     total = total + log_gamma_density(draws.tau, state.tau.concentration, state.tau.rate)
     for factor, rows in zip(draws.factors, state.factors, strict=True):
         for i in range(rows.n_rows):
             density = stats.multivariate_normal(rows.mean[i], covariance(rows, i))
             total = total + density.logpdf(factor[:, i, :])
+    for mode, centre in centres_of(state).items():
+        total = total + stats.norm.logpdf(draws.centres[mode], centre.mean, np.sqrt(centre.var)).sum(axis=1)
+    if draws.omega is not None and state.slices is not None:
+        precision = state.slices.precision
+        total = total + log_gamma_density(draws.omega, precision.concentration, precision.rate).sum(axis=1)
+    rates, sides = structure_of(state).rates, structure_of(state).sides
+    if draws.rates is not None:
+        total = total + stats.beta.logpdf(draws.rates, rates.outlying, rates.regular).sum(axis=1)
+    if draws.positive is not None:
+        total = total + stats.beta.logpdf(draws.positive, sides.positive, sides.negative)
     if isinstance(state.outliers, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
         gamma, scale = state.outliers.gamma, np.sqrt(state.outliers.var)
         total = total + stats.norm.logpdf(draws.outliers, state.outliers.mean, scale).sum(axis=1)
         total = total + log_gamma_density(draws.gamma, gamma.concentration, gamma.rate).sum(axis=1)
     return np.asarray(total)
+
+
+def structure_of(state: State) -> OutlierStructure:
+    """How the outliers of a state hang together; not at all where nothing is said of it."""
+    return state.structure or OutlierStructure()
 
 
 def log_gamma_density(x: Array, concentration: Array | float, rate: Array | float) -> Array:
@@ -656,66 +718,183 @@ def tilted_draws(shape: float, width: float, rho: float, n_draws: int, rng: np.r
     return np.concatenate(kept)[:n_draws]
 
 
-def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.random.Generator) -> Array:
-    """ln p(y, z, …| x, τ) − ln q(z, …), summed over the entries, one number per draw of everything else.
+def bound_samples(case: Case, n_draws: int, rng: np.random.Generator, *, collapsed: bool) -> Array:
+    """ln p(Y, Θ) − ln q(Θ) for draws of every latent: their mean is the bound of the case's state, up to looseness."""
+    draws = draw(case.state, n_draws, rng)
+    if isinstance(case.state.outliers, MeanFieldOutliers):
+        return log_joint(case, draws) - log_posterior(case.state, draws)
+    local = local_log_ratios(case, draws, collapsed=collapsed, rng=rng)
+    return log_prior(case, draws) - log_posterior(case.state, draws) + local
 
-    Student slab: z = 1 has γ and s. Gaussian slab: z = 0 has ω, the noise N(0, 1/(τω)); z = 1 has Gaussian noise and s.
-    q(s | z = 1) = N(v (y−x), v/τ̄), v = 1 − κ, in form 2; x̄ in place of x in form 1.
+
+def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.random.Generator) -> Array:
+    """ln p(y, z, …| x, τ, …) − ln q(z, …), summed over the entries, one number per draw of everything else.
+
+    z is one for all entries of a group. Student slab: z = 1 has γ and s. Gaussian and flat slabs: z = 0 has w, the
+    noise N(0, 1/(τωw)); z = 1 has Gaussian noise and s; a flat slab must reach far beyond all entries. An outlier that
+    replaces the data has nothing else. q(s | z = 1) = N(v (y−x), v/(τ̄ω̄)), v = 1 − κ, in form 2; x̄ in place of x in
+    form 1. κ of :class:`OutlierStructure` must be one: only then is there a model.
     """
-    model, tau_mean = case.state.outliers, float(mean_of(case.state.tau))
-    if not isinstance(model, SlabModel):
-        raise TypeError("The case has no local model.")
-    entries, factors = case.problem.entries, case.state.factors
+    state, entries, shape = case.state, case.problem.entries, case.problem.shape
+    model, structure, slices = state.local_model, structure_of(state), state.slices
+    if structure.n_channels != 1.0:
+        raise TypeError("Tempered groups have no model to draw from.")
     x, n_draws = low_rank_draws(draws, entries), draws.tau.size
-    centre = np.array(case.values) - low_rank_at([rows.mean for rows in factors], entries)
-    deviation = centre**2 + (np.array(variance_at(factors, entries)) if collapsed else 0.0)
+    centre = np.array(case.values) - low_rank_at([rows.mean for rows in state.factors], entries)
+    deviation = centre**2 + (np.array(variance_at(state.factors, entries)) if collapsed else 0.0)
+    groups: dict[Index, list[int]] = {}
+    for m, index in enumerate(entries):
+        groups.setdefault(tuple(i for k, i in enumerate(index) if k not in structure.modes), []).append(m)
     total = np.zeros(n_draws)
-    for m, (y, rho) in enumerate(zip(case.values, tau_mean * deviation, strict=True)):
-        noise_scale = draws.tau**-0.5
-        spike_p = stats.norm.logpdf(y, x[:, m], noise_scale)
-        spike_q = np.zeros(n_draws)
-        if isinstance(model, StudentSlab):
-            u = tilted_draws(model.shape, model.width, rho, n_draws, rng)
-            kappa = u / (1.0 + u)
-            log_slab = float(student_slab(model.shape, model.width, np.array([rho]))[0][0])
-            log_spike = -0.5 * rho
-            # The prior density of u is in both.
-            slab_q = 0.5 * np.log(kappa) - 0.5 * rho * kappa - log_slab
-        else:
-            nu = model.shape
-            u, kappa = np.full(n_draws, 1.0 / model.width), np.full(n_draws, 1.0 / (1.0 + model.width))
-            log_slab = float(stats.norm.logpdf(np.sqrt(rho), scale=kappa[0] ** -0.5)) + 0.5 * np.log(2 * np.pi)
-            log_spike = float(stats.t.logpdf(np.sqrt(rho), nu)) + 0.5 * np.log(2 * np.pi)
-            omega = rng.gamma(0.5 * (nu + 1.0), 2.0 / (nu + rho), n_draws)
-            spike_p = stats.norm.logpdf(y, x[:, m], noise_scale * omega**-0.5)
-            spike_p = spike_p + log_gamma_density(omega, 0.5 * nu, 0.5 * nu)
-            spike_q = log_gamma_density(omega, 0.5 * (nu + 1.0), 0.5 * (nu + rho))
-            slab_q = np.zeros(n_draws)
-        odds = np.log(model.probability) + log_slab - np.log1p(-model.probability) - log_spike
-        mean = (1.0 - kappa) * (y - x[:, m] if collapsed else centre[m])
-        scale = np.sqrt((1.0 - kappa) / tau_mean)
-        s = mean + scale * rng.standard_normal(n_draws)
-        slab_p = stats.norm.logpdf(s, scale=(u * tau_mean) ** -0.5) + stats.norm.logpdf(y, x[:, m] + s, noise_scale)
-        slab_q = slab_q + stats.norm.logpdf(s, mean, scale)
+    for members in groups.values():
+        log_rate, log_rest, odds = _drawn_rates(state, draws, entries[members[0]], shape)
+        spike, slab = np.zeros((2, n_draws))
+        for m in members:
+            y, precision = case.values[m], draws.tau
+            precision_mean, log_mean = float(mean_of(state.tau)), float(mean_log_of(state.tau))
+            if slices is not None and draws.omega is not None:
+                place = position_along(entries[m], slices.modes, shape)
+                precision = precision * draws.omega[:, place]
+                precision_mean *= float(mean_of(slices.precision)[place])
+                log_mean += float(mean_log_of(slices.precision)[place])
+            rho, noise_scale = precision_mean * deviation[m], precision**-0.5
+            counted = 0.5 * (log_mean - np.log(2 * np.pi))
+            log_spike, ratio = _spike(model, y, x[:, m], noise_scale, rho, rng)
+            spike = spike + ratio
+            odds = odds - (log_spike + counted)
+            if not model.has_outliers:
+                continue
+            if structure.law is not None:
+                log_slab = np.log(replacement_density(structure.law, y)) - counted
+                slab = slab + log_slab + counted
+            else:
+                location = x[:, m] if collapsed else np.full(n_draws, y - centre[m])
+                log_slab, ratio = _slab(model, y, x[:, m], location, noise_scale, precision_mean, rho, rng)
+                slab = slab + ratio
+            odds = odds + log_slab + counted
+            if structure.sides is not None and draws.positive is not None:
+                above = bool(centre[m] >= 0.0)
+                slab = slab + np.log(2.0 * (draws.positive if above else 1.0 - draws.positive))
+                odds = odds + np.log(2.0) + _mean_log_of_share(structure.sides, above=above)
+        if not model.has_outliers:
+            total = total + spike
+            continue
         z = rng.random(n_draws) < expit(odds)
-        slab = np.log(model.probability) + slab_p - log_expit(odds) - slab_q
-        spike = np.log1p(-model.probability) + spike_p - log_expit(-odds) - spike_q
-        total = total + np.where(z, slab, spike)
+        total = total + np.where(z, log_rate + slab - log_expit(odds), log_rest + spike - log_expit(-odds))
     return total
+
+
+def _drawn_rates(state: State, draws: Draws, index: Index, shape: Index) -> tuple[Array | float, Array | float, float]:
+    """ln π and ln(1 − π) of an entry, drawn where slices have rates of their own, and the odds E ln π − E ln(1 − π)."""
+    rates, probability = structure_of(state).rates, state.local_model.probability
+    if not probability:
+        return -np.inf, 0.0, -np.inf
+    if rates is None or draws.rates is None:
+        return np.log(probability), np.log1p(-probability), float(logit(probability))
+    place = position_along(index, rates.modes, shape)
+    drawn = draws.rates[:, place]
+    return np.log(drawn), np.log1p(-drawn), float(digamma(rates.outlying[place]) - digamma(rates.regular[place]))
+
+
+def _spike(
+    model: LocalModel, y: float, x: Array, noise_scale: Array, rho: float, rng: np.random.Generator
+) -> tuple[float, Array]:
+    """ln f₀(ρ), and ln p(y, w | x) − ln q(w) of noise alone: w is the hidden precision of Student-t noise."""
+    if not isinstance(model, StudentNoise):
+        return -0.5 * rho, stats.norm.logpdf(y, x, noise_scale)
+    nu = model.shape
+    weight = rng.gamma(0.5 * (nu + 1.0), 2.0 / (nu + rho), x.size)
+    ratio = stats.norm.logpdf(y, x, noise_scale * weight**-0.5) + log_gamma_density(weight, 0.5 * nu, 0.5 * nu)
+    log_spike = float(stats.t.logpdf(np.sqrt(rho), nu)) + 0.5 * np.log(2 * np.pi)
+    return log_spike, ratio - log_gamma_density(weight, 0.5 * (nu + 1.0), 0.5 * (nu + rho))
+
+
+def _slab(
+    model: LocalModel,
+    y: float,
+    x: Array,
+    location: Array,
+    noise_scale: Array,
+    precision: float,
+    rho: float,
+    rng: np.random.Generator,
+) -> tuple[float, Array]:
+    """ln f₁(ρ), and ln p(y, s, u | x) − ln q(s, u) of an outlier s; u is the hidden precision of a Student-t slab."""
+    n_draws, hidden = x.size, np.zeros(x.size)
+    if not isinstance(model, SlabModel):
+        raise TypeError("The model has no slab to draw from.")
+    if isinstance(model, StudentSlab):
+        u = tilted_draws(model.shape, model.width, rho, n_draws, rng)
+        kappa = u / (1.0 + u)
+        log_slab = float(student_slab(model.shape, model.width, np.array([rho]))[0][0])
+        hidden = 0.5 * np.log(kappa) - 0.5 * rho * kappa - log_slab  # the prior density of u is in both
+    elif isinstance(model, GaussianSlab):
+        u, kappa = np.full(n_draws, 1.0 / model.width), np.full(n_draws, 1.0 / (1.0 + model.width))
+        log_slab = float(stats.norm.logpdf(np.sqrt(rho), scale=kappa[0] ** -0.5)) + 0.5 * np.log(2 * np.pi)
+    else:
+        u, kappa = np.zeros(n_draws), np.zeros(n_draws)
+        log_slab = 0.5 * float(np.log(0.5 * np.pi / model.width))
+    mean, scale = (1.0 - kappa) * (y - location), np.sqrt((1.0 - kappa) / precision)
+    s = mean + scale * rng.standard_normal(n_draws)
+    if isinstance(model, FlatSlab):
+        reach = np.sqrt(model.width / precision)
+        density = stats.uniform.logpdf(s, -reach, 2.0 * reach)
+    else:
+        density = stats.norm.logpdf(s, scale=(u * precision) ** -0.5)
+    return log_slab, density + stats.norm.logpdf(y, x + s, noise_scale) - stats.norm.logpdf(s, mean, scale) - hidden
+
+
+def _mean_log_of_share(sides: Sides, *, above: bool) -> float:
+    """E ln a, or E ln(1 − a)."""
+    share = sides.positive if above else sides.negative
+    return float(digamma(share) - digamma(sides.positive + sides.negative))
+
+
+def structured_case(
+    seed: int,
+    layout: str,
+    kind: type[LocalModel] = GaussianSlab,
+    *,
+    modes: tuple[int, ...] = (),
+    law: bool = False,
+    rates: tuple[int, ...] | None = None,
+    slices: tuple[int, ...] | None = None,
+    channels: float = 1.0,
+    complete: bool | None = None,
+    sides: Sides | None = None,
+) -> Case:
+    """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ."""
+    case = slab_case(seed, 3, layout, kind, complete=complete)
+    rng = np.random.default_rng([seed, 2])
+    shape, values = case.problem.shape, np.array(case.values)
+    replacing = None
+    if law:
+        density = rng.dirichlet(np.full(7, 0.7)) * 7.0 / np.ptp(values)
+        replacing = ReplacementLaw(float(values.min()), float(values.max()), density + 1e-6)
+    differing = None
+    if rates is not None:
+        n_slices = int(np.prod([shape[mode] for mode in rates]))
+        differing = SliceRates(rates, rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices), (0.7, 2.0))
+    state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing, sides))
+    if slices is not None:
+        n_slices = int(np.prod([shape[mode] for mode in slices]))
+        precision = Gamma(rng.uniform(2.0, 6.0, n_slices), rng.uniform(1.0, 5.0, n_slices))
+        state = replace(state, slices=SliceNoise(slices, precision, 2.5))
+    return replace(case, state=state)
 
 
 def log_evidence(case: Case, n_draws: int, rng: np.random.Generator) -> tuple[float, float]:
     """ln p(Y) by plain Monte Carlo over the prior of λ, τ, A and γ, with z, s and ω integrated out; and its error."""
     model, prior = case.state.outliers, case.state.prior
     if not isinstance(model, SlabModel):
-        raise TypeError("The case has no local model.")
+        raise TypeError("The case has no slab.")
     lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, (n_draws, case.state.rank))
     tau = rng.gamma(prior.tau_concentration, 1.0 / prior.tau_rate, (n_draws, 1))
     factors = [
         rng.standard_normal((n_draws, length, case.state.rank)) * lam[:, None, :] ** -0.5
         for length in case.problem.shape
     ]
-    x = low_rank_draws(Draws(factors, lam, tau[:, 0], None, None), case.problem.entries)
+    x = low_rank_draws(Draws(factors, lam, tau[:, 0]), case.problem.entries)
     deviation, slab_var = np.array(case.values) - x, model.width / float(mean_of(case.state.tau))
     if isinstance(model, StudentSlab):
         spike = stats.norm.logpdf(deviation, scale=tau**-0.5)

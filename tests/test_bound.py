@@ -1,6 +1,7 @@
-"""The bound: it agrees with Monte Carlo and with textbook terms, and no update lowers it."""
+"""The bound: it agrees with Monte Carlo for every kind of state and with textbook terms, and no update lowers it."""
 
 from dataclasses import asdict, astuple, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import oracle
-from brtf.inference.bound import lower_bound
+from brtf import BRTF
+from brtf.api.datasets import synthetic
+from brtf.data.observations import observe
+from brtf.inference import bound as bounds
+from brtf.inference.entry_posterior import grouped
+from brtf.inference.sweep import Problem, evaluate
 from brtf.inference.updates import fit_at_entries, negligible_components
 from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
+from brtf.model.row_prior import Centred
+from brtf.model.state import Prior, Sides
+from brtf.search.starts import random_start
 
 ORDERS = tuple(oracle.SHAPES)
 EMPTY_VAR = 1e-30
@@ -37,21 +47,142 @@ def sharpened(case):
     )
 
 
-def bound(case, state=None):
-    return lower_bound(case.observations, case.state if state is None else state)
+def bound(case, state=None, *, collapsed=True):
+    return bounds.bound(oracle.calibrated_problem(case, collapsed=collapsed), case.state if state is None else state)
 
 
-@pytest.mark.parametrize("outliers", OUTLIERS.values(), ids=OUTLIERS)
-@pytest.mark.parametrize("layout", ["complete", "masked"])
-@pytest.mark.parametrize("order", [2, 3, 4])
-def test_bound_is_the_monte_carlo_mean_of_log_joint_minus_log_posterior(order, layout, outliers):
-    case = sharpened(oracle.random_case(1, order, layout, outliers=outliers))
-    n_draws = 100_000
-    draws = oracle.draw(case.state, n_draws, np.random.default_rng(2))
-    samples = oracle.log_joint(case, draws) - oracle.log_posterior(case.state, draws)
+# ---- every kind of state -----------------------------------------------------------------------------------
+
+
+def mean_field(seed, layout, *, outliers):
+    return sharpened(oracle.random_case(seed, 3, layout, outliers=outliers))
+
+
+def calibrated(seed, layout, kind, *, centred=False, **structure):
+    """A case with a local model, priors that can be drawn from, and posteriors narrow enough for Monte Carlo means."""
+    case = oracle.structured_case(seed, layout, kind, **structure)
+    numbers = np.random.default_rng(9).uniform(0.5, 1.0, 4)
+    state = replace(
+        case.state,
+        prior=Prior(*map(float, numbers)),
+        factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in case.state.factors),
+        lam=Gamma(4 * case.state.lam.concentration, 4 * case.state.lam.rate),
+        structure=None if case.state.structure.is_plain else case.state.structure,
+    )
+    if centred:
+        prior = Centred(np.array([0.3, -0.2]), np.array([0.05, 0.1]))
+        state = state.with_factor(1, state.factors[1], prior)
+    if kind is FlatSlab:  # whose edge, where the bound is right to first order only, is far away
+        state = replace(state, outliers=replace(state.outliers, width=1e6))
+    return replace(case, state=state)
+
+
+KINDS = {
+    "paper": partial(mean_field, outliers=True),
+    "paper, no outliers": partial(mean_field, outliers=False),
+    "no outliers": partial(calibrated, kind=NoOutliers),
+    "Student slab": partial(calibrated, kind=StudentSlab),
+    "Gaussian slab": partial(calibrated, kind=GaussianSlab),
+    "flat slab": partial(calibrated, kind=FlatSlab),
+    "centred rows": partial(calibrated, kind=StudentSlab, centred=True),
+    "no outliers, slices": partial(calibrated, kind=NoOutliers, slices=(0,)),
+    "slices": partial(calibrated, kind=GaussianSlab, slices=(1, 2)),
+    "shared": partial(calibrated, kind=StudentSlab, modes=(1,)),
+    "replaced": partial(calibrated, kind=StudentSlab, law=True),
+    "shared, replaced": partial(calibrated, kind=GaussianSlab, modes=(2,), law=True),
+    "replaced, slices": partial(calibrated, kind=GaussianSlab, law=True, slices=(2,)),
+    "rates": partial(calibrated, kind=StudentSlab, rates=(0,)),
+    "sides": partial(calibrated, kind=StudentSlab, sides=Sides(5.0, 1.5)),
+    "sides, rates, slices": partial(calibrated, kind=GaussianSlab, sides=Sides(3.0, 2.0), rates=(2,), slices=(2,)),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
+
+
+def is_looser(case, *, collapsed):
+    """Form 1 pays for Var x at the largest weight, which Student-t noise and replaced values do not have."""
+    structure, model = oracle.structure_of(case.state), case.state.outliers
+    return not collapsed and (model.noise_inflation > 1.0 or structure.law is not None)
+
+
+@forms
+@kinds
+def test_bound_is_the_monte_carlo_mean_over_every_latent(kind, collapsed):
+    """Of ln p(Y, Θ) − ln q(Θ), nothing in Θ integrated out: factors, precisions, and z, s and scales of each entry."""
+    case = KINDS[kind](1, "masked")
+    n_draws = 100_000 if kind.startswith("paper") else 40_000
+    samples = oracle.bound_samples(case, n_draws, np.random.default_rng(2), collapsed=collapsed)
     error = samples.std() / np.sqrt(n_draws)
     assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
-    assert abs(bound(case).total - samples.mean()) < 4.0 * error
+    found = bound(case, collapsed=collapsed).total
+    assert found < samples.mean() + 4.0 * error
+    assert is_looser(case, collapsed=collapsed) or found > samples.mean() - 4.0 * error
+
+
+@forms
+@kinds
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+def test_sweeps_are_judged_by_the_bound(kind, layout, collapsed):
+    """What a sweep makes of its own sums over the entries is the bound, term by term."""
+    if kind == "paper":
+        return
+    case = KINDS[kind](2, layout)
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    shared = () if case.state.structure is None else case.state.structure.modes
+    whole = replace(problem, observations=grouped(problem.observations, shared))
+    wanted, found = bounds.bound(problem, case.state), evaluate(whole, case.state).terms
+    assert astuple(found) == pytest.approx(astuple(wanted), rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", [NoOutliers, GaussianSlab, FlatSlab])
+def test_passes_that_look_ahead_are_judged_by_the_bound(kind, dtype):
+    """Large complete data are solved in tiles, and their evidence is summed up on the way."""
+    data = np.random.default_rng(0).standard_normal((80, 64, 56)).astype(dtype)
+    problem = Problem(observe(data), (0, 1, 2), collapsed=False)
+    model = oracle.random_slab(kind, np.random.default_rng(0))
+    state = random_start(problem, 2, model, np.random.default_rng(1))
+    found = evaluate(problem, state, ahead=True)
+    assert found.ahead is not None
+    # an entry's residual is known to some units in the last place of the data's type
+    assert found.bound == pytest.approx(bounds.bound(problem, state).total, rel=20 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("link", ["sqrt", "log"])
+def test_bound_of_a_fit_with_a_link_has_its_slopes(link):
+    """ln p(y) = ln p(t(y)) + ln dt/dy; t(y) is in units of a scale."""
+    observed = np.exp(0.3 * synthetic((7, 6, 5), 1, seed=0).observed)
+    result = BRTF(1, link=link, random_state=0).fit(observed).result_
+    modelled = result.as_modelled(result.observations)
+    found = bounds.bound(Problem(modelled, (0, 1, 2), collapsed=True), result.state).total
+    slope = {"sqrt": 0.5 / np.sqrt(observed), "log": 1.0 / observed}[link]
+    assert result.bound == pytest.approx(found + np.log(slope / result.scale).sum(), rel=1e-9)
+
+
+class TestStatesThatCannotBeJudged:
+    def test_a_structure_needs_outliers(self):
+        case = KINDS["shared"](1, "masked")
+        with pytest.raises(TypeError, match="needs a local model with outliers"):
+            bound(case, replace(case.state, outliers=NoOutliers()))
+
+    def test_the_papers_outliers_have_neither_slices_nor_structure(self):
+        case, other = KINDS["paper"](1, "masked"), KINDS["sides, rates, slices"](1, "masked")
+        for part in ("slices", "structure"):
+            with pytest.raises(TypeError, match="The paper's inference has no bound with noise per slice"):
+                bound(case, replace(case.state, **{part: getattr(other.state, part)}))
+
+    def test_the_papers_outliers_belong_to_the_entries(self):
+        case, other = KINDS["paper"](1, "masked"), KINDS["paper"](1, "complete")
+        with pytest.raises(ValueError, match="The state has outliers of 24 entries, got data of"):
+            bound(case, replace(case.state, outliers=other.state.outliers))
+
+    def test_factors_belong_to_the_shape(self):
+        case = KINDS["no outliers"](1, "masked")
+        with pytest.raises(ValueError, match=r"of data of shape \(4, 3, 2\), got data of shape \(3, 4, 2\)"):
+            bound(case, replace(case.state, factors=tuple(case.state.factors[mode] for mode in (1, 0, 2))))
+
+
+# ---- the paper's state -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
@@ -73,9 +204,8 @@ def test_layout_does_not_matter(order):
     masked, listed = (oracle.random_case(4, order, layout) for layout in ("masked", "coordinates"))
     assert astuple(bound(masked)) == pytest.approx(astuple(bound(listed)), rel=1e-12)
     whole = oracle.random_case(4, order, "complete")
-    assert astuple(lower_bound(whole.problem.observations("masked"), whole.state)) == pytest.approx(
-        astuple(bound(whole)), rel=1e-12
-    )
+    masked = replace(whole, observations=whole.problem.observations("masked"))
+    assert astuple(bound(masked)) == pytest.approx(astuple(bound(whole)), rel=1e-12)
 
 
 cases = st.builds(

@@ -54,8 +54,8 @@ from brtf.inference.sweep import (
 from brtf.inference.updates import update_component_precisions
 from brtf.kernels.reference import LOG2_BINS, N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates
+from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
+from brtf.model.state import OutlierStructure, Sides, SliceNoise, SliceRates
 
 EXACT_KINDS = (StudentSlab, GaussianSlab)
 SHARED = ((0,), (1,), (2,), (0, 1), (0, 2), (1, 2))
@@ -66,39 +66,6 @@ TABLE = 2e-6
 
 layouts = pytest.mark.parametrize("layout", oracle.LAYOUTS)
 forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
-
-
-def structured_case(
-    seed,
-    layout,
-    kind=GaussianSlab,
-    *,
-    modes=(),
-    law=False,
-    rates=None,
-    slices=None,
-    channels=1.0,
-    complete=None,
-    sides=None,
-):
-    """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ."""
-    case = oracle.slab_case(seed, 3, layout, kind, complete=complete)
-    rng = np.random.default_rng([seed, 2])
-    shape, values = case.problem.shape, np.array(case.values)
-    replacing = None
-    if law:
-        density = rng.dirichlet(np.full(7, 0.7)) * 7.0 / np.ptp(values)
-        replacing = ReplacementLaw(float(values.min()), float(values.max()), density + 1e-6)
-    differing = None
-    if rates is not None:
-        n_slices = int(np.prod([shape[mode] for mode in rates]))
-        differing = SliceRates(rates, rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices), (0.7, 2.0))
-    state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing, sides))
-    if slices is not None:
-        n_slices = int(np.prod([shape[mode] for mode in slices]))
-        precision = Gamma(rng.uniform(2.0, 6.0, n_slices), rng.uniform(1.0, 5.0, n_slices))
-        state = replace(state, slices=SliceNoise(slices, precision, 2.5))
-    return replace(case, state=state)
 
 
 def problem_of(case, *, collapsed=True):
@@ -153,7 +120,7 @@ structures = pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUC
 def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, monkeypatch):
     monkeypatch.setitem(oracle.SHAPES, 3, (2, 3, 2))
     for seed in range(2):
-        case = structured_case(seed, layout, kind, **structure)
+        case = oracle.structured_case(seed, layout, kind, **structure)
         problem = problem_of(case)
         point = evaluate(problem, case.state)
         wanted, outlier = oracle.structured_evidence(case, case.state)
@@ -168,7 +135,7 @@ def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, mon
 def test_the_channels_temper_the_evidence_of_a_group(modes):
     """κ ln[(1−π) e^{Σ ln f₀/κ} + π e^{Σ ln f₁/κ}]: with κ = group size the geometric mean of its entries decides."""
     for channels in (1.0, 1.7, 4.0):
-        case = structured_case(3, "masked", modes=modes, channels=channels)
+        case = oracle.structured_case(3, "masked", modes=modes, channels=channels)
         point = evaluate(problem_of(case), case.state)
         model, tau, entries = case.state.outliers, float(case.state.tau.mean), case.problem.entries
         means = [rows.mean for rows in case.state.factors]
@@ -185,36 +152,6 @@ def test_the_channels_temper_the_evidence_of_a_group(modes):
         assert point.terms.likelihood == pytest.approx(total, abs=1e-4)
 
 
-def test_replacement_is_the_monte_carlo_mean_over_every_latent():
-    """Factors, λ, τ and z of each entry: y ~ N(x, 1/τ), or y ~ h whatever x is."""
-    case = structured_case(1, "masked", StudentSlab, law=True)
-    state = replace(
-        case.state,
-        prior=Prior(*np.random.default_rng(9).uniform(0.5, 1.0, 4)),
-        factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in case.state.factors),
-        lam=Gamma(4 * case.state.lam.concentration, 4 * case.state.lam.rate),
-    )
-    case, plain = replace(case, state=state), replace(case, state=replace(state, outliers=NoOutliers()))
-    problem = problem_of(case)
-    point = evaluate(problem, state)
-    outlier = probabilities(problem, point)
-    n_draws, rng = 40_000, np.random.default_rng(2)
-    draws = oracle.draw(plain.state, n_draws, rng)
-    samples = oracle.log_prior(plain, draws) - oracle.log_posterior(plain.state, draws)
-    deviation = np.array(case.values) - oracle.low_rank_draws(draws, case.problem.entries)
-    regular = 0.5 * np.log(draws.tau[:, None] / (2 * np.pi)) - 0.5 * draws.tau[:, None] * deviation**2
-    density = np.array([oracle.replacement_density(state.structure.law, value) for value in case.values])
-    probability = state.outliers.probability
-    z = rng.random(regular.shape) < outlier
-    with np.errstate(divide="ignore"):
-        replaced = np.log(probability * density / outlier)
-        regular = np.log((1 - probability) / (1 - outlier)) + regular
-    samples = samples + np.where(z, replaced, regular).sum(axis=1)
-    error = samples.std() / np.sqrt(n_draws)
-    assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
-    assert abs(point.bound - samples.mean()) < 4.0 * error
-
-
 # ---- limits ------------------------------------------------------------------------------------------------
 
 
@@ -223,7 +160,7 @@ def test_replacement_is_the_monte_carlo_mean_over_every_latent():
 @pytest.mark.parametrize("kind", oracle.SLABS)
 def test_a_group_of_one_entry_is_an_entry_on_its_own(kind, layout, collapsed, monkeypatch):
     monkeypatch.setitem(oracle.SHAPES, 3, (3, 1, 4))
-    shared = structured_case(4, layout, kind, modes=(1,))
+    shared = oracle.structured_case(4, layout, kind, modes=(1,))
     alone = replace(shared, state=replace(shared.state, structure=None))
     points = [evaluate(problem_of(case, collapsed=collapsed), case.state) for case in (shared, alone)]
     n_observed = shared.observations.n_observed
@@ -237,7 +174,7 @@ def test_a_group_of_one_entry_is_an_entry_on_its_own(kind, layout, collapsed, mo
 
 @pytest.mark.parametrize("structure", [{}, {"law": True}], ids=["added", "replaced"])
 def test_rates_held_by_a_huge_prior_are_the_common_rate(structure):
-    case = structured_case(5, "masked", **structure)
+    case = oracle.structured_case(5, "masked", **structure)
     rate, strength = case.state.outliers.probability, 1e9
     prior = (strength * rate, strength * (1.0 - rate))
     held = SliceRates((0,), np.full(3, prior[0]), np.full(3, prior[1]), prior)
@@ -256,7 +193,7 @@ def test_rates_held_by_a_huge_prior_are_the_common_rate(structure):
 def test_as_many_outliers_on_either_side_are_those_without_sides(layout, collapsed):
     """Also where the numbers are learnt, from histograms of both sides."""
     strength = 1e9
-    case = structured_case(5, layout, StudentSlab, sides=Sides(strength, strength))
+    case = oracle.structured_case(5, layout, StudentSlab, sides=Sides(strength, strength))
     plain = replace(case.state, structure=None)
     problem = problem_of(case, collapsed=collapsed)
     sided, alike = evaluate(problem, case.state), evaluate(problem, plain)
@@ -272,7 +209,7 @@ def test_as_many_outliers_on_either_side_are_those_without_sides(layout, collaps
 
 @pytest.mark.parametrize("structure", [{}, {"rates": (2,), "slices": (2,)}], ids=["alone", "at rates"])
 def test_mirrored_data_have_mirrored_sides(structure):
-    case = structured_case(5, "masked", sides=Sides(6.0, 2.0), **structure)
+    case = oracle.structured_case(5, "masked", sides=Sides(6.0, 2.0), **structure)
     first = case.state.factors[0]
     state = replace(
         case.state,
@@ -291,7 +228,7 @@ def test_mirrored_data_have_mirrored_sides(structure):
 
 def test_entries_that_are_surely_replaced_do_not_count():
     """A sentinel far from all else: the state without those entries has the same weights elsewhere."""
-    case = structured_case(6, "masked", law=True)
+    case = oracle.structured_case(6, "masked", law=True)
     tensor, mask = case.problem.tensor.copy(), case.problem.mask.copy()
     hit = tuple(np.array(case.problem.entries[::4]).T)
     tensor[hit] = 50.0
@@ -319,7 +256,7 @@ def structured_cases(draw):
     modes = draw(st.sampled_from([(), *SHARED]))
     rates = None if modes else draw(st.sampled_from([None, (0,), (1,), (0, 2)]))
     law = draw(st.booleans())
-    return structured_case(
+    return oracle.structured_case(
         draw(st.integers(0, 2**32 - 1)),
         draw(st.sampled_from(oracle.LAYOUTS)),
         draw(st.sampled_from(EXACT_KINDS)),
@@ -487,7 +424,7 @@ def test_the_divergence_of_sides_is_that_of_draws():
 
 def test_sides_count_the_outliers_on_each_side():
     """Given which entries are outliers, q(a) is where the bound is largest."""
-    case = structured_case(12, "masked", sides=Sides(2.0, 2.0))
+    case = oracle.structured_case(12, "masked", sides=Sides(2.0, 2.0))
     problem = problem_of(case)
     point = evaluate(problem, case.state)
     outlier, above = probabilities(problem, point), point.fit.residual(problem.observations.block_list[0]) > 0
@@ -561,7 +498,7 @@ def ones_with_noise(data, structure_of):
     values = observations.values / observations.scale
     n_slices = data.shape[0]
     state = replace(
-        structured_case(0, "complete", GaussianSlab).state,
+        oracle.structured_case(0, "complete", GaussianSlab).state,
         factors=tuple(RowGaussians(row, np.full((1, 1, 1), 1e-9)) for row in rows),
         lam=Gamma(np.ones(1), np.ones(1)),
         outliers=GaussianSlab(0.1, 1e4, 100.0),
@@ -616,7 +553,7 @@ def same_point(found, wanted, problem, other):
 @structures
 def test_layouts_agree(structure, collapsed):
     for complete in (False, True):
-        case = structured_case(7, "masked", complete=complete, **structure)
+        case = oracle.structured_case(7, "masked", complete=complete, **structure)
         problem = problem_of(case, collapsed=collapsed)
         first = evaluate(problem, case.state)
         for layout in ("coordinates", "complete") if complete else ("coordinates",):
@@ -627,7 +564,7 @@ def test_layouts_agree(structure, collapsed):
 @layouts
 @structures
 def test_the_order_of_modes_does_not_matter(structure, layout):
-    case = structured_case(8, layout, **structure)
+    case = oracle.structured_case(8, layout, **structure)
     for order in ((1, 2, 0), (2, 1, 0)):
         turned = oracle.Problem(
             np.ascontiguousarray(case.problem.tensor.transpose(order)),
@@ -676,7 +613,7 @@ def test_groups_are_those_of_the_coordinates(modes):
             groups = shared_positions(OutlierStructure(modes), block)
             assert groups.min() >= 0
             np.testing.assert_array_equal(np.equal.outer(groups, groups), together)
-        state = structured_case(9, "masked", modes=modes).state
+        state = oracle.structured_case(9, "masked", modes=modes).state
         residual = rng.uniform(0.1, 5.0, observations.n_observed) / np.sqrt(float(state.tau.mean))
         found = [
             block_posterior(state, data.in_one_block().block_list[0], np.zeros(residual.size), residual, None)
@@ -701,7 +638,7 @@ def test_where_no_structure_is_there_are_no_groups():
 
 
 def test_a_flat_slab_may_be_shared():
-    case = structured_case(10, "masked", FlatSlab, modes=(1,))
+    case = oracle.structured_case(10, "masked", FlatSlab, modes=(1,))
     problem = problem_of(case)
     point = evaluate(problem, case.state)
     for _ in range(5):

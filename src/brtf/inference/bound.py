@@ -1,15 +1,27 @@
-"""The lower bound of the model evidence (25): a pure function of one state, with every constant kept."""
+"""The lower bound of the model evidence (25): a pure function of one state, with every constant kept.
+
+:func:`bound` is the definition, for any state. Sweeps have the sums over the entries at hand already and make the same
+terms of them: :func:`bound_terms` in the paper's inference, :func:`calibrated_terms` in calibrated inference.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Observations
-from brtf.inference.updates import Fit, expected_square_sum, fit_at_entries
+from brtf.data.observations import Block
+from brtf.data.passes import Sums, add_up
+from brtf.inference.entry_posterior import block_posterior, grouped, relative_precision
+from brtf.inference.updates import Fit, expected_square_sum, fit_at_entries, variance_field
 from brtf.model.state import MeanFieldOutliers, State
+
+if TYPE_CHECKING:
+    from brtf.inference.sweep import Problem
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -30,9 +42,50 @@ class BoundTerms:
         return float(sum(vars(self).values()))
 
 
-def lower_bound(observations: Observations, state: State) -> BoundTerms:
-    """The bound L = E ln p(Y, Θ) + H(q) of a state, for the data in units of their scale."""
-    return bound_terms(state, fit_at_entries(observations, state.factors))
+def bound(problem: Problem, state: State) -> BoundTerms:
+    """The bound L = E ln p(Y, Θ) + H(q) of any state, for the data in units of their scale.
+
+    Θ is everything that is not known: factors, centres, precisions of components, of the noise and of its slices, and
+    outliers with their rates and sides. The form of the bound is that of the problem. With a link it is the bound of
+    the data as modelled; those of the user's data have the log of the link's slope added for every entry.
+
+    Raises
+    ------
+    ValueError
+        If the state is not one of data of that shape and number of entries.
+    TypeError
+        If its parts do not go together: a structure without outliers, or slices or structure in the paper's inference.
+    """
+    observations, outliers = problem.observations, state.outliers
+    lengths = tuple(rows.n_rows for rows in state.factors)
+    if lengths != observations.shape:
+        raise ValueError(f"The state is one of data of shape {lengths}, got data of shape {observations.shape}.")
+    if isinstance(outliers, MeanFieldOutliers):
+        if state.slices is not None or state.structure is not None or not math.isinf(problem.limit):
+            raise TypeError("The paper's inference has no bound with noise per slice, structured outliers or clipping.")
+        if outliers.mean.size != observations.n_observed:
+            raise ValueError(
+                f"The state has outliers of {outliers.mean.size} entries, got data of {observations.n_observed}."
+            )
+        return bound_terms(state, fit_at_entries(observations, state.factors))
+    means = [rows.mean_as(problem.dtype) for rows in state.factors]
+    variance_at = variance_field(state.factors)
+    price = 0.5 * float(state.tau.mean) * outliers.largest_weight
+
+    def add(sums: Sums, block: Block) -> None:
+        values = problem.values(block)
+        residual = values - kernels.low_rank_at(block, means)
+        variance = variance_at(block) if state.rank else np.zeros(block.n_entries)
+        found = block_posterior(state, block, values, residual, variance if problem.collapsed else None)
+        sums[0][...] += found.log_evidence
+        if not problem.collapsed:
+            relative = relative_precision(state, block)
+            sums[0][...] -= price * float(variance.sum() if relative is None else relative @ variance)
+
+    shared = () if state.structure is None else state.structure.modes
+    (log_evidence,) = add_up(grouped(observations, shared), lambda: (np.zeros(()),), add)
+    sizes = None if state.slices is None else problem.n_entries(state.slices)
+    return calibrated_terms(state, observations.n_observed, float(log_evidence), sizes)
 
 
 def bound_terms(state: State, fit: Fit) -> BoundTerms:
