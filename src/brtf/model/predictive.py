@@ -16,6 +16,8 @@ from brtf.model.state import MeanFieldOutliers, State
 
 INTERVAL_KNOTS = 257
 """Knots of the table of half widths over the logarithm of a variance; halving them moves widths by less than 1e-6."""
+GAUSSIAN_DOF = 1e12
+"""Degrees of freedom of a Student-t whose draws are those of a Gaussian to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +162,8 @@ class ErrorLaw:
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Deviations y − x for a known x, of the given shape."""
         component = rng.choice(self.weight.size, size=shape, p=self.weight / self.weight.sum())
-        dof = np.where(self.reach > 0, 1e12, self.dof)  # a uniform law is blurred by Gaussian noise
+        # a uniform law is blurred by Gaussian noise, which is a Student-t of so many degrees of freedom
+        dof = np.where(self.reach > 0, GAUSSIAN_DOF, np.minimum(self.dof, GAUSSIAN_DOF))
         noise = rng.standard_t(dof[component]) * np.sqrt(self.scale_sq[component])
         deviation = noise + self.reach[component] * rng.uniform(-1.0, 1.0, size=shape)
         if self.is_symmetric:

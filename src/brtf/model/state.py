@@ -97,6 +97,12 @@ class ReplacementLaw:
         place = (values - self.lowest) * (self.density.size / (self.highest - self.lowest))
         return np.clip(place.astype(np.intp), 0, self.density.size - 1)
 
+    def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Values of the given shape."""
+        width = (self.highest - self.lowest) / self.density.size
+        place = rng.choice(self.density.size, size=shape, p=self.density / self.density.sum())
+        return self.lowest + width * (place + rng.random(shape))
+
     def learnt(self, counts: Array) -> ReplacementLaw:
         """The law after so many replaced values in each bin, one value spread evenly over all bins among them."""
         share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)

@@ -1,0 +1,208 @@
+"""The model read forwards: draw everything that is not known, and data from it; and the density of such a draw.
+
+:func:`sample` and :func:`log_joint` are two descriptions of one law. Inference knows neither: simulation-based tests
+compare what a fit says with what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaln, gammaln, xlog1py, xlogy
+
+from brtf.data.arrays import Array
+from brtf.model.local_models import LocalModel, NoOutliers
+from brtf.model.predictive import ErrorLaw
+from brtf.model.state import Prior, ReplacementLaw
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class GenerativeModel:
+    """The numbers that everything is drawn from, and which parts the model has.
+
+    Attributes
+    ----------
+    rank : R
+    prior : of λ and τ; its numbers must be large enough to draw from, as the vague ones of a fit are not
+    local : the law of an entry's deviation in units of its noise
+    centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
+    noise_modes : modes along which the noise differs; none where it is common
+    noise_concentration : a_t of ω_g ~ Ga(a_t, a_t), the relative precision of a slice
+    shared_modes : entries that differ only along these are outliers together
+    law : of the values that replace the data; None where outliers are added to them
+    rate_modes : modes along which the outlier rates differ; none where all entries have the local model's π
+    rate_prior : of π_g ~ Beta(first, second)
+    one_sided : whether an outlier is positive with a probability a ~ Beta(1, 1), instead of one half
+    """
+
+    rank: int
+    prior: Prior
+    local: LocalModel = field(default_factory=NoOutliers)
+    centred_modes: tuple[int, ...] = ()
+    noise_modes: tuple[int, ...] = ()
+    noise_concentration: float = 1.0
+    shared_modes: tuple[int, ...] = ()
+    law: ReplacementLaw | None = None
+    rate_modes: tuple[int, ...] = ()
+    rate_prior: tuple[float, float] = (1.0, 1.0)
+    one_sided: bool = False
+
+    def __post_init__(self) -> None:
+        structured = bool(self.shared_modes or self.rate_modes or self.one_sided or self.law is not None)
+        if structured and not self.local.has_outliers:
+            raise ValueError(f"{type(self.local).__name__} has no outliers to be shared, replaced or one-sided.")
+        if self.one_sided and (self.shared_modes or self.law is not None):
+            raise ValueError("Outliers that are shared or replace the data have no side: leave one_sided out.")
+        if self.shared_modes and self.rate_modes:
+            raise ValueError("Outliers that are shared have one rate: leave rate_modes out.")
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """A draw of all that is not known.
+
+    Attributes
+    ----------
+    factors : (I_n, R) of every mode
+    centres : (R,) by mode, of those modes that have one
+    component_precisions : λ (R,)
+    noise_precision : τ
+    slice_precisions : ω, over the noise modes; () where the noise is common
+    rates : π over the rate modes; () where the rate is common
+    positive : a; one half where either sign is alike
+    outlying : z of every entry, shared where outliers are
+    """
+
+    factors: tuple[Array, ...]
+    centres: Mapping[int, Array]
+    component_precisions: Array
+    noise_precision: float
+    slice_precisions: Array
+    rates: Array
+    positive: float
+    outlying: NDArray[np.bool_]
+
+    @property
+    def low_rank(self) -> Array:
+        """x at every entry."""
+        shape = tuple(len(factor) for factor in self.factors)
+        columns = zip(*(factor.T for factor in self.factors), strict=True)
+        return sum((reduce(np.multiply.outer, column) for column in columns), np.zeros(shape))
+
+
+def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generator) -> tuple[Truth, Array]:
+    """Draw a truth, and data of the given shape: all that is not known first, then an observation of every entry.
+
+    Returns
+    -------
+    truth : Truth
+    data : ndarray
+        Of the given shape, complete. Put NaN where entries are to be missing.
+    """
+    shape, prior, local = tuple(shape), model.prior, model.local
+    lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, model.rank)
+    centres = {mode: rng.standard_normal(model.rank) / np.sqrt(lam) for mode in model.centred_modes}
+    factors = tuple(
+        centres.get(mode, 0.0) + rng.standard_normal((length, model.rank)) / np.sqrt(lam)
+        for mode, length in enumerate(shape)
+    )
+    tau = float(rng.gamma(prior.tau_concentration, 1.0 / prior.tau_rate))
+    omega, rates = np.ones(()), np.asarray(local.probability)
+    if model.noise_modes:
+        lengths = [shape[mode] for mode in model.noise_modes]
+        omega = rng.gamma(model.noise_concentration, 1.0 / model.noise_concentration, lengths)
+    if model.rate_modes:
+        rates = rng.beta(*model.rate_prior, [shape[mode] for mode in model.rate_modes])
+    positive = float(rng.beta(1.0, 1.0)) if model.one_sided else 0.5
+    groups = tuple(1 if mode in model.shared_modes else length for mode, length in enumerate(shape))
+    drawn = rng.random(groups) < _along(rates, model.rate_modes, len(shape))
+    outlying = np.broadcast_to(drawn, shape).copy()
+    truth = Truth(factors, centres, lam, tau, omega, rates, positive, outlying)
+    return truth, _observe(model, truth, rng)
+
+
+def _observe(model: GenerativeModel, truth: Truth, rng: np.random.Generator) -> Array:
+    """An observation of every entry: noise, or noise and an outlier, or a value that has replaced it."""
+    outlying = truth.outlying
+    weight, dof, scale_sq, reach = model.local.mixture()
+    noise, slab = (ErrorLaw(weight[k], dof[k], scale_sq[k], reach[k]) for k in (slice(0, 1), slice(1, None)))
+    deviation = noise.draw(rng, outlying.shape)
+    if outlying.any() and model.law is None:
+        drawn = slab.draw(rng, outlying.shape)
+        if model.one_sided:
+            drawn = np.where(rng.random(drawn.shape) < truth.positive, 1.0, -1.0) * np.abs(drawn)
+        deviation = np.where(outlying, drawn, deviation)
+    data = truth.low_rank + deviation / np.sqrt(_precisions(model, truth))
+    return data if model.law is None else np.where(outlying, model.law.draw(rng, data.shape), data)
+
+
+def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
+    """ln p(Y, truth), with every constant: the density of what :func:`sample` draws.
+
+    Entries that are NaN are missing, and integrated out. So are the size of an outlier and the hidden scale of the
+    noise: ln p(y | z, x, τ, ω) = ½ ln(τω/2π) + ln f_z(τω (y − x)²), with f₀ and f₁ of the local model.
+    """
+    prior, lam, tau = model.prior, truth.component_precisions, truth.noise_precision
+    total = _log_gamma(lam, prior.lam_concentration, prior.lam_rate)
+    total += _log_gamma(np.asarray(tau), prior.tau_concentration, prior.tau_rate)
+    if model.noise_modes:
+        total += _log_gamma(truth.slice_precisions, model.noise_concentration, model.noise_concentration)
+    for mode, factor in enumerate(truth.factors):
+        total += _log_normal(factor - truth.centres.get(mode, 0.0), lam)
+    for centre in truth.centres.values():
+        total += _log_normal(centre, lam)
+    if model.rate_modes:
+        first, second = model.rate_prior
+        rates = truth.rates
+        total += float(np.sum(xlogy(first - 1.0, rates) + xlog1py(second - 1.0, -rates) - betaln(first, second)))
+    total += _log_outlying(model, truth)
+    observed = ~np.isnan(data)
+    precision = _precisions(model, truth)[observed]
+    deviation = (data - truth.low_rank)[observed]
+    log_spike, _, log_slab, _ = model.local.branches(precision * deviation**2)
+    counted = 0.5 * (np.log(precision) - LOG_TWO_PI)
+    if model.law is not None:
+        log_slab = np.log(model.law.density)[model.law.bins(data[observed])] - counted
+    elif model.one_sided:
+        log_slab = log_slab + np.log(2.0 * np.where(deviation >= 0.0, truth.positive, 1.0 - truth.positive))
+    return total + float(np.sum(counted + np.where(truth.outlying[observed], log_slab, log_spike)))
+
+
+def _log_outlying(model: GenerativeModel, truth: Truth) -> float:
+    """ln p(z | π): one draw for entries that are outliers together."""
+    groups = tuple(slice(0, 1) if mode in model.shared_modes else slice(None) for mode in range(len(truth.factors)))
+    outlying = truth.outlying[groups]
+    if not np.array_equal(np.broadcast_to(outlying, truth.outlying.shape), truth.outlying):
+        return -math.inf
+    rates = _along(truth.rates, model.rate_modes, outlying.ndim)
+    return float(np.sum(np.where(outlying, xlogy(1.0, rates), xlog1py(1.0, -rates))))
+
+
+def _precisions(model: GenerativeModel, truth: Truth) -> Array:
+    """τω of every entry."""
+    omega = _along(truth.slice_precisions, model.noise_modes, len(truth.factors))
+    return np.broadcast_to(truth.noise_precision * omega, truth.outlying.shape)
+
+
+def _along(numbers: Array, modes: Sequence[int], n_modes: int) -> Array:
+    """Numbers over some modes, in an array that has all modes, of length one where they do not differ."""
+    lengths = dict(zip(modes, numbers.shape, strict=True))
+    return numbers.reshape([lengths.get(mode, 1) for mode in range(n_modes)])
+
+
+def _log_gamma(x: Array, concentration: float, rate: float) -> float:
+    """Σ ln Ga(x | concentration, rate)."""
+    constant = concentration * math.log(rate) - float(gammaln(concentration))
+    return float(np.sum(constant + (concentration - 1.0) * np.log(x) - rate * x))
+
+
+def _log_normal(x: Array, precision: Array) -> float:
+    """Σ ln N(x | 0, 1/precision)."""
+    return float(np.sum(0.5 * (np.log(precision) - LOG_TWO_PI - precision * x**2)))
