@@ -62,10 +62,11 @@ class BaselineContract:
     def test_describes_itself(self):
         method = baselines.describe(self.name)
         assert method.name == self.name in baselines.names()
-        signature = inspect.signature(method.recover).parameters
-        required = {key for key, parameter in signature.items() if parameter.default is parameter.empty}
-        assert required == {"Y", *method.needs}
-        assert set(signature) == {"Y", "mask", "seed", *method.parameters}
+        data, observed, rng, *own = inspect.signature(method.recover).parameters
+        assert (data in ("Y", "matrix"), observed, rng) == (True, "observed", "rng")
+        assert {*own} == {*method.parameters} - {"mode"}
+        assert {*method.needs} <= {*own}
+        assert ("mode" in method.parameters) == (method.works_on == "matrix")
         assert method.source.endswith(".")
         assert len(method.recover.__doc__) > 200
 

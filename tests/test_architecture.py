@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,16 @@ class TestEveryModule:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
         ]
         assert not printed
+
+
+def test_only_research_knows_the_programs_it_compares_with():
+    """Beside the export to TensorLy, which the user asks for by name."""
+    outside = (module for module in MODULES if room(module) != "research" and module.name != "exports.py")
+    assert not [
+        module
+        for module in outside
+        if re.search(r"\b(import|from|require\(.)\s*(tensorly|pyttb)", module.read_text(encoding="utf-8"))
+    ]
 
 
 def test_the_reader_of_imports_sees_every_form():

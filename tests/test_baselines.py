@@ -66,7 +66,7 @@ class TestRegistry:
             ("tucker-ard", {"snr": np.inf}, "snr must be a finite number of decibels, got inf"),
             ("horpca", {"sparsity": 0.0}, "sparsity must be positive and finite, got 0.0"),
             ("mgpcp", {"n_sweeps": 1}, "n_sweeps must be at least 2, got 1"),
-            ("mgpcp", {"shrinkage": 1.0}, "shrinkage must be above 1, got 1.0"),
+            ("mgpcp", {"shrinkage": 1.0}, "shrinkage must be finite and above 1, got 1.0"),
             ("mgpcp", {"max_rank": None}, "max_rank must be"),
             ("hosvd", {"ranks": 1, "seed": -1}, "seed must be an integer of at least 0, got -1"),
         ],
@@ -77,8 +77,12 @@ class TestRegistry:
 
     def test_says_which_library_is_wanting(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "tensorly.decomposition", None)
-        with pytest.raises(ValueError, match=r'cp-als needs tensorly.*: pip install "brtf\[baselines\]"'):
-            baselines.recover("cp-als", np.ones((2, 3, 4)), rank=1)
+        monkeypatch.setitem(sys.modules, "pyttb", None)
+        for name, library in (("cp-als", "tensorly"), ("cpwopt", "pyttb"), ("huber", "pyttb")):
+            with pytest.raises(
+                ValueError, match=rf'{library}.* is needed for .*{name}.*: pip install "brtf\[baselines\]"'
+            ):
+                baselines.recover(name, np.ones((2, 3, 4)), rank=1)
 
     @pytest.mark.parametrize("size", [0.0, 1e200, 1e-200])
     def test_refuses_data_that_cannot_be_squared(self, size):
@@ -202,26 +206,27 @@ class TestStarts:
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_hold_out_parts_the_observed_entries(self, masked):
-        mask = np.random.default_rng(7).random((20, 30)) < 0.5 if masked else None
-        fitted, held_out = hold_out((20, 30), mask, np.random.default_rng(0))
+        observed = np.random.default_rng(7).random((20, 30)) < (0.5 if masked else 1.0)
+        fitted, held_out = hold_out(observed, np.random.default_rng(0))
         assert not (fitted & held_out).any()
-        np.testing.assert_array_equal(fitted | held_out, np.ones((20, 30), dtype=bool) if mask is None else mask)
+        np.testing.assert_array_equal(fitted | held_out, observed)
         assert held_out.sum() == round(0.1 * (fitted | held_out).sum())
 
     def test_something_is_held_out_of_few_entries(self):
-        assert hold_out((2, 2), None, np.random.default_rng(0))[1].sum() == 1
+        assert hold_out(np.ones((2, 2), dtype=bool), np.random.default_rng(0))[1].sum() == 1
 
     def test_the_best_predicts_what_it_has_not_seen(self):
         good, bad = random_factors(2, seed=1), random_factors(2, seed=2)
         tensor = algebra.compose(good)
         seen = []
 
-        def fit(tensor, mask, factors):
-            seen.append(mask)
+        def fit(tensor, observed, factors):
+            seen.append(observed.sum())
             return factors
 
-        assert best_start(fit, [bad, good, bad], tensor, None, np.random.default_rng(0)) is good
-        assert [None if mask is None else mask.sum() for mask in seen] == [108, 108, 108, None]
-        fitted, held_out = hold_out(SHAPE, None, np.random.default_rng(0))
+        everything = np.ones(SHAPE, dtype=bool)
+        assert best_start(fit, [bad, good, bad], tensor, everything, np.random.default_rng(0)) is good
+        assert seen == [108, 108, 108, 120]
+        fitted, held_out = hold_out(everything, np.random.default_rng(0))
         _, losses = best_on_held_out(fit, [bad], tensor, fitted, held_out, np.abs)
         np.testing.assert_allclose(losses, np.abs(tensor - algebra.compose(bad))[held_out])

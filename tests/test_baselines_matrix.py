@@ -110,7 +110,7 @@ class TestParts:
         tensor = np.arange(2 * 3 * 4.0).reshape(2, 3, 4)
         unfolding = Unfolding.along(tensor.shape, mode)
         matrix = unfolding.matrix(tensor)
-        np.testing.assert_array_equal(unfolding.recovery(matrix, matrix, 1).low_rank, tensor)
+        np.testing.assert_array_equal(unfolding.fold(matrix), tensor)
 
     @pytest.mark.parametrize("shape", [(20, 20), (30, 20), (20, 30), (200, 5), (5, 200)])
     def test_singular_values_by_either_way(self, shape):
@@ -348,11 +348,11 @@ class TestWhatDefinesThem:
     @pytest.mark.parametrize(
         ("name", "params", "sentence"),
         [
-            ("pcp", {"lam": 0.0}, "lam must be positive and finite"),
-            ("godec", {"rank": 2, "outlier_fraction": 1.1}, "outlier_fraction must lie between 0 and 1"),
-            ("godec", {"rank": 2, "outlier_fraction": 0.1, "power": -1}, "power must be at least 0"),
-            ("drmf", {"init": "zero"}, "init must be one of"),
-            ("drmf", {"outlier_fraction": -0.1}, "outlier_fraction must lie between 0 and 1"),
+            ("pcp", {"lam": 0.0}, "lam must be None or positive and finite"),
+            ("godec", {"rank": 2, "outlier_fraction": 1.1}, "outlier_fraction must be a number between 0 and 1"),
+            ("godec", {"rank": 2, "outlier_fraction": 0.1, "power": -1}, "power must be an integer of at least 0"),
+            ("drmf", {"init": "zero"}, "init must be 'pcp' or 'svd'"),
+            ("drmf", {"outlier_fraction": -0.1}, "outlier_fraction must be a number between 0 and 1"),
             ("regl1alm", {"rank": 2, "growth": 1.0}, "growth must be finite and above 1"),
             ("prmf", {"rank": 2, "lam": -1.0}, "lam must be positive and finite"),
             ("brmf", {"rank": 2, "rate_scale": 0.0}, "rate_scale must be positive and finite"),

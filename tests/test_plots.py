@@ -127,6 +127,6 @@ def test_a_fit_of_rank_zero_has_no_factors_to_draw():
 
 
 def test_without_matplotlib_the_error_says_what_to_install(model, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "brtf\[viz\]"'):
         model.plot_components()

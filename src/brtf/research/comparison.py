@@ -14,7 +14,6 @@ from brtf.api.estimator import BRTF
 from brtf.api.evaluation import assess, draw_hidden, text_table
 from brtf.data.observations import Observations
 from brtf.research.baselines import describe, names, recover
-from brtf.research.baselines.matrix import Unfolding
 
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
 
@@ -157,8 +156,7 @@ def _possible(method: str, shape: tuple[int, ...], rank: int) -> int:
     """The rank, or for a matrix method the largest that its unfolding can have."""
     if describe(method).works_on == "tensor":
         return rank
-    n_columns = shape[Unfolding.along(shape, -1).mode]
-    return min(rank, n_columns, math.prod(shape) // n_columns)
+    return min(rank, shape[-1], math.prod(shape[:-1]))
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:

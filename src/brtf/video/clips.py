@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from brtf.data.extras import require
 from brtf.data.memory import check_memory
 from brtf.io.storage import atomic_file
-from brtf.video.frames import DEFAULT_RATE, Image, Reel, import_optional, open_reel
+from brtf.video.frames import DEFAULT_RATE, Image, Reel, open_reel
 
 __all__ = ["Clip", "read_clip", "write_clip"]
 
@@ -147,7 +148,7 @@ def write_clip(path: str | os.PathLike[str], images: Iterable[Image], rate: Frac
     rate : float or Fraction
         Frames per second.
     """
-    av = import_optional("av")
+    av = require("av", extra="video", purpose="clips")
     with atomic_file(path) as file, av.open(file.name, "w", "mp4", container_options={"movflags": "+faststart"}) as out:
         stream = None
         for image in images:

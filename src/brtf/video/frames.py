@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.extras import require
 from brtf.data.readers import read_tensor
 
 Image = NDArray[Any]
@@ -125,7 +125,7 @@ class _Images:
         return len(self.paths), None
 
     def images(self) -> Iterator[Image]:
-        pillow = import_optional("PIL.Image")
+        pillow = require("PIL.Image", extra="video", purpose="clips")
         for path in self.paths:
             try:
                 with _opened_picture(pillow, path) as picture:
@@ -163,7 +163,7 @@ class _Video:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
         """FFmpeg's view of the file: through a Python file, so that it reaches no other file or address."""
-        av = import_optional("av")
+        av = require("av", extra="video", purpose="clips")
         locked = {"format_whitelist": self.container, "protocol_whitelist": ""}
         try:
             with (
@@ -204,7 +204,7 @@ class _Video:
 
 def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
     """The frames that can be decoded, to the end of the file or of what is left of it."""
-    av = import_optional("av")
+    av = require("av", extra="video", purpose="clips")
     packets = container.demux(stream)
     while True:
         try:
@@ -243,12 +243,3 @@ def _by_number(path: str) -> list[Any]:
     """A key by which frame10 comes after frame9."""
     parts = re.split(r"(\d+)", path)
     return [int(part) if position % 2 else part for position, part in enumerate(parts)]
-
-
-def import_optional(module: str) -> Any:
-    """An optional library."""
-    try:
-        return import_module(module)
-    except ImportError:
-        library = "pillow" if module == "PIL.Image" else module
-        raise ValueError(f'clips need {library}: pip install "brtf[video]".') from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.extras import require
 from brtf.results.result import Result
 from brtf.results.summary import fitted_to
 from brtf.view.view_data import (
@@ -193,10 +194,7 @@ def _plain(text: str) -> str:
 
 
 def _new_axes(n_rows: int, n_columns: int, **options: Any) -> NDArray[Any]:
-    try:
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise ImportError('plots need matplotlib: pip install "brtf[viz]".', name="matplotlib") from error
+    pyplot = require("matplotlib.pyplot", extra="viz", purpose="plots")
     size = (max(6.0, 3.2 * n_columns), max(4.4, 1.7 * n_rows))
     return pyplot.subplots(n_rows, n_columns, squeeze=False, figsize=size, layout="constrained", **options)[1]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from brtf.research.baselines.algebra import Array
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     max_rank: int | None = None,
     max_sweeps: int = 500,
     tol: float = 1e-6,
@@ -21,8 +23,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     max_rank, max_sweeps, tol
         As for :class:`brtf.BRTF`.
 
@@ -33,7 +33,7 @@ def recover(
     """
     from brtf.api.estimator import BRTF
 
-    model = BRTF(max_rank, robust=False, max_sweeps=max_sweeps, tol=tol, random_state=seed).fit(Y, mask=mask)
+    model = BRTF(max_rank, robust=False, max_sweeps=max_sweeps, tol=tol, random_state=rng).fit(Y, mask=observed)
     return Recovery(model.low_rank(), None, model.rank_, model.factors_)
 
 
@@ -42,7 +42,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=False,
-    needs=(),
     works_on="tensor",
     source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(robust=False).",
 )

@@ -7,7 +7,7 @@ from scipy.stats import wishart
 
 from brtf.data.observations import robust_scale
 from brtf.research.baselines.algebra import Array, row_grams
-from brtf.research.baselines.matrix import Unfolding, check_positive, check_rank, leading_singular
+from brtf.research.baselines.matrix import leading_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 PRIOR_SCATTER = 1000.0
@@ -21,11 +21,10 @@ SMALLEST_ERROR, LARGEST_MEAN, SMALLEST_DRAW = 1e-10, 1e10, 1e-300
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     rank: int,
     rate_shape: float = 1e-4,
     rate_scale: float = 1.0,
@@ -39,10 +38,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     rank : int
         R, of every sample. The authors take twice the rank they expect.
     rate_shape, rate_scale : float
@@ -58,17 +53,10 @@ def recover(
         Without factors: an average of samples has no exact rank, and ``rank`` is where its singular values, up to R,
         fall most steeply. The outliers are the whole residual.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
-    observed = np.ones(matrix.shape, dtype=bool) if mask is None else unfolding.matrix(mask)
-    check_rank(rank, matrix)
-    check_positive("rate_shape", rate_shape)
-    check_positive("rate_scale", rate_scale)
     if not 0 <= n_dropped < n_sweeps:
         raise ValueError(f"n_dropped must be at least 0 and below n_sweeps = {n_sweeps!r}, got {n_dropped!r}.")
     scale = robust_scale(matrix[observed])
     data = matrix / scale
-    rng = np.random.default_rng(seed)
     left, right = (rng.standard_normal((length, rank)) for length in data.shape)
     rate = np.ones(data.shape)
     total = np.zeros(data.shape)
@@ -83,7 +71,7 @@ def recover(
         if sweep >= n_dropped:
             total += left @ right.T
     low_rank = scale * (total / (n_sweeps - n_dropped))
-    return unfolding.recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), _steepest_fall(low_rank, rank))
+    return Recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), _steepest_fall(low_rank, rank))
 
 
 def _inverse_gaussian(mean: Array, shape: Array, rng: np.random.Generator) -> Array:
@@ -128,7 +116,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=True,
-    needs=("rank",),
     works_on="matrix",
     source="Wang & Yeung, ICCV 2013, without its Markov extension; written from the equations.",
 )

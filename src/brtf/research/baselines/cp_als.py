@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from brtf.data.extras import require
 from brtf.research.baselines.algebra import Array, compose, squared_norm
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.starts import Factors, starting_factors
@@ -11,9 +12,9 @@ from brtf.research.baselines.starts import Factors, starting_factors
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     rank: int,
     n_starts: int = 11,
     max_sweeps: int = 1000,
@@ -26,8 +27,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     rank : int
         R.
     n_starts : int
@@ -42,16 +41,15 @@ def recover(
     Recovery
         Complete data only, without outliers.
     """
-    starts = starting_factors(Y, rank, n_starts, np.random.default_rng(seed))
+    starts = starting_factors(Y, rank, n_starts, rng)
     fits = [_fit(Y, start, max_sweeps, tol) for start in starts]
     factors = min(fits, key=lambda factors: squared_norm(Y - compose(factors)))
     return Recovery(compose(factors), None, rank, factors)
 
 
 def _fit(Y: Array, start: Factors, max_sweeps: int, tol: float) -> Factors:
-    from tensorly.decomposition import parafac
-
-    _, factors = parafac(Y, start[0].shape[1], n_iter_max=max_sweeps, init=(None, start), tol=tol)
+    decomposition = require("tensorly.decomposition", extra="baselines", purpose="cp-als")
+    _, factors = decomposition.parafac(Y, start[0].shape[1], n_iter_max=max_sweeps, init=(None, start), tol=tol)
     return [np.asarray(factor) for factor in factors]
 
 
@@ -60,7 +58,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=False,
-    needs=("rank",),
     works_on="tensor",
     source="Kolda & Bader, SIAM Review 51 (2009); the fit is TensorLy's parafac.",
 )

@@ -12,9 +12,9 @@ from brtf.research.baselines.relevance import MIN_SWEEPS, STILL, assumed_noise, 
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     max_rank: int | None = None,
     snr: float = 0.0,
     noise: str = "fixed",
@@ -28,8 +28,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     max_rank : int or None
         Components to start from, standard normal; None: max_n I_n.
     snr : float
@@ -43,9 +41,8 @@ def recover(
     Recovery
         Complete data only, without outliers; the rank is the number of components left.
     """
-    rng = np.random.default_rng(seed)
     rank = max(Y.shape) if max_rank is None else max_rank
-    variance = assumed_noise(Y, snr, noise)
+    variance = assumed_noise(Y, snr)
     size = squared_norm(Y)
     factors = [rng.standard_normal((length, rank)) for length in Y.shape]
     scale = (size / squared_norm(compose(factors))) ** (0.5 / Y.ndim)
@@ -93,7 +90,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=False,
-    needs=(),
     works_on="tensor",
     source="Mørup & Hansen, Journal of Chemometrics 23 (2009), Gaussian prior; written from the equations.",
 )

@@ -35,9 +35,9 @@ SMALLEST_STEP = 1e-8
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     rank: int,
     n_starts: int = 5,
     max_sweeps: int = 200,
@@ -52,8 +52,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     rank : int
         R.
     n_starts : int
@@ -68,17 +66,16 @@ def recover(
     Recovery
         Without outliers.
     """
-    rng = np.random.default_rng(seed)
-    scale = typical_size(Y if mask is None else Y[mask])
+    scale = typical_size(Y[observed])
     starts = [[rng.standard_normal((length, rank)) for length in Y.shape] for _ in range(n_starts)]
-    factors = best_start(partial(_fit, max_sweeps=max_sweeps, tol=tol), starts, Y / scale, mask, rng)
+    factors = best_start(partial(_fit, max_sweeps=max_sweeps, tol=tol), starts, Y / scale, observed, rng)
     factors = [factors[0] * scale, *factors[1:]]
     return Recovery(compose(factors), None, rank, factors)
 
 
-def _fit(tensor: Array, mask: Mask | None, start: Factors, max_sweeps: int, tol: float) -> Factors:
+def _fit(tensor: Array, mask: Mask, start: Factors, max_sweeps: int, tol: float) -> Factors:
     """Follow the dogleg from one start: accept what lowers the objective, and trust the linear model as it deserves."""
-    observed = np.ones(tensor.shape) if mask is None else mask.astype(np.float64)
+    observed = mask.astype(np.float64)
     point = _join(start)
     residual = observed * (compose(start) - tensor)
     objective = first = 0.5 * squared_norm(residual)
@@ -203,7 +200,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=False,
-    needs=("rank",),
     works_on="tensor",
     source="Sorber, Van Barel & De Lathauwer, SIAM J. Optim. 23 (2013); written from the equations.",
 )

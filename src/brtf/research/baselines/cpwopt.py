@@ -14,9 +14,9 @@ from brtf.research.baselines.starts import best_start, starting_factors
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     rank: int,
     n_starts: int = 5,
     max_sweeps: int = 1000,
@@ -30,8 +30,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     rank : int
         R.
     n_starts : int
@@ -46,12 +44,11 @@ def recover(
     Recovery
         Without outliers.
     """
-    rng = np.random.default_rng(seed)
     size = float(np.sqrt(squared_norm(Y)))
     data = Y / size
     starts = starting_factors(data, rank, n_starts, rng)
     fit = partial(minimise, loss="GAUSSIAN", max_sweeps=max_sweeps, tol=tol)
-    factors = best_start(fit, starts, data, mask, rng)
+    factors = best_start(fit, starts, data, observed, rng)
     factors = [factors[0] * size, *factors[1:]]
     return Recovery(compose(factors), None, rank, factors)
 
@@ -61,7 +58,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=False,
-    needs=("rank",),
     works_on="tensor",
     source="Acar, Dunlavy, Kolda & Mørup, Chemom. Intell. Lab. Syst. 106 (2011); the fit is pyttb's gcp_opt.",
 )

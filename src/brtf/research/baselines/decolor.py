@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from brtf.research.baselines.algebra import Array, squared_norm
-from brtf.research.baselines.matrix import Unfolding, leading_singular, shrink_singular
+from brtf.research.baselines.matrix import leading_singular, shrink_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 Pairs = NDArray[np.intp]
@@ -20,11 +20,10 @@ CAPACITY = 1000
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     frame_shape: tuple[int, int],
     max_rank: int | None = None,
     smoothness: float = 1.0,
@@ -35,14 +34,11 @@ def recover(
 
     min ½ ‖(1 − S) ⊛ (Y − B)‖² + α ‖B‖_* + β Σ S_i + γ Σ |S_i − S_j| over B and S ∈ {0, 1}, the last sum over pixels of
     a frame side by side or one above the other. In turn: B by soft-impute, α falling until the rank is large enough;
-    β by the noise; S exactly, by a minimum cut of every frame. No chance: the seed does not matter.
+    β by the noise; S exactly, by a minimum cut of every frame. No chance: the seed does not matter. The data are grey
+    frames, (pixels, frames) or (height, width, frames); ``mode`` is that of the frames.
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`. Grey frames, (pixels, frames) or (height, width, frames).
-    mode : int
-        The mode of the frames, which become the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     frame_shape : tuple of int
         (height, width), the pixels counted along the rows of a frame; (width, height) if along its columns.
     max_rank : int, optional
@@ -59,10 +55,6 @@ def recover(
     Recovery
         The outliers are Y − B in the foreground and zero elsewhere; no factors.
     """
-    if not (math.isfinite(smoothness) and smoothness >= 0):
-        raise ValueError(f"smoothness must be finite and at least 0, got {smoothness!r}.")
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
     pairs = _neighbours(frame_shape, len(matrix))
     enough = math.isqrt(min(matrix.shape)) if max_rank is None else max_rank
     strengths = leading_singular(matrix, rank=2)[1]
@@ -88,7 +80,7 @@ def recover(
         objective += beta * np.count_nonzero(foreground) + gamma * n_unequal
         if foreground.any() and abs(previous - objective) < tol * objective:
             break
-    return unfolding.recovery(background, np.where(foreground, error, 0.0), strengths.size)
+    return Recovery(background, np.where(foreground, error, 0.0), strengths.size)
 
 
 def _neighbours(frame_shape: tuple[int, int], n_pixels: int) -> Pairs:
@@ -164,7 +156,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=True,
-    needs=("frame_shape",),
     works_on="matrix",
     source="Zhou, Yang & Yu, IEEE Trans. Pattern Anal. Mach. Intell. 35 (2013), for a static camera; written from the "
     "equations, the cut is SciPy's maximum_flow.",

@@ -7,19 +7,16 @@ import math
 import numpy as np
 
 from brtf.research.baselines.algebra import Array
-from brtf.research.baselines.matrix import Unfolding, check_rank, count_outliers, keep_largest, leading_singular
+from brtf.research.baselines.matrix import keep_largest, leading_singular
 from brtf.research.baselines.pcp import pursue
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
-INITS = ("pcp", "svd")
-
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     rank: int | None = None,
     outlier_fraction: float = 0.1,
     init: str = "pcp",
@@ -32,10 +29,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     rank : int, optional
         R; by default as many singular values of the solution of PCP as hold 99.9 % of their energy.
     outlier_fraction : float
@@ -51,14 +44,9 @@ def recover(
     Recovery
         With factors if Y is a matrix.
     """
-    if init not in INITS:
-        raise ValueError(f"init must be one of {INITS}, got {init!r}.")
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
-    n_outliers = count_outliers(outlier_fraction, matrix)
+    n_outliers = round(outlier_fraction * matrix.size)
     if rank is None:
         rank = _energy_rank(pursue(matrix, None, 1000, 1e-7)[2])
-    check_rank(rank, matrix)
     if init == "pcp":
         low_rank = pursue(matrix, None, 10, 1e-5)[0]
     else:
@@ -73,7 +61,7 @@ def recover(
         previous, distance = distance, float(np.linalg.norm(matrix - outliers - low_rank))
         if distance <= smallest or distance > (1.0 - tol) * previous:
             break
-    return unfolding.recovery(low_rank, outliers, strengths.size, (left * strengths, right.T))
+    return Recovery(low_rank, outliers, strengths.size, [left * strengths, right.T])
 
 
 def _energy_rank(strengths: Array) -> int:
@@ -87,7 +75,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=True,
-    needs=(),
     works_on="matrix",
     source="Xiong, Chen & Schneider, ICDM 2011; written from the equations.",
 )

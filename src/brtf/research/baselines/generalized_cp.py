@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from brtf.data.extras import require
 from brtf.research.baselines.algebra import Array
 from brtf.research.baselines.registry import Mask
 from brtf.research.baselines.starts import Factors
@@ -16,7 +17,7 @@ from brtf.research.baselines.starts import Factors
 
 def minimise(
     tensor: Array,
-    mask: Mask | None,
+    observed: Mask,
     start: Factors,
     loss: str,
     *,
@@ -28,7 +29,7 @@ def minimise(
 
     Parameters
     ----------
-    tensor, mask
+    tensor, observed
         Data of typical size 1, zero where missing.
     start : list of ndarray
     loss : str
@@ -40,6 +41,7 @@ def minimise(
     tol : float
         Relative decrease of the sum in a step below which it has converged.
     """
+    require("pyttb", extra="baselines", purpose="cpwopt and huber")
     from pyttb.gcp.fg_setup import setup
     from pyttb.gcp.handles import Objectives
     from pyttb.gcp.optimizers import LBFGSB
@@ -49,7 +51,7 @@ def minimise(
     data = as_tensor(np.asfortranarray(tensor))
     objective: Any = setup(Objectives[loss], data, threshold)
     optimizer = LBFGSB(maxiter=max_sweeps, maxfun=10 * max_sweeps, factr=tol / np.finfo(np.float64).eps, pgtol=1e-8)
-    weights = None if mask is None else np.asfortranarray(mask, dtype=np.float64)
+    weights = None if observed.all() else np.asfortranarray(observed, dtype=np.float64)
     initial = [np.asfortranarray(factor) for factor in start]
     with _quiet_pyttb():
         model, _, _ = gcp_opt(data, start[0].shape[1], objective, optimizer, init=initial, mask=weights, printitn=0)

@@ -7,16 +7,15 @@ import math
 import numpy as np
 
 from brtf.research.baselines.algebra import Array
-from brtf.research.baselines.matrix import Unfolding, check_rank, count_outliers, keep_largest
+from brtf.research.baselines.matrix import keep_largest
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     rank: int,
     outlier_fraction: float,
     power: int = 2,
@@ -31,10 +30,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     rank : int
         R.
     outlier_fraction : float
@@ -54,21 +49,15 @@ def recover(
     Recovery
         With factors if Y is a matrix.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
-    check_rank(rank, matrix)
-    n_outliers = count_outliers(outlier_fraction, matrix)
-    if power < 0:
-        raise ValueError(f"power must be at least 0, got {power!r}.")
+    n_outliers = round(outlier_fraction * matrix.size)
     # The projections are drawn for the shorter side.
     lying = matrix.shape[0] < matrix.shape[1]
     standing = matrix.T if lying else matrix
-    rng = np.random.default_rng(seed)
     runs = [_run(standing, rank, n_outliers, power, max_sweeps, tol, rng) for _ in range(n_starts)]
     left, right, outliers, _ = min(runs, key=lambda run: run[-1])
     if lying:
         left, right, outliers = right, left, outliers.T
-    return unfolding.recovery(left @ right.T, outliers, rank, (left, right))
+    return Recovery(left @ right.T, outliers, rank, [left, right])
 
 
 def _run(
@@ -101,7 +90,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=True,
-    needs=("rank", "outlier_fraction"),
     works_on="matrix",
     source="Zhou & Tao, ICML 2011, with bilateral random projections; written from the equations.",
 )

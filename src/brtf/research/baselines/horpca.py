@@ -20,9 +20,9 @@ from brtf.research.baselines.registry import Mask, Method, Recovery
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     sparsity: float = 1.0,
     max_sweeps: int = 1000,
     tol: float = 1e-5,
@@ -35,8 +35,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     sparsity : float
         c. Larger: fewer outliers. It decides everything; good values lie between 1/4 and 4 and differ between complete
         and incomplete data.
@@ -49,10 +47,7 @@ def recover(
     Recovery
         The rank is that of the copies, one per mode; no CP factors.
     """
-    if not (math.isfinite(sparsity) and sparsity > 0):
-        raise ValueError(f"sparsity must be positive and finite, got {sparsity!r}.")
     order = Y.ndim
-    observed = np.ones(Y.shape, dtype=bool) if mask is None else mask
     step = 10.0 * typical_size(Y[observed])
     cutoff = step * sparsity / math.sqrt(max(Y.shape))
     n_constraints = order + observed  # of every entry: its copies, and X + E = Y where it is observed
@@ -75,7 +70,7 @@ def recover(
         change = squared_norm(agreed - previous)
         if disagreement < tol**2 and change < tol**2 * squared_norm(previous):
             break
-    return Recovery(agreed, outliers, tuple(values.size for _, values in shrunk), None)
+    return Recovery(agreed, outliers, tuple(values.size for _, values in shrunk))
 
 
 METHOD = Method(
@@ -83,7 +78,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=True,
-    needs=(),
     works_on="tensor",
     source="Goldfarb & Qin, SIAM J. Matrix Anal. Appl. 35 (2014), HoRPCA-S by ADAL; written from the equations.",
 )

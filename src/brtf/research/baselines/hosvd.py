@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from brtf.research.baselines.algebra import Array, leading_basis, multiply
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 
-def recover(Y: Array, mask: Mask | None = None, *, seed: int = 0, ranks: int | tuple[int, ...]) -> Recovery:
+def recover(Y: Array, observed: Mask, rng: np.random.Generator, *, ranks: int | tuple[int, ...]) -> Recovery:
     """The data projected onto the leading singular vectors of every unfolding.
 
     X = Y ×_n U⁽ⁿ⁾U⁽ⁿ⁾ᵀ with U⁽ⁿ⁾ the R_n leading left singular vectors of the unfolding of Y itself, not of what the
@@ -17,8 +19,6 @@ def recover(Y: Array, mask: Mask | None = None, *, seed: int = 0, ranks: int | t
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     ranks : int or tuple of int
         R_n, the same for all modes or one per mode; at most I_n and Π_{k≠n} I_k.
 
@@ -29,7 +29,7 @@ def recover(Y: Array, mask: Mask | None = None, *, seed: int = 0, ranks: int | t
     """
     ranks = ranks_per_mode("ranks", ranks, Y.shape)
     bases = leading_bases(Y, ranks)
-    return Recovery(multiply(Y, [basis @ basis.T for basis in bases]), None, ranks, None)
+    return Recovery(multiply(Y, [basis @ basis.T for basis in bases]), None, ranks)
 
 
 def ranks_per_mode(name: str, ranks: int | Sequence[int] | None, shape: Sequence[int]) -> tuple[int, ...]:
@@ -53,7 +53,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=False,
-    needs=("ranks",),
     works_on="tensor",
     source="De Lathauwer, De Moor & Vandewalle, SIAM J. Matrix Anal. Appl. 21 (2000); written from the equations.",
 )

@@ -28,9 +28,9 @@ PATIENCE = 2
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     rank: int | None = None,
     max_rank: int | None = None,
     n_starts: int = 5,
@@ -49,8 +49,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     rank : int or None
         R, or None to choose it by held-out entries.
     max_rank : int or None
@@ -67,47 +65,46 @@ def recover(
     Recovery
         The outliers are what of a residual lies beyond t.
     """
-    rng = np.random.default_rng(seed)
-    scale = robust_scale(Y if mask is None else Y[mask])
+    scale = robust_scale(Y[observed])
     data = Y / scale
     fit = partial(_fit, max_sweeps=max_sweeps, tol=tol)
     if rank is None:
         limit = Settings(max_rank=max_rank, inference="paper").rank_limit(Y.shape, Y.size)
-        factors = fit(data, mask, _best_rank(fit, data, mask, limit, n_starts, rng))
+        factors = fit(data, observed, _best_rank(fit, data, observed, limit, n_starts, rng))
     else:
-        factors = best_start(fit, starting_factors(data, rank, n_starts, rng), data, mask, rng, loss=np.abs)
-    threshold = THRESHOLD * _noise(data, mask, factors) * scale
+        factors = best_start(fit, starting_factors(data, rank, n_starts, rng), data, observed, rng, loss=np.abs)
+    threshold = THRESHOLD * _noise(data, observed, factors) * scale
     factors = [factors[0] * scale, *factors[1:]]
     low_rank = compose(factors)
-    outliers = soft_threshold(Y - low_rank, threshold)
-    if mask is not None:
-        outliers[~mask] = 0.0
+    outliers = np.where(observed, soft_threshold(Y - low_rank, threshold), 0.0)
     return Recovery(low_rank, outliers, factors[0].shape[1], factors)
 
 
-def _fit(tensor: Array, mask: Mask | None, start: Factors, max_sweeps: int, tol: float) -> Factors:
+def _fit(tensor: Array, observed: Mask, start: Factors, max_sweeps: int, tol: float) -> Factors:
     """Fit and measure the noise in turns until it stays; at first it is the start's or, if less, the data's size."""
     factors = start
-    noise = min(1.0, _noise(tensor, mask, factors))
+    noise = min(1.0, _noise(tensor, observed, factors))
     for _ in range(MAX_ROUNDS):
-        factors = minimise(tensor, mask, factors, "HUBER", threshold=THRESHOLD * noise, max_sweeps=max_sweeps, tol=tol)
-        previous, noise = noise, _noise(tensor, mask, factors)
+        factors = minimise(
+            tensor, observed, factors, "HUBER", threshold=THRESHOLD * noise, max_sweeps=max_sweeps, tol=tol
+        )
+        previous, noise = noise, _noise(tensor, observed, factors)
         if abs(noise - previous) < SAME_NOISE * previous:
             break
     return factors
 
 
-def _noise(tensor: Array, mask: Mask | None, factors: Factors) -> float:
+def _noise(tensor: Array, observed: Mask, factors: Factors) -> float:
     """The standard deviation of the noise if most residuals are nothing else, 1.4826 median |y − x|."""
     residual = tensor - compose(factors)
-    return max(robust_scale(residual if mask is None else residual[mask]), SMALLEST_NOISE)
+    return max(robust_scale(residual[observed]), SMALLEST_NOISE)
 
 
 def _best_rank(
-    fit: Fit, tensor: Array, mask: Mask | None, max_rank: int, n_starts: int, rng: np.random.Generator
+    fit: Fit, tensor: Array, observed: Mask, max_rank: int, n_starts: int, rng: np.random.Generator
 ) -> Factors:
     """The factors, fitted to nine tenths of the entries, of the smallest rank that predicts the others about best."""
-    fitted, held_out = hold_out(tensor.shape, mask, rng)
+    fitted, held_out = hold_out(observed, rng)
     tried: list[tuple[Factors, Array]] = []
     best = 0
     while len(tried) < min(max_rank, best + 1 + PATIENCE):
@@ -126,7 +123,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=True,
-    needs=(),
     works_on="tensor",
     source="Hong, Kolda & Duersch, SIAM Review 62 (2020), generalized CP with Huber loss; the fit is pyttb's gcp_opt.",
 )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from brtf.research.baselines.algebra import Array
-from brtf.research.baselines.registry import Recovery
 
 FAR_LONGER = 8
 """Ratio of the sides from which the Gram matrix of the short one replaces the SVD, several times as fast."""
@@ -51,41 +50,10 @@ class Unfolding:
         """The tensor as a matrix (rows, I_mode)."""
         return np.moveaxis(tensor, self.mode, -1).reshape(-1, self.shape[self.mode])
 
-    def recovery(
-        self, low_rank: Array, outliers: Array, rank: int, factors: tuple[Array, Array] | None = None
-    ) -> Recovery:
-        """What was found in the matrix, folded back.
-
-        Factors (rows, R) and (I_mode, R) are kept, in the order of the modes, if the tensor is a matrix; those of an
-        unfolding say nothing about the modes along its rows.
-        """
-        kept = list(factors) if factors is not None and len(self.shape) == 2 else None
-        if kept is not None and self.mode == 0:
-            kept.reverse()
-        return Recovery(self._fold(low_rank), self._fold(outliers), rank, kept)
-
-    def _fold(self, matrix: Array) -> Array:
+    def fold(self, matrix: Array) -> Array:
+        """The tensor that unfolds to the matrix."""
         lengths = [length for mode, length in enumerate(self.shape) if mode != self.mode]
         return np.moveaxis(matrix.reshape(*lengths, self.shape[self.mode]), -1, self.mode)
-
-
-def check_rank(rank: int, matrix: Array) -> None:
-    """A rank fits into the matrix."""
-    if rank > min(matrix.shape):
-        raise ValueError(f"rank must be at most {min(matrix.shape)}, the shorter side of the matrix, got {rank}.")
-
-
-def check_positive(name: str, value: float) -> None:
-    """A number is positive and finite."""
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} must be positive and finite, got {value!r}.")
-
-
-def count_outliers(outlier_fraction: float, matrix: Array) -> int:
-    """How many entries of the matrix a fraction of them is."""
-    if not 0 <= outlier_fraction <= 1:
-        raise ValueError(f"outlier_fraction must lie between 0 and 1, got {outlier_fraction!r}.")
-    return round(outlier_fraction * matrix.size)
 
 
 def leading_singular(matrix: Array, *, rank: int | None = None, above: float = 0.0) -> tuple[Array, Array, Array]:

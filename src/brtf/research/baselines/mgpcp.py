@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from brtf.research.baselines.algebra import (
@@ -26,9 +24,9 @@ IRRELEVANT = 1e-2
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     max_rank: int = 10,
     n_sweeps: int = 500,
     shrinkage: float = 3.0,
@@ -41,8 +39,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     max_rank : int
         Number of components.
     n_sweeps : int
@@ -58,13 +54,9 @@ def recover(
     """
     if n_sweeps < 2:
         raise ValueError(f"n_sweeps must be at least 2, got {n_sweeps!r}.")
-    if not (math.isfinite(shrinkage) and shrinkage > 1):
-        raise ValueError(f"shrinkage must be above 1, got {shrinkage!r}.")
-    rng = np.random.default_rng(seed)
-    observed = np.ones(Y.shape) if mask is None else mask.astype(np.float64)
-    scale = typical_size(Y if mask is None else Y[mask])
+    scale = typical_size(Y[observed])
     # The weights λ are the factor of a further mode, of length 1: they are drawn as any other factor is.
-    data, observed = Y[None] / scale, observed[None]
+    data, weights = Y[None] / scale, observed[None].astype(np.float64)
     factors = [0.1 * rng.standard_normal((1, max_rank))]
     factors += [rng.standard_normal((length, max_rank)) for length in Y.shape]
     growth = np.full(max_rank, 2.0)
@@ -74,17 +66,17 @@ def recover(
     for sweep in range(n_sweeps):
         for mode in range(data.ndim):
             precisions = np.cumprod(growth) if mode == 0 else np.ones(max_rank)
-            factors[mode] = _draw_factor(rng, data, observed, factors, mode, precisions, noise_precision)
+            factors[mode] = _draw_factor(rng, data, weights, factors, mode, precisions, noise_precision)
         growth = _draw_growth(rng, growth, factors[0][0], shrinkage)
         low_rank = compose(factors)
-        rate = CONCENTRATION + 0.5 * squared_norm(observed * (data - low_rank))
-        noise_precision = rng.gamma(CONCENTRATION + 0.5 * np.sum(observed)) / rate
+        rate = CONCENTRATION + 0.5 * squared_norm(weights * (data - low_rank))
+        noise_precision = rng.gamma(CONCENTRATION + 0.5 * np.sum(weights)) / rate
         if sweep >= n_burn_in:
             total += low_rank
-    weights, *columns = factors
-    sizes = np.abs(weights[0]) * np.prod([np.sqrt(np.mean(column**2, axis=0)) for column in columns], axis=0)
+    strengths, *columns = factors
+    sizes = np.abs(strengths[0]) * np.prod([np.sqrt(np.mean(column**2, axis=0)) for column in columns], axis=0)
     kept = sizes > IRRELEVANT * sizes.max()
-    columns[0] = columns[0] * weights * scale
+    columns[0] = columns[0] * strengths * scale
     low_rank = total[0] * (scale / (n_sweeps - n_burn_in))
     return Recovery(low_rank, None, int(kept.sum()), [column[:, kept] for column in columns])
 
@@ -129,7 +121,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=False,
-    needs=(),
     works_on="tensor",
     source="Rai et al., ICML (2014), Gibbs sampler of the fixed truncation; written from the equations.",
 )

@@ -7,16 +7,15 @@ import math
 import numpy as np
 
 from brtf.research.baselines.algebra import Array, soft_threshold
-from brtf.research.baselines.matrix import Unfolding, check_positive, leading_singular, shrink_singular
+from brtf.research.baselines.matrix import leading_singular, shrink_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     lam: float | None = None,
     max_sweeps: int = 1000,
     tol: float = 1e-7,
@@ -27,10 +26,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     lam : float, optional
         λ, 1 / √(longer side of the matrix) by default. Larger: fewer outliers.
     max_sweeps : int
@@ -42,11 +37,8 @@ def recover(
     Recovery
         Without factors.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    if lam is not None:
-        check_positive("lam", lam)
-    low_rank, outliers, strengths = pursue(unfolding.matrix(Y), lam, max_sweeps, tol)
-    return unfolding.recovery(low_rank, outliers, strengths.size)
+    low_rank, outliers, strengths = pursue(matrix, lam, max_sweeps, tol)
+    return Recovery(low_rank, outliers, strengths.size)
 
 
 def pursue(matrix: Array, lam: float | None, max_sweeps: int, tol: float) -> tuple[Array, Array, Array]:
@@ -74,7 +66,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=True,
-    needs=(),
     works_on="matrix",
     source="Candès, Li, Ma & Wright, J. ACM 58 (2011), solved as by Lin, Chen & Ma (2010); written from the equations.",
 )

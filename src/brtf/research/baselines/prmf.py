@@ -6,7 +6,6 @@ import numpy as np
 
 from brtf.data.observations import robust_scale
 from brtf.research.baselines.algebra import Array, row_grams
-from brtf.research.baselines.matrix import Unfolding, check_positive, check_rank
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 SMALLEST_ERROR = 1e-3
@@ -14,11 +13,10 @@ SMALLEST_ERROR = 1e-3
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     rank: int,
     lam: float = 1.0,
     max_sweeps: int = 40,
@@ -32,10 +30,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     rank : int
         R.
     lam : float
@@ -49,14 +43,8 @@ def recover(
     Recovery
         With factors if Y is a matrix. The outliers are the whole residual.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
-    observed = np.ones(matrix.shape, dtype=bool) if mask is None else unfolding.matrix(mask)
-    check_rank(rank, matrix)
-    check_positive("lam", lam)
     scale = robust_scale(matrix[observed])
     data = matrix / scale
-    rng = np.random.default_rng(seed)
     left, right = (rng.standard_normal((length, rank)) for length in data.shape)
     weights = _weights(data, observed, left, right)
     for sweep in range(1, max_sweeps + 1):
@@ -67,7 +55,7 @@ def recover(
             break
     left = scale * left
     low_rank = left @ right.T
-    return unfolding.recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), rank, (left, right))
+    return Recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), rank, [left, right])
 
 
 def _weights(data: Array, observed: Mask, left: Array, right: Array) -> Array:
@@ -86,7 +74,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=True,
-    needs=("rank",),
     works_on="matrix",
     source="Wang, Yao, Wang & Yeung, ECCV 2012; written from the equations.",
 )

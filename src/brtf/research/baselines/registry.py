@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, observe
 from brtf.research.baselines.algebra import Array
+from brtf.research.baselines.matrix import Unfolding
 
 Mask = NDArray[np.bool_]
 
@@ -65,7 +66,7 @@ class Recovery:
     low_rank: Array
     outliers: Array | None
     rank: int | tuple[int, ...] | None
-    factors: list[Array] | None
+    factors: list[Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,15 @@ class Method:
     ----------
     name : str
     recover : callable
-        ``recover(Y, mask=None, *, seed=0, …)``; Y is float64 and zero where missing, mask is None for complete data.
+        ``recover(Y, observed, rng, *, …)``; Y is float64 and zero where ``observed``, of its shape, is False. It is the
+        tensor or, for a matrix method, its unfolding. What follows are the method's parameters, checked already as far
+        as ``RANGES`` has them.
     missing : bool
         Whether entries may be missing.
     robust : bool
         Whether it is meant for data with outliers.
-    needs : tuple of str
-        The parameters without a default.
     works_on : {"tensor", "matrix"}
-        A matrix method unfolds a tensor and folds its answer back.
+        A matrix method is given the unfolding of a tensor along its parameter ``mode``.
     source : str
         Whom the method is from and whose code runs, in one sentence.
     """
@@ -93,19 +94,23 @@ class Method:
     recover: Callable[..., Recovery]
     missing: bool
     robust: bool
-    needs: tuple[str, ...]
     works_on: Literal["tensor", "matrix"]
     source: str
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """Every parameter with its default, read from the signature; None for those that have none."""
-        known = list(inspect.signature(self.recover).parameters.values())
-        return {
-            parameter.name: None if parameter.default is parameter.empty else parameter.default
-            for parameter in known
-            if parameter.name not in ("Y", "mask", "seed")
-        }
+        mode = {"mode": -1} if self.works_on == "matrix" else {}
+        return mode | {p.name: None if p.default is p.empty else p.default for p in self._own}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The parameters without a default."""
+        return tuple(p.name for p in self._own if p.default is p.empty)
+
+    @property
+    def _own(self) -> list[inspect.Parameter]:
+        return [p for p in inspect.signature(self.recover).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
 def names() -> tuple[str, ...]:
@@ -140,7 +145,9 @@ def recover(name: str, Y: Any, mask: Any = None, *, seed: int = 0, **params: Any
     seed : int
         The same seed gives the same answer.
     **params
-        Of the method: see ``describe(name).parameters`` and the docstring of its ``recover``.
+        Of the method: see ``describe(name).parameters`` and the docstring of its ``recover``. Every matrix method has
+        ``mode``, the mode of a tensor that becomes the columns of its matrix: by default the last, so that a video
+        (height, width, frames) has a column per frame.
 
     Returns
     -------
@@ -164,14 +171,38 @@ def recover(name: str, Y: Any, mask: Any = None, *, seed: int = 0, **params: Any
             f"{', '.join(other for other in names() if describe(other).missing)}."
         )
     tensor, observed = _dense(observations)
-    try:
-        return method.recover(tensor, observed, seed=seed, **params)
-    except ModuleNotFoundError as error:
-        raise ValueError(f'{name} needs {error.name}: pip install "brtf[baselines]".') from error
+    rng = np.random.default_rng(seed)
+    if method.works_on == "tensor":
+        return method.recover(tensor, observed, rng, **params)
+    return _recover_unfolded(method, tensor, observed, rng, **params)
 
 
-def _dense(observations: Observations) -> tuple[Array, Mask | None]:
-    """The tensor with zeros for missing entries, and what is observed (None = everything)."""
+def _recover_unfolded(
+    method: Method, tensor: Array, observed: Mask, rng: np.random.Generator, *, mode: int = -1, **params: Any
+) -> Recovery:
+    """What a matrix method finds in the unfolding of a tensor, folded back.
+
+    Its factors (rows, R) and (I_mode, R) are kept, in the order of the modes, if the tensor is a matrix; those of an
+    unfolding say nothing about the modes along its rows.
+    """
+    unfolding = Unfolding.along(tensor.shape, mode)
+    matrix = unfolding.matrix(tensor)
+    if params.get("rank") is not None and params["rank"] > min(matrix.shape):
+        raise ValueError(
+            f"rank must be at most {min(matrix.shape)}, the shorter side of the matrix, got {params['rank']}."
+        )
+    found = method.recover(matrix, unfolding.matrix(observed), rng, **params)
+    factors = found.factors if tensor.ndim == 2 else None
+    return Recovery(
+        unfolding.fold(found.low_rank),
+        None if found.outliers is None else unfolding.fold(found.outliers),
+        found.rank,
+        factors[::-1] if factors is not None and unfolding.mode == 0 else factors,
+    )
+
+
+def _dense(observations: Observations) -> tuple[Array, Mask]:
+    """The tensor with zeros for missing entries, and what is observed."""
     largest = float(np.abs(observations.values).max())
     if largest == 0:
         raise ValueError("Y is zero at every observed entry: there is nothing to recover.")
@@ -181,7 +212,7 @@ def _dense(observations: Observations) -> tuple[Array, Mask | None]:
             "baselines take are still numbers. Rescale it."
         )
     if observations.layout == "complete":
-        return np.asarray(observations.values, dtype=np.float64), None
+        return np.asarray(observations.values, dtype=np.float64), np.ones(observations.shape, dtype=bool)
     check_memory(10 * observations.n_entries, f"a dense tensor of shape {observations.shape}", "leave some of it out")
     tensor = np.zeros(observations.shape)
     observed = np.zeros(observations.shape, dtype=bool)
@@ -197,6 +228,10 @@ def _is_integer(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
 
 
 def _is_count(value: Any) -> bool:
@@ -215,8 +250,23 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "n_starts": (_is_count, "an integer of at least 1"),
     "max_sweeps": (_is_count, "an integer of at least 1"),
     "tol": (lambda v: _is_number(v) and v >= 0, "a number of at least 0"),
+    "lam": (_is_positive, "positive and finite"),
+    "sparsity": (_is_positive, "positive and finite"),
+    "rate_shape": (_is_positive, "positive and finite"),
+    "rate_scale": (_is_positive, "positive and finite"),
+    "smoothness": (lambda v: _is_number(v) and v >= 0, "finite and at least 0"),
+    "growth": (lambda v: _is_number(v) and v > 1, "finite and above 1"),
+    "shrinkage": (lambda v: _is_number(v) and v > 1, "finite and above 1"),
+    "outlier_fraction": (lambda v: _is_number(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "power": (lambda v: _is_integer(v) and v >= 0, "an integer of at least 0"),
+    "snr": (_is_number, "a finite number of decibels"),
+    "noise": (lambda v: isinstance(v, str) and v in ("fixed", "learn"), "'fixed' or 'learn'"),
+    "init": (lambda v: isinstance(v, str) and v in ("pcp", "svd"), "'pcp' or 'svd'"),
 }
-"""What parameters that several methods share may be, besides None if that is the default; methods check the others."""
+"""What a parameter may be, in whichever method, besides None if that is the default.
+
+A method checks for itself only what its other parameters or the data's shape decide.
+"""
 
 
 def _check_parameters(method: Method, seed: Any, params: Mapping[str, Any]) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from brtf.research.baselines.algebra import Array, soft_threshold
-from brtf.research.baselines.matrix import Unfolding, check_positive, check_rank, leading_singular, shrink_singular
+from brtf.research.baselines.matrix import leading_singular, shrink_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 FIRST_PENALTY, LARGEST_PENALTY = 1e-6, 1e20
@@ -15,11 +13,10 @@ FIRST_PENALTY, LARGEST_PENALTY = 1e-6, 1e20
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     rank: int,
     lam: float = 1e-3,
     growth: float = 1.2,
@@ -36,10 +33,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     rank : int
         R.
     lam : float
@@ -58,22 +51,14 @@ def recover(
     Recovery
         With factors if Y is a matrix. The outliers are the whole residual.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
-    observed = np.ones(matrix.shape, dtype=bool) if mask is None else unfolding.matrix(mask)
-    check_rank(rank, matrix)
-    check_positive("lam", lam)
-    if not (math.isfinite(growth) and growth > 1):
-        raise ValueError(f"growth must be finite and above 1, got {growth!r}.")
     scale = float(np.abs(matrix).max())
     scaled = matrix / scale
     fits = [
-        _fit(scaled, observed, start, lam, growth, max_sweeps, tol)
-        for start in _starts(scaled, rank, n_starts, np.random.default_rng(seed))
+        _fit(scaled, observed, start, lam, growth, max_sweeps, tol) for start in _starts(scaled, rank, n_starts, rng)
     ]
     left, right = min(fits, key=lambda fit: float(np.abs(scaled - fit[0] @ fit[1])[observed].sum()))
     low_rank = scale * (left @ right)
-    return unfolding.recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), rank, (left, scale * right.T))
+    return Recovery(low_rank, np.where(observed, matrix - low_rank, 0.0), rank, [left, scale * right.T])
 
 
 def _starts(matrix: Array, rank: int, n_starts: int, rng: np.random.Generator) -> list[Array]:
@@ -116,7 +101,6 @@ METHOD = Method(
     recover=recover,
     missing=True,
     robust=True,
-    needs=("rank",),
     works_on="matrix",
     source="Zheng, Liu, Sugimoto, Yan & Okutomi, CVPR 2012; written from the equations, with several starts.",
 )

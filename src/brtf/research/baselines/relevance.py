@@ -16,12 +16,8 @@ IRRELEVANT = 1e-3
 """Size relative to the largest below which a component goes."""
 
 
-def assumed_noise(Y: Array, snr: float, noise: str) -> float:
+def assumed_noise(Y: Array, snr: float) -> float:
     """The variance of the noise from a ratio of signal to noise in decibels: mean(Y²) / (1 + 10^(snr/10))."""
-    if not math.isfinite(snr):
-        raise ValueError(f"snr must be a finite number of decibels, got {snr!r}.")
-    if noise not in ("fixed", "learn"):
-        raise ValueError(f"noise must be 'fixed' or 'learn', got {noise!r}.")
     return squared_norm(Y) / Y.size / (1 + 10 ** (snr / 10))
 
 

@@ -13,8 +13,8 @@ HELD_OUT = 0.1
 """Share of the observed entries by which fits are compared."""
 
 Factors = list[Array]
-Fit = Callable[[Array, Mask | None, Factors], Factors]
-"""Improve factors on the observed entries: fit(Y, mask, factors)."""
+Fit = Callable[[Array, Mask, Factors], Factors]
+"""Improve factors on the observed entries: fit(Y, observed, factors)."""
 Loss = Callable[[Array], Array]
 """What a residual costs, entry by entry."""
 
@@ -33,10 +33,9 @@ def starting_factors(tensor: Array, rank: int, n_starts: int, rng: np.random.Gen
     return starts
 
 
-def hold_out(shape: Sequence[int], mask: Mask | None, rng: np.random.Generator) -> tuple[Mask, Mask]:
+def hold_out(observed: Mask, rng: np.random.Generator) -> tuple[Mask, Mask]:
     """The observed entries at random in two parts, nine tenths to fit and one tenth to judge by."""
-    observed = np.ones(shape, dtype=bool) if mask is None else mask
-    held_out = np.zeros(shape, dtype=bool)
+    held_out = np.zeros_like(observed)
     entries = np.flatnonzero(observed)
     held_out.flat[rng.choice(entries, max(1, round(HELD_OUT * entries.size)), replace=False)] = True
     return observed & ~held_out, held_out
@@ -46,7 +45,7 @@ def best_start(
     fit: Fit,
     starts: Sequence[Factors],
     tensor: Array,
-    mask: Mask | None,
+    observed: Mask,
     rng: np.random.Generator,
     loss: Loss = np.square,
 ) -> Factors:
@@ -56,9 +55,9 @@ def best_start(
     squares has no minimum over the missing entries, what fits best predicts worst.
     """
     if len(starts) == 1:
-        return fit(tensor, mask, starts[0])
-    fitted, held_out = hold_out(tensor.shape, mask, rng)
-    return fit(tensor, mask, best_on_held_out(fit, starts, tensor, fitted, held_out, loss)[0])
+        return fit(tensor, observed, starts[0])
+    fitted, held_out = hold_out(observed, rng)
+    return fit(tensor, observed, best_on_held_out(fit, starts, tensor, fitted, held_out, loss)[0])
 
 
 def best_on_held_out(

@@ -15,9 +15,9 @@ from brtf.research.baselines.relevance import MIN_SWEEPS, STILL, assumed_noise, 
 
 def recover(
     Y: Array,
-    mask: Mask | None = None,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
     max_ranks: int | tuple[int, ...] | None = None,
     snr: float = 0.0,
     noise: str = "fixed",
@@ -31,8 +31,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
     max_ranks : int, tuple of int or None
         Columns to start from, the same for all modes or one per mode; None: min(I_n, Π_{k≠n} I_k).
     snr, noise
@@ -45,7 +43,7 @@ def recover(
         Complete data only, without outliers or CP factors; the rank is a tuple.
     """
     ranks = ranks_per_mode("max_ranks", max_ranks, Y.shape)
-    variance = assumed_noise(Y, snr, noise)
+    variance = assumed_noise(Y, snr)
     size = squared_norm(Y)
     factors = leading_bases(Y, ranks)
     core = multiply(Y, [factor.T for factor in factors])
@@ -65,7 +63,7 @@ def recover(
             variance = learnt_noise(Y, error)
         if sweep >= MIN_SWEEPS and core.shape == ranks and abs(previous - error) < STILL * size:
             break
-    return Recovery(multiply(core, factors), None, core.shape, None)
+    return Recovery(multiply(core, factors), None, core.shape)
 
 
 def update_factor(
@@ -103,7 +101,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=False,
-    needs=(),
     works_on="tensor",
     source="Mørup & Hansen, Journal of Chemometrics 23 (2009), Gaussian prior; written from the equations.",
 )

@@ -6,7 +6,7 @@ import numpy as np
 
 from brtf.data.observations import robust_scale
 from brtf.research.baselines.algebra import Array
-from brtf.research.baselines.matrix import Unfolding, leading_singular
+from brtf.research.baselines.matrix import leading_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 SMALLEST_SQUARE = float(np.finfo(np.float64).eps)
@@ -20,11 +20,10 @@ VANISHED = 1e-9
 
 
 def recover(
-    Y: Array,
-    mask: Mask | None = None,
+    matrix: Array,
+    observed: Mask,
+    rng: np.random.Generator,
     *,
-    seed: int = 0,
-    mode: int = -1,
     max_rank: int | None = None,
     max_sweeps: int = 200,
     tol: float = 1e-5,
@@ -37,10 +36,6 @@ def recover(
 
     Parameters
     ----------
-    Y, mask, seed
-        As for :func:`brtf.baselines.recover`.
-    mode : int
-        The mode of a tensor that becomes the columns, see :class:`~brtf.research.baselines.matrix.Unfolding`.
     max_rank : int, optional
         The rank to begin with, the shorter side of the matrix by default.
     max_sweeps : int
@@ -52,8 +47,6 @@ def recover(
     Recovery
         With factors if Y is a matrix.
     """
-    unfolding = Unfolding.along(Y.shape, mode)
-    matrix = unfolding.matrix(Y)
     scale = robust_scale(matrix)
     data = matrix / scale
     n_rows, n_columns = data.shape
@@ -101,7 +94,7 @@ def recover(
     size = np.linalg.norm(left, axis=0) * np.linalg.norm(right, axis=0)
     seen = size > VANISHED * size.max()
     left, right = scale * left[:, seen], right[:, seen]
-    return unfolding.recovery(left @ right.T, scale * outliers, left.shape[1], (left, right))
+    return Recovery(left @ right.T, scale * outliers, left.shape[1], [left, right])
 
 
 METHOD = Method(
@@ -109,7 +102,6 @@ METHOD = Method(
     recover=recover,
     missing=False,
     robust=True,
-    needs=(),
     works_on="matrix",
     source="Babacan, Luessi, Molina & Katsaggelos, IEEE Trans. Signal Process. 60 (2012); written from the equations.",
 )

@@ -106,7 +106,8 @@ def whole_fits(effort: Effort) -> Iterator[Row]:
         what = f"{own}: 30×30×30, {100 * missing:.0f} % missing, 10 % outliers"
         for peer in PEERS:
             if peer not in present:
-                yield Row(6, what, None, f"{peer.words}: skipped, for {peer.package} is not installed", peer.limit)
+                reason = f'{peer.package} is not installed: pip install "brtf[baselines]"'
+                yield Row(6, what, None, f"{peer.words}: skipped, {reason}", peer.limit)
                 continue
             times = f"{seconds[own]:.2f} and {seconds[peer.words]:.2f} s"
             note = f"{times}, errors {errors[own]:.3f} and {errors[peer.words]:.3f}"
