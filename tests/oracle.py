@@ -16,7 +16,8 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import digamma, expit, gammaln, log_expit, logit
 
-from brtf.data.observations import Observations, observe, robust_scale
+from brtf.data.observations import Observations, observe
+from brtf.data.scale import robust_scale
 from brtf.inference import sweep as calibrated
 from brtf.inference.noise_fit import Histogram, NoisePrior
 from brtf.inference.sweep import with_noise

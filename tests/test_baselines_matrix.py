@@ -8,7 +8,7 @@ import pytest
 from baseline_contract import BaselineContract, small_problem
 from baseline_problems import HEIGHT, N_FRAMES, RANK, WIDTH, problem_m1, problem_m2, problem_m3
 from brtf import baselines
-from brtf.data.observations import robust_scale
+from brtf.data.scale import robust_scale
 from brtf.metrics import rrse
 from brtf.research.baselines import brmf, decolor, drmf, godec, prmf, regl1alm
 from brtf.research.baselines.matrix import Unfolding, keep_largest, leading_singular, shrink_singular

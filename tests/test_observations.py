@@ -13,7 +13,8 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brtf.data.observations import Labels, Observations, observe, robust_scale, warn_empty_slices
+from brtf.data.observations import Labels, Observations, observe, warn_empty_slices
+from brtf.data.scale import robust_scale
 
 SEED = 20240229
 INF, NAN = np.inf, np.nan
@@ -357,6 +358,18 @@ def test_robust_scale_follows_the_values(factor):
     values = np.random.default_rng(SEED).normal(size=101)
     # Three roundings of one part in 2**53 each.
     assert robust_scale(factor * values) == pytest.approx(factor * robust_scale(values), rel=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_values", [1, 2, 3, 200_000, 200_001])
+def test_robust_scale_has_the_median_to_the_last_bit(n_values, dtype):
+    rng = np.random.default_rng(n_values)
+    values = (rng.standard_normal(n_values) * 10.0 ** rng.integers(-3, 4, n_values)).astype(dtype)
+    low, high = np.sort(np.abs(values))[[(n_values - 1) // 2, n_values // 2]].astype(np.float64)
+    assert robust_scale(values) == 1.4826 * (low + 0.5 * (high - low))
+    rounded = np.round(values)  # many ties
+    low, high = np.sort(np.abs(rounded))[[(n_values - 1) // 2, n_values // 2]].astype(np.float64)
+    assert robust_scale(rounded) == (1.4826 * (low + 0.5 * (high - low)) or np.abs(rounded).max() or 1.0)
 
 
 def test_robust_scale_of_mostly_zero_and_zero_values():

@@ -34,10 +34,11 @@ from brtf.data.chunks import (
 )
 from brtf.data.executors import in_tree, is_remote, over_lanes
 from brtf.data.memory import available_bytes
-from brtf.data.observations import BLOCK_ENTRIES, Block, Labels, Observations
+from brtf.data.observations import BLOCK_ENTRIES, Block, Labels
 from brtf.data.passes import Sums, visit
 from brtf.data.readers.labelled import dimension_names
 from brtf.data.readers.stores import warn_of_damage
+from brtf.data.scale import count_next_bits, scale_by_counts
 
 CHUNK_ENTRIES = 2**24
 """Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
@@ -102,7 +103,7 @@ def observe_chunks(
         chunks=tuple(replace(chunk, entries=slice(*run)) for chunk, run in zip(chunks, pairwise(ends), strict=True)),
         seen=None if complete else found.seen,
     )
-    return replace(observations, scale=robust_scale(observations))
+    return replace(observations, scale=scale_of_chunks(observations))
 
 
 def row_blocks(Y: Any, mask: Any) -> Iterator[tuple[Any, Any]]:
@@ -307,42 +308,14 @@ def _both(one: Found, other: Found) -> Found:
     )
 
 
-def robust_scale(observations: ChunkedObservations) -> float:
-    """The typical size of the values, to the last bit as :func:`brtf.data.observations.robust_scale` of them all.
+def scale_of_chunks(observations: ChunkedObservations) -> float:
+    """`robust_scale` of all values, to the last bit, with a pass over the chunks for every sixteen bits of it."""
 
-    The median of |y| is found by its bits, sixteen at a time, a pass for each: floats are in the order of their bits.
-    """
-    dtype, largest = observations.values.dtype, observations.largest
-    if largest == 0.0:
-        return 1.0
-    n_observed = observations.n_observed
-    ranks, prefixes = [(n_observed - 1) // 2, n_observed // 2], [0, 0]
-    kind, n_bits = (np.uint32, 32) if dtype == np.float32 else (np.uint64, 64)
-    for shift in range(n_bits - 16, -1, -16):
-        counts = _count_next_bits(observations, prefixes, shift)
-        for k, count in enumerate(counts):
-            below = np.cumsum(count)
-            digit = int(np.searchsorted(below, ranks[k], side="right"))
-            ranks[k] -= int(below[digit] - count[digit])
-            prefixes[k] = (prefixes[k] << 16) | digit
-    low, high = (float(np.array(prefix, kind).view(dtype)) for prefix in prefixes)
-    typical = 1.4826 * (low + 0.5 * (high - low)) or largest
-    lowest_share = 1e-40 if dtype == np.float64 else 1e-12
-    return min(max(typical, largest * lowest_share), float(np.finfo(dtype).max))
+    def count(prefixes: list[int], shift: int) -> NDArray[np.int64]:
+        def add(sums: Sums, block: Block) -> None:
+            count_next_bits(sums[0], block.values, prefixes, shift)
 
+        (counts,), _ = visit(observations, lambda: (np.zeros((len(prefixes), 2**16), np.int64),), add)
+        return np.asarray(counts, np.int64)
 
-def _count_next_bits(observations: Observations, prefixes: list[int], shift: int) -> NDArray[np.int64]:
-    """Of the |y| whose bits begin with each of the prefixes, how many have each of the next sixteen, (2, 2**16)."""
-    kind = np.uint32 if observations.values.dtype == np.float32 else np.uint64
-
-    distinct = sorted(set(prefixes))
-    first = shift == 8 * kind().itemsize - 16  # then there is nothing before these bits
-
-    def add(sums: Sums, block: Block) -> None:
-        bits = np.abs(block.values).view(kind) >> kind(shift)
-        for total, prefix in zip(sums[0], distinct, strict=True):
-            chosen = bits if first else bits[bits >> kind(16) == kind(prefix)]
-            total += np.bincount((chosen & kind(2**16 - 1)).astype(np.intp), minlength=2**16)
-
-    (counts,), _ = visit(observations, lambda: (np.zeros((len(distinct), 2**16), np.int64),), add)
-    return np.broadcast_to(counts, (2, 2**16))
+    return scale_by_counts(observations.values.dtype, observations.n_observed, observations.largest, count)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
-from brtf.data.chunked_input import robust_scale
+from brtf.data.chunked_input import scale_of_chunks
 from brtf.data.chunks import Chunk, ChunkedObservations, Piece, Reading, in_order, outline
 from brtf.data.executors import in_tree, over_lanes
 from brtf.data.extras import require
@@ -120,7 +120,7 @@ def observe_parts(
     )
     if found.overlapping:
         _check_duplicates(observations)
-    return replace(observations, scale=robust_scale(observations), seen=_seen(observations))
+    return replace(observations, scale=scale_of_chunks(observations), seen=_seen(observations))
 
 
 # ---- the first pass ----------------------------------------------------------------------------------------------

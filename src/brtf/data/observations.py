@@ -31,6 +31,7 @@ from brtf.data.checks import (
     type_name,
 )
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, numbers_in, refuse_long
+from brtf.data.scale import robust_scale
 
 __all__ = [
     "BLOCK_ENTRIES",
@@ -42,7 +43,6 @@ __all__ = [
     "entry_positions",
     "observe",
     "observe_matrix",
-    "robust_scale",
     "warn_empty_slices",
 ]
 
@@ -116,7 +116,7 @@ class Observations:
     coords
         (N, M), sorted in C order, without duplicates; coordinate layout only.
     scale
-        Robust scale of the values, see `robust_scale`.
+        Robust scale of the values, see :func:`brtf.data.scale.robust_scale`.
     labels
         Names of modes and positions, where the input had them.
     mask_doubted
@@ -463,54 +463,6 @@ def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArra
     if math.prod(shape) < 2**62:
         return np.unique(np.ravel_multi_index(tuple(coords), shape), return_inverse=True)[1]
     return np.unique(coords, axis=1, return_inverse=True)[1].ravel()
-
-
-def robust_scale(values: NDArray[np.floating[Any]]) -> float:
-    """The typical size of the values, which outliers do not move.
-
-    1.4826 median|y|, the standard deviation of centred Gaussian values; max|y| if that is zero; 1 if
-    all values are zero. At least 1e-40 of max|y|, so that y / scale and products of its squares are finite
-    (1e-12 for float32): divide by the scale, for 1 / scale may overflow.
-
-    Parameters
-    ----------
-    values
-        Finite floats of any shape, at least one.
-    """
-    largest = max(float(values.max()), -float(values.min()))
-    if largest == 0.0:
-        return 1.0
-    typical = 1.4826 * _median_size(values.reshape(-1)) or largest
-    lowest_share = 1e-40 if values.dtype == np.float64 else 1e-12
-    return min(max(typical, largest * lowest_share), float(np.finfo(values.dtype).max))
-
-
-def _median_size(values: NDArray[np.floating[Any]]) -> float:
-    """median |y|, without another array of that size: floats are in the order of their bits, so count by leading bits.
-
-    Only values of the one or two sizes, to seven bits, between which half of them lie, are looked at again.
-    """
-    pieces = [values[start : start + BLOCK_ENTRIES] for start in range(0, values.size, BLOCK_ENTRIES)]
-    counts = np.zeros(2**16, np.int64)
-    for piece in pieces:
-        counts += np.bincount(_leading_bits(piece), minlength=counts.size)
-    below = np.cumsum(counts)
-    middle = (values.size - 1) // 2, values.size // 2
-    first, last = (int(np.searchsorted(below, rank, side="right")) for rank in middle)
-    inside = []
-    for piece in pieces:
-        bits = _leading_bits(piece)
-        inside.append(np.abs(piece[(first <= bits) & (bits <= last)]))
-    found = np.sort(np.concatenate(inside))
-    before = int(below[first] - counts[first])
-    low, high = (float(found[rank - before]) for rank in middle)
-    return low + 0.5 * (high - low)  # their sum may overflow
-
-
-def _leading_bits(values: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
-    """Exponent and first bits of |y|, 16 in all with the sign, which is zero."""
-    kind = np.uint32 if values.dtype == np.float32 else np.uint64
-    return (np.abs(values).view(kind) >> kind(8 * values.dtype.itemsize - 16)).astype(np.intp)
 
 
 def _layout(mask: NDArray[np.bool_] | None, coords: NDArray[np.intp] | None) -> Layout:

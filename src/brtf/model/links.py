@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.checks import count_of, place_of
-from brtf.data.observations import Observations, robust_scale
+from brtf.data.observations import Observations
+from brtf.data.scale import robust_scale
 from brtf.model.predictive import ErrorLaw
 
 Values = NDArray[np.floating[Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import wishart
 
-from brtf.data.observations import robust_scale
+from brtf.data.scale import robust_scale
 from brtf.research.baselines.algebra import Array, row_grams
 from brtf.research.baselines.matrix import leading_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from brtf.data.observations import robust_scale
+from brtf.data.scale import robust_scale
 from brtf.model.settings import Settings
 from brtf.research.baselines.algebra import Array, compose, soft_threshold
 from brtf.research.baselines.generalized_cp import minimise
