@@ -77,4 +77,4 @@ def test_tasks_take_turns_and_the_fastest_run_counts():
     ("value", "at_least", "met"), [(1.9, False, True), (2.1, False, False), (2.1, True, True), (None, False, None)]
 )
 def test_a_target_is_met_from_its_side(value, at_least, met):
-    assert measure.Row(1, "", value, "", 2.0, at_least).met is met
+    assert measure.Measurement(1, "", value, "", 2.0, at_least).met is met

@@ -21,8 +21,8 @@ from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
     UnavailableError,
     as_tuple,
+    check_like_fitted,
     check_options,
-    check_shape,
     feature_names,
     generator,
     mask_argument,
@@ -320,7 +320,7 @@ class BRTF(Shown, BaseEstimator):
             return self.fit(Y, y, mask=mask)
         earlier = self.result_
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
-        check_shape(block, earlier.observations, same_rows=False)
+        check_like_fitted(block, earlier.observations, same_rows=False)
         self._adopt(fit_on(block, earlier, progress="" if self.progress else None))
         self._warn()
         return self
@@ -453,7 +453,7 @@ class BRTF(Shown, BaseEstimator):
         """
         result = self._fitted()
         observations = observe(Y, mask_argument(y, mask))
-        check_shape(observations, result.observations, same_rows=True)
+        check_like_fitted(observations, result.observations, same_rows=True)
         return float(np.mean(result.log_density(observations)))
 
     def transform(self, Y: Any, return_std: bool = False) -> Any:
@@ -464,7 +464,7 @@ class BRTF(Shown, BaseEstimator):
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
-        check_shape(observations, result.observations, same_rows=False)
+        check_like_fitted(observations, result.observations, same_rows=False)
         rows = fold_in(result.as_modelled(observations), result.state, result.settings)
         share = result.scale ** (1.0 / observations.order)
         loadings = rows.mean * share

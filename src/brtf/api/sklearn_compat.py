@@ -70,7 +70,7 @@ def mask_argument(positional: Any, mask: Any) -> Any:
     return positional
 
 
-def check_shape(observations: Observations, fitted: Observations, *, same_rows: bool) -> None:
+def check_like_fitted(observations: Observations, fitted: Observations, *, same_rows: bool) -> None:
     """Whether other data fit those of the model, in the words scikit-learn uses for matrices."""
     got, wanted = observations.shape, fitted.shape
     if got[1:] != wanted[1:]:

@@ -12,11 +12,11 @@ import click
 from brtf.cli.options import (
     DEFAULTS,
     chooses_model,
-    comes_in_chunks,
+    is_read_in_chunks,
     json_option,
     keeps_itself,
-    observe_chunks,
     observe_file,
+    open_in_chunks,
     out_option,
     overwrite_option,
     read_source,
@@ -133,8 +133,8 @@ def fit(
         if dashboard is not None and not quiet:
             click.echo(f"Dashboard of the cluster: {dashboard}", err=True)
         file = None
-        if scheduler is not None or comes_in_chunks(source):
-            observations = observe_chunks(source, mask, key, index, value, wide)
+        if scheduler is not None or is_read_in_chunks(source):
+            observations = open_in_chunks(source, mask, key, index, value, wide)
         else:
             file = read_source(source, key, index, value, wide)
             observations = observe_file(file, mask)

@@ -225,7 +225,7 @@ def read_source(source: Path, key: str | None, index: str | None, value: str | N
     return read_file(source, key=key, index=columns, value=value, wide=wide)
 
 
-def observe_chunks(
+def open_in_chunks(
     source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
 ) -> Observations:
     """The data that the options of `reads_input` name, to be read chunk by chunk: a store, or a directory of tables."""
@@ -250,7 +250,7 @@ def observe_chunks(
     return Observations.from_chunks(open_file(source, key=key).tensor, None if mask is None else open_file(mask).tensor)
 
 
-def comes_in_chunks(source: Path) -> bool:
+def is_read_in_chunks(source: Path) -> bool:
     """Whether the data are a directory of tables, or a store that takes more than half of the memory."""
     from brtf.data.memory import available_bytes
 

@@ -222,7 +222,7 @@ def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class RowSurvey:
     """What a first look at some chunks finds.
 
     Attributes
@@ -258,7 +258,7 @@ class Found:
             )
 
 
-def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Reading) -> Found:
+def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Reading) -> RowSurvey:
     """A first look at a chunk of rows."""
     piece = read()
     values = cast_values(piece.values, dtype)
@@ -269,7 +269,7 @@ def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Re
         rows = np.zeros(shape[0], np.bool_)
         rows[chunk.rows] = True
         everywhere = (rows, *(np.ones(length, np.bool_) for length in shape[1:]))
-        return Found((values.size,), max(float(values.max()), -float(values.min())), everywhere)
+        return RowSurvey((values.size,), max(float(values.max()), -float(values.min())), everywhere)
     observed = observed_of(piece.mask, values)
     infinite = np.isinf(values) & observed
     clashes = np.zeros((), np.bool_) if piece.mask is None else piece.mask & np.isnan(values)
@@ -285,7 +285,7 @@ def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Re
     own = [np.asarray(observed.any(axis=tuple(k for k in modes if k != mode))) for mode in modes]
     seen = np.zeros(shape[0], np.bool_)
     seen[chunk.rows] = own[0]
-    return Found(
+    return RowSurvey(
         (int(np.count_nonzero(observed)),),
         float(np.max(np.abs(values), initial=0.0, where=observed)),
         (seen, *own[1:]),
@@ -296,8 +296,8 @@ def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Re
     )
 
 
-def _both(one: Found, other: Found) -> Found:
-    return Found(
+def _both(one: RowSurvey, other: RowSurvey) -> RowSurvey:
+    return RowSurvey(
         one.n_observed + other.n_observed,
         max(one.largest, other.largest),
         tuple(first | second for first, second in zip(one.seen, other.seen, strict=True)),

@@ -127,7 +127,7 @@ def observe_parts(
 
 
 @dataclass(frozen=True)
-class Found:
+class FileSurvey:
     """What a first look at some files finds.
 
     Attributes
@@ -163,14 +163,14 @@ class Found:
                 )
 
 
-def _survey(order: int, chunk: Chunk, read: Reading) -> Found:
+def _survey(order: int, chunk: Chunk, read: Reading) -> FileSurvey:
     """A first look at a file."""
     piece = read()
     values, coords = piece.values, piece.coords
     kind = np.dtype(np.float32 if values.dtype == np.float32 else np.float64)
     if coords is None or values.size == 0:
         nothing = (0,) * order
-        return Found((0,), 0.0, (2**62,) * order, (-1,) * order, nothing, nothing, False, kind, None)
+        return FileSurvey((0,), 0.0, (2**62,) * order, (-1,) * order, nothing, nothing, False, kind, None)
     sorted_coords, _ = in_order(coords, values)
     repeated = np.all(sorted_coords[:, 1:] == sorted_coords[:, :-1], axis=0)
     infinite, wrong = np.isinf(values), None
@@ -184,7 +184,7 @@ def _survey(order: int, chunk: Chunk, read: Reading) -> Found:
         wrong = (
             f"{chunk.name}: the entry at {place_of(coords[:, infinite.argmax()])} is infinite ({n_infinite} in all)."
         )
-    return Found(
+    return FileSurvey(
         (values.size,),
         float(np.abs(values).max()),
         tuple(coords.min(axis=1).tolist()),
@@ -197,12 +197,12 @@ def _survey(order: int, chunk: Chunk, read: Reading) -> Found:
     )
 
 
-def _both(one: Found, other: Found) -> Found:
+def _both(one: FileSurvey, other: FileSurvey) -> FileSurvey:
     empty = [found for found in (one, other) if sum(found.n_observed) == 0]
     if empty:
         full = other if empty[0] is one else one
         return replace(full, n_observed=one.n_observed + other.n_observed)
-    return Found(
+    return FileSurvey(
         one.n_observed + other.n_observed,
         max(one.largest, other.largest),
         tuple(map(min, one.lowest, other.lowest)),

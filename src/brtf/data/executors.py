@@ -32,7 +32,7 @@ from brtf.data.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.data.extras import require
 
 Value = TypeVar("Value")
-Found = TypeVar("Found")
+Finished = TypeVar("Finished")
 Lane = tuple[Chunk, ...]
 """Chunks that are worked on one after another; their sums travel as one."""
 Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
@@ -237,9 +237,9 @@ def parts_over_lanes(
     task: Task[tuple[Value, ...]],
     n_parts: int,
     add: Adding[Value],
-    finish: Callable[[Value], Found],
+    finish: Callable[[Value], Finished],
     pool: Pool | None = None,
-) -> Iterator[Found]:
+) -> Iterator[Finished]:
     """The same for values in parts: each is added up by itself, and finished by whoever added it; part after part."""
     if not lanes:
         raise ValueError(LEFT_BEHIND)
@@ -461,8 +461,8 @@ def _on_cluster(
     message: tuple[bytes, list[SentOnce]],
     n_parts: int,
     add: Adding[tuple[Value, ...]],
-    finish: Callable[[Value], Found],
-) -> Iterator[Found]:
+    finish: Callable[[Value], Finished],
+) -> Iterator[Finished]:
     """One graph: the message, the lanes that depend on it, and for every part the tree of its sums."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     packed, pieces = message
@@ -509,8 +509,8 @@ def _delayed(lane: Lane, sent: Any, pieces: list[Any]) -> Any:
 
 
 def _summed(
-    client: Any, values: list[Any], parts: range, add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found]
-) -> Iterator[Found]:
+    client: Any, values: list[Any], parts: range, add: Adding[tuple[Value, ...]], finish: Callable[[Value], Finished]
+) -> Iterator[Finished]:
     """Parts of the values of delayed tasks, or of futures, added up and finished where they are."""
     dask = require("dask", extra="big", purpose="executor=")
     cut, adding = dask.delayed(_part, pure=False), dask.delayed(partial(_added, add), pure=False)
@@ -523,7 +523,7 @@ def _summed(
     futures = _compute(client, totals)
     try:
         while futures:
-            total: Found = futures[0].result().value
+            total: Finished = futures[0].result().value
             futures.pop(0).release()
             yield total
     finally:
@@ -540,8 +540,8 @@ def _added(add: Adding[Value], parcels: list[Parcel[Value]]) -> Parcel[Value]:
 
 
 def _finished(
-    add: Adding[tuple[Value, ...]], finish: Callable[[Value], Found], parcels: list[Parcel[tuple[Value, ...]]]
-) -> Parcel[Found]:
+    add: Adding[tuple[Value, ...]], finish: Callable[[Value], Finished], parcels: list[Parcel[tuple[Value, ...]]]
+) -> Parcel[Finished]:
     with blas_on_one_thread():
         return Parcel(finish(_added(add, parcels).value[0]))
 

@@ -50,7 +50,7 @@ def long_table(
     return dict(zip(names, [*positions, *(column for _, column in numbers)], strict=True))
 
 
-def spread(observations: Observations, entry_vector: NDArray[Any]) -> NDArray[np.float64]:
+def with_gaps(observations: Observations, entry_vector: NDArray[Any]) -> NDArray[np.float64]:
     """An entry vector (M,) as a dense tensor, NaN where missing, whatever the layout."""
     dense = np.full(observations.shape, np.nan)
     dense[tuple(observations.entry_coords())] = entry_vector

@@ -17,7 +17,7 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.checks import check_coords
-from brtf.data.exports import Table, long_table, spread, to_cp_tensor, to_dataset, to_frame
+from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_frame, with_gaps
 from brtf.data.memory import check_memory
 from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
 from brtf.data.passes import Sums, add_up
@@ -358,8 +358,8 @@ class Result:
             "observed": self._given(),
             "low_rank": self.low_rank(),
             "std": self.std(),
-            "outliers": spread(observations, self.outliers_at_entries()),
-            "outlier_probability": spread(observations, self.outlier_probability_at_entries()),
+            "outliers": with_gaps(observations, self.outliers_at_entries()),
+            "outlier_probability": with_gaps(observations, self.outlier_probability_at_entries()),
         }
         noise_modes = () if self.state.slices is None else self.state.slices.modes
         attrs = {
@@ -379,7 +379,7 @@ class Result:
 
     def _given(self) -> Array:
         """The data as a dense tensor, NaN where nothing was given; entries held back were."""
-        given = spread(self.observations, self.observations.values.ravel())
+        given = with_gaps(self.observations, self.observations.values.ravel())
         if self.held_back is not None:
             given[tuple(self.held_back.entry_coords())] = self.held_back.values
         return given

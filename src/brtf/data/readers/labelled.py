@@ -16,7 +16,7 @@ from brtf.data.readers.sizes import check_fits, check_numbers, choose
 from brtf.data.readers.stores import (
     SPARE_BYTES,
     check_chunks,
-    check_labels,
+    check_stored_labels,
     codecs_of,
     read_stored,
     streamed_size,
@@ -101,13 +101,13 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         return read_stored(array), name
     for own, array in arrays.items():
         if dimension_names(array) == (own,):  # xarray reads them at once
-            check_labels(array)
+            check_stored_labels(array)
     xarray = require("xarray", extra="label", purpose="labels")
     with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
         name = choose([str(variable) for variable in dataset.data_vars], key)
         for label in dataset[name].coords:
             if label not in dataset.indexes and label in arrays:
-                check_labels(arrays[str(label)])
+                check_stored_labels(arrays[str(label)])
         warn_of_damage(arrays[name])
         check_chunks(arrays[name])
         return _load_variable(dataset, name)

@@ -79,7 +79,7 @@ def check_chunks(array: Any, rows: slice | None = None) -> None:
     _check_sizes(array, rows)
 
 
-def check_labels(array: Any) -> None:
+def check_stored_labels(array: Any) -> None:
     """Refuse labels that unfold to more than they declare; warn of those that are lost."""
     _check_sizes(array, None)
     if array.size > 1:  # a single zero is not stored by default

@@ -18,12 +18,12 @@ from brtf.api.estimator import BRTF
 from brtf.api.metrics import rrse
 from brtf.data.observations import Observations
 from brtf.data.passes import SMALL_DATA
-from brtf.research.bench.measure import Array, Effort, Row, fastest
+from brtf.research.bench.measure import Array, Effort, Measurement, fastest
 from brtf.research.bench.peers import PEERS
 from brtf.research.bench.sweeps import low_rank_data, sparse_data
 
 
-def memory(effort: Effort) -> Iterator[Row]:
+def memory(effort: Effort) -> Iterator[Measurement]:
     """Target 4: the peak of what a fit allocates, with the data it was given, against the data and their index."""
     shape = (2000, 3, 30) if effort.quick else (25344, 3, 300)
     frames = low_rank_data(shape, 3, np.float32)
@@ -38,7 +38,7 @@ def memory(effort: Effort) -> Iterator[Row]:
     yield _memory_row("coordinates", entries, n_bytes)
 
 
-def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: bool = True) -> Row:
+def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: bool = True) -> Measurement:
     """``n_bytes`` of data and index, which the fit shares with its caller, or has to make."""
     few_sweeps = {"max_rank": 3, "max_sweeps": 3}
     _fit(_small(data), **few_sweeps)  # modules, kernels and tables are not the data's
@@ -48,7 +48,7 @@ def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: 
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    return Row(
+    return Measurement(
         4,
         f"memory at the peak of a fit: {name}",
         (peak + n_bytes if shared else peak) / n_bytes,
@@ -65,7 +65,7 @@ def _small(data: Array | Observations) -> Array | Observations:
     return data[: 1 + 4 * SMALL_DATA // data[:1].size]
 
 
-def sweeps_to_a_nat(effort: Effort) -> Iterator[Row]:
+def sweeps_to_a_nat(effort: Effort) -> Iterator[Measurement]:
     """Target 5: sweeps, those of dropped proposals included, until the bound is within a nat of where it ends."""
     problems = list(paper_problems(1 if effort.quick else 3))
     if effort.quick:
@@ -74,7 +74,7 @@ def sweeps_to_a_nat(effort: Effort) -> Iterator[Row]:
     for data in problems:
         trace = _fit(data.observed).trace_
         counts.append(int(trace["sweep"][np.argmax(trace["bound"] >= trace["bound"][-1] - 1.0)]))
-    yield Row(
+    yield Measurement(
         5,
         f"sweeps to within a nat of the end: {len(problems)} of the paper's problems, median",
         float(np.median(counts)),
@@ -93,7 +93,7 @@ def paper_problems(n_seeds: int) -> Iterator[Synthetic]:
         yield paper_synthetic(outliers=0.2, magnitude="max", seed=seed)
 
 
-def whole_fits(effort: Effort) -> Iterator[Row]:
+def whole_fits(effort: Effort) -> Iterator[Measurement]:
     """Target 6: a whole fit, told nothing, against other programs that are told the rank."""
     present = [peer for peer in PEERS if find_spec(peer.package) is not None]
     own = "a fit that is told nothing"
@@ -107,11 +107,11 @@ def whole_fits(effort: Effort) -> Iterator[Row]:
         for peer in PEERS:
             if peer not in present:
                 reason = f'{peer.package} is not installed: pip install "brtf[baselines]"'
-                yield Row(6, what, None, f"{peer.words}: skipped, {reason}", peer.limit)
+                yield Measurement(6, what, None, f"{peer.words}: skipped, {reason}", peer.limit)
                 continue
             times = f"{seconds[own]:.2f} and {seconds[peer.words]:.2f} s"
             note = f"{times}, errors {errors[own]:.3f} and {errors[peer.words]:.3f}"
-            yield Row(6, what, seconds[own] / seconds[peer.words], peer.words, peer.limit, note=note)
+            yield Measurement(6, what, seconds[own] / seconds[peer.words], peer.words, peer.limit, note=note)
 
 
 def _fit_and_compare(
@@ -130,17 +130,17 @@ def _fit(data: Array | Observations, **options: Any) -> BRTF:
         return BRTF(random_state=0, **options).fit(data)
 
 
-def first_use(effort: Effort) -> Iterator[Row]:
+def first_use(effort: Effort) -> Iterator[Measurement]:
     """Target 8: importing the package, and the first fit of a fresh process once the kernels are compiled."""
     own, plain = "import brtf", "import numpy, scipy.special"
     seconds: dict[str, list[float]] = {own: [], plain: []}
     for _ in range(effort.n_repeats):
         for statement, runs in seconds.items():
             runs.append(_in_a_fresh_process(statement, "process_time"))
-    yield Row(8, own, min(seconds[own]) / min(seconds[plain]), plain, 1.5)
+    yield Measurement(8, own, min(seconds[own]) / min(seconds[plain]), plain, 1.5)
     fit = "import brtf; brtf.BRTF(random_state=0).fit(brtf.datasets.paper_synthetic(seed=1).observed)"
     shortest = min(_in_a_fresh_process(fit, "perf_counter") for _ in range(effort.n_repeats))
-    yield Row(8, "first fit of a fresh process: 30×30×30, import included", shortest, "", 2.0, unit="s")
+    yield Measurement(8, "first fit of a fresh process: 30×30×30, import included", shortest, "", 2.0, unit="s")
 
 
 def _in_a_fresh_process(statement: str, clock: str) -> float:

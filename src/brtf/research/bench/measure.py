@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One line of the table.
 
     Attributes

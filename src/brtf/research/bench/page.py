@@ -13,9 +13,9 @@ import numpy as np
 
 from brtf.data.passes import workers
 from brtf.research.bench import fits, sweeps
-from brtf.research.bench.measure import Effort, Row, copying, cube_product, fastest
+from brtf.research.bench.measure import Effort, Measurement, copying, cube_product, fastest
 
-MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Row]], ...]] = {
+MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] = {
     1: (sweeps.complete_sweeps,),
     2: (sweeps.masked_grams, sweeps.masked_sweeps),
     3: (sweeps.coordinates,),
@@ -40,7 +40,7 @@ prints it for your machine.
 """
 
 
-def measure(effort: Effort, targets: Iterable[int] = tuple(MEASUREMENTS)) -> Iterator[Row]:
+def measure(effort: Effort, targets: Iterable[int] = tuple(MEASUREMENTS)) -> Iterator[Measurement]:
     """The rows of the given targets, one after another, with BLAS held to one thread."""
     with workers(None):
         for target in targets:
@@ -77,7 +77,7 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def cells(row: Measurement) -> tuple[str, ...]:
     """What the table shows of a row."""
     met = {True: "yes", False: "no", None: ""}[row.met]
     sign = "≥" if row.at_least else "≤"
@@ -90,7 +90,7 @@ def _number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def text(rows: Iterable[Row]) -> str:
+def text(rows: Iterable[Measurement]) -> str:
     """The table for a terminal, the words last."""
     shown = [HEADER[:1] + HEADER[2:5] + ("",)]
     for row in rows:
@@ -102,13 +102,13 @@ def text(rows: Iterable[Row]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def markdown(rows: Iterable[Row]) -> str:
+def markdown(rows: Iterable[Measurement]) -> str:
     """The table in Markdown."""
     lines = [HEADER, ("---",) * len(HEADER), *map(cells, rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def page(rows: Iterable[Row], words: dict[str, str], effort: Effort) -> str:
+def page(rows: Iterable[Measurement], words: dict[str, str], effort: Effort) -> str:
     """The page in Markdown: what was measured on which machine."""
     described = "\n".join(f"- {name.capitalize()}: {text}" for name, text in words.items())
     return PAGE.format(n_repeats=effort.n_repeats, machine=described, table=markdown(rows))

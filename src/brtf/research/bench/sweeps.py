@@ -16,7 +16,7 @@ from brtf.inference.sweep import Point, Problem, evaluate, sweep, with_noise
 from brtf.inference.updates import row_grams, row_statistics
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import GaussianSlab
-from brtf.research.bench.measure import Array, Effort, Row, copying, cube_product, fastest, matrix_product
+from brtf.research.bench.measure import Array, Effort, Measurement, copying, cube_product, fastest, matrix_product
 from brtf.search.moves.form import COLLAPSED_WORK
 from brtf.search.settle import LEARN_NOISE_EVERY
 from brtf.search.starts import random_start
@@ -60,7 +60,7 @@ class Sweeper:
             self.point = sweep(self.problem, self.point, hold_noise=k > 0, ahead=True)
 
 
-def complete_sweeps(effort: Effort) -> Iterator[Row]:
+def complete_sweeps(effort: Effort) -> Iterator[Measurement]:
     """Target 1: a sweep of complete data in form 1 against 2.5 copies of the data and 6MR flops at gemm peak."""
     cases: list[tuple[str, tuple[int, ...], int, type, float]] = [
         ("video, float32", (25344, 3, 300), 10, np.float32, 2.0),
@@ -83,7 +83,7 @@ def complete_sweeps(effort: Effort) -> Iterator[Row]:
         }
         seconds = fastest(tasks, effort.n_repeats)
         reference = 2.5 * seconds["copy"] + 6.0 * data.size * rank / (2.0 * side**3) * seconds["product"]
-        yield Row(
+        yield Measurement(
             1,
             f"sweep of complete data: {name}, {_times(shape)}, rank {rank}",
             seconds["sweep"] / LEARN_NOISE_EVERY / reference,
@@ -93,7 +93,7 @@ def complete_sweeps(effort: Effort) -> Iterator[Row]:
         )
 
 
-def masked_sweeps(effort: Effort) -> Iterator[Row]:
+def masked_sweeps(effort: Effort) -> Iterator[Measurement]:
     """A sweep of data with missing entries, and of small ones, against products alone; nothing is asked for here."""
     cases: list[tuple[tuple[int, ...], int, type, float]] = [
         *(((30, 30, 30), rank, np.float64, share) for rank in (10, 30, 100) for share in (1.0, 0.3)),
@@ -115,7 +115,7 @@ def masked_sweeps(effort: Effort) -> Iterator[Row]:
         seconds = fastest(tasks, effort.n_repeats)
         n_packed = rank * (rank + 1) // 2
         flops = 6.0 * observations.n_observed * (rank + (n_packed if collapsed else 0))
-        yield Row(
+        yield Measurement(
             2,
             f"sweep: {_times(shape)}, rank {rank}, {100 * share:g} % observed",
             seconds["sweep"] / LEARN_NOISE_EVERY / (flops / (2.0 * side**3) * seconds["product"]),
@@ -124,7 +124,7 @@ def masked_sweeps(effort: Effort) -> Iterator[Row]:
         )
 
 
-def masked_grams(effort: Effort) -> Iterator[Row]:
+def masked_grams(effort: Effort) -> Iterator[Measurement]:
     """Target 2: row Grams and row products of masked data against dense products that ignore what is missing."""
     side, rank = (40, 8) if effort.quick else (100, 20)
     shape = (side, side, side)
@@ -139,7 +139,7 @@ def masked_grams(effort: Effort) -> Iterator[Row]:
             tasks = [partial(row_grams, observations, factors, mode, own) for mode in range(3)]
             seconds = fastest(dict(enumerate([*tasks, product])), effort.n_repeats)
             ratios = [seconds[mode] / seconds[3] for mode in range(3)]
-            yield Row(
+            yield Measurement(
                 2,
                 f"row Grams and products of masked data, {words}: {_times(shape)}, rank {rank}, density {density:g}",
                 float(np.mean(ratios)),
@@ -149,7 +149,7 @@ def masked_grams(effort: Effort) -> Iterator[Row]:
             )
 
 
-def coordinates(effort: Effort) -> Iterator[Row]:
+def coordinates(effort: Effort) -> Iterator[Measurement]:
     """Target 3: all row Grams and row products of coordinates against one product of square matrices."""
     rank, shape = 10, (10_000, 10_000, 1_000)
     side, product = cube_product(effort)
@@ -167,7 +167,7 @@ def coordinates(effort: Effort) -> Iterator[Row]:
                 row_statistics(observations, factors, mode, lambda block: (weights(block), weights(block)))
 
         seconds = fastest({"statistics": statistics, "product": product}, min(effort.n_repeats, 3))
-        yield Row(
+        yield Measurement(
             3,
             f"all Grams and products of {n_asked:,} coordinates: {_times(shape)}, rank {rank}",
             seconds["statistics"] / seconds["product"],
@@ -177,7 +177,7 @@ def coordinates(effort: Effort) -> Iterator[Row]:
         )
 
 
-def growth(effort: Effort) -> Iterator[Row]:
+def growth(effort: Effort) -> Iterator[Measurement]:
     """Target 7: how the time of a sweep grows with the entries, and with the lengths of the modes."""
     decades = (10, 100, 1000) if effort.quick else (10_000, 100_000, 1_000_000)
     length = 60 if effort.quick else 1_000
@@ -189,10 +189,10 @@ def growth(effort: Effort) -> Iterator[Row]:
     yield _growth_row("lengths Σ I_n", f"{n_observed:,} entries, rank 5", sweepers, effort)
 
 
-def _growth_row(what: str, data: str, sweepers: dict[int, Sweeper], effort: Effort) -> Row:
+def _growth_row(what: str, data: str, sweepers: dict[int, Sweeper], effort: Effort) -> Measurement:
     seconds = fastest(dict(sweepers), effort.n_repeats)
     exponent = np.polyfit(np.log(list(seconds)), np.log(list(seconds.values())), 1)[0]
-    return Row(
+    return Measurement(
         7,
         f"time of a sweep grows with {what} to the power of: {data}",
         float(exponent),
@@ -202,7 +202,7 @@ def _growth_row(what: str, data: str, sweepers: dict[int, Sweeper], effort: Effo
     )
 
 
-def threads(effort: Effort) -> Iterator[Row]:
+def threads(effort: Effort) -> Iterator[Measurement]:
     """Target 7: two threads against one."""
     shape = (500, 3, 100) if effort.quick else (8000, 3, 300)
     sweeper = Sweeper(observe(low_rank_data(shape, 10, np.float32)), 10, collapsed=False)
@@ -212,7 +212,7 @@ def threads(effort: Effort) -> Iterator[Row]:
             sweeper()
 
     seconds = fastest({n_jobs: partial(swept_by, n_jobs) for n_jobs in (1, 2)}, effort.n_repeats, time.perf_counter)
-    yield Row(
+    yield Measurement(
         7,
         f"a sweep by two threads: {_times(shape)}, rank 10",
         seconds[1] / seconds[2],

@@ -83,10 +83,10 @@ def values(rows: Sequence[Row], line: Line, measure: str) -> list[float]:
 def cell(rows: Sequence[Row], line: Line, measure: str) -> Cell:
     """Median and range over the repeats of a line; what failed is counted and named."""
     mine = [row for row in rows if row.settings["method"] == line.method]
-    return spread(values(mine, line, measure), [row.error for row in mine if row.error])
+    return median_and_range(values(mine, line, measure), [row.error for row in mine if row.error])
 
 
-def spread(numbers: Sequence[float], errors: Sequence[str] = (), digits: int = 3) -> Cell:
+def median_and_range(numbers: Sequence[float], errors: Sequence[str] = (), digits: int = 3) -> Cell:
     """Median and range of numbers, and why others are not there."""
     failed = f"{len(errors)} failed: {errors[0]}" if errors else ""
     if not numbers:

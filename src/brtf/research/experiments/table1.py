@@ -21,9 +21,9 @@ from brtf.research.experiments.lines import (
     lines,
     loss,
     mark_best,
+    median_and_range,
     n_draws,
     ranks,
-    spread,
     values,
 )
 from brtf.research.experiments.published import TABLE1
@@ -132,7 +132,7 @@ def _line(rows: Sequence[Row], line: Line) -> list[Cell]:
         beside(cell(rows, line, "rrse"), "rrse"),
         beside(cell(rows, line, "fme_direct" if direct else "fme"), "fme"),
         cell(rows, line, "fme_refit") if direct else NONE,
-        beside(spread(sensitivity) if line.column == "told" else NONE, "sensitivity"),
+        beside(median_and_range(sensitivity) if line.column == "told" else NONE, "sensitivity"),
         NONE if line.kind == "oracle" else beside(cell(rows, line, "seconds"), "seconds"),
     ]
 

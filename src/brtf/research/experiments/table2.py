@@ -11,7 +11,7 @@ import numpy as np
 from brtf.api.datasets import paper_synthetic
 from brtf.research.experiments.contenders import CONTENDERS, OURS, fit
 from brtf.research.experiments.fig3 import MAX_RANK, MISSING, OUTLIERS
-from brtf.research.experiments.lines import NONE, SEARCHES, Loss, spread
+from brtf.research.experiments.lines import NONE, SEARCHES, Loss, median_and_range
 from brtf.research.experiments.published import TABLE2
 from brtf.research.experiments.runs import Case, Inputs, Measured, Row, Rows
 from brtf.view.report.document import Cell, Section, Table, Verdict
@@ -65,8 +65,8 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         body.append(
             [
                 Cell(CONTENDERS[method].label),
-                spread(seconds, failed, 2),
-                spread(ratios, digits=2),
+                median_and_range(seconds, failed, 2),
+                median_and_range(ratios, digits=2),
                 Cell(f"{printed.seconds:g} ± {printed.seconds_sd:g}") if printed else NONE,
                 Cell(number(printed.seconds / TABLE2["brtf"].seconds, 2)) if printed else NONE,
             ]

@@ -16,6 +16,7 @@ __all__ = ["require_page", "write_report"]
 
 def require_page() -> Any:
     """The module that builds the page, or a sentence that says what to install: to be asked before a long fit."""
+    require("jinja2", extra="viz", purpose="a report")
     return require("brtf.view.report.page", extra="viz", purpose="a report")
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from brtf.io.storage import atomic_file
+from brtf.view.report.template import asset, render
 
 STANDALONE = """<style>
 svg { background: #ffffff; color-scheme: light; }
@@ -100,16 +99,13 @@ class Document:
 
 def html(document: Document, version: str) -> str:
     """The page as one HTML file that needs nothing else; whatever its words are, they stay words."""
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_asset("document.html"))
-    return template.render(
+    return render(
+        "document.html",
+        css=asset("page.css") + asset("document.css"),
         document=document,
         version=version,
-        nonce=secrets.token_urlsafe(16),
-        css=Markup(_asset("page.css") + _asset("document.css")),
         drawing=lambda figure: Markup(figure.content) if isinstance(figure.content, str) else None,
     )
 
@@ -145,7 +141,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 def _standalone(chart: str) -> bytes:
     """A chart of the page as a file of its own, on white."""
-    css = _asset("page.css") + _asset("document.css")
+    css = asset("page.css") + asset("document.css")
     css = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", css)
     kept = [
         rule
@@ -156,7 +152,3 @@ def _standalone(chart: str) -> bytes:
     if "xmlns=" not in opening:
         opening += ' xmlns="http://www.w3.org/2000/svg"'
     return f"{opening}>{STANDALONE % ''.join(kept).strip()}{rest}\n".encode()
-
-
-def _asset(name: str) -> str:
-    return files("brtf.view.report").joinpath(name).read_text(encoding="utf-8")

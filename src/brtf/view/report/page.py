@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from brtf.data.arrays import Array
@@ -23,6 +20,7 @@ from brtf.view.report import charts
 from brtf.view.report.entries import unseen
 from brtf.view.report.frames import Layout, Still, Viewer, layout_of, make_viewer, pixel_picture
 from brtf.view.report.svg import glyph, number
+from brtf.view.report.template import asset, render
 from brtf.view.view_data import (
     Move,
     axis_of,
@@ -45,7 +43,7 @@ MOVE_WORDS = {"birth": "birth", "death": "death", "merge": "merge", "prune": "pr
 
 
 @dataclass(frozen=True)
-class Figure:
+class Panel:
     """A chart, or a picture with its legend, and a caption."""
 
     shown: Markup | Still
@@ -94,16 +92,9 @@ def build_page(
         "details": _details(result),
         "absent": _absent(result, viewer, held_out, given=data is not None),
         "number": number,
-        "nonce": secrets.token_urlsafe(16),
-        "css": Markup(_asset("page.css")),
-        "js": Markup(_asset("page.js")),
+        "js": Markup(asset("page.js")),
     }
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(_asset("page.html")).render(context)
-
-
-def _asset(name: str) -> str:
-    return files("brtf.view.report").joinpath(name).read_text(encoding="utf-8")
+    return render("page.html", css=asset("page.css"), **context)
 
 
 def _shape(observations: Observations) -> str:
@@ -187,10 +178,10 @@ def _factors(result: Result, layout: Layout) -> list[dict[str, Any]]:
             caption = f"component {component}, strength {number(float(strengths[component]), 3)}"
             if layout.pixels and mode == layout.rows:
                 picture = pixel_picture(mean[:, component], layout, caption, signed=True)
-                figures.append(Figure(picture, caption))
+                figures.append(Panel(picture, caption))
             else:
                 chart = charts.profile_chart(axis, mean[:, component], std[:, component], component)
-                figures.append(Figure(chart, caption))
+                figures.append(Panel(chart, caption))
         sections.append({"name": axis.name, "length": f"{axis.length:,}", "figures": figures})
     return sections
 
@@ -234,12 +225,12 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
     }
 
 
-def _outlier_map(observations: Observations, probability: Array, layout: Layout) -> Figure:
+def _outlier_map(observations: Observations, probability: Array, layout: Layout) -> Panel:
     caption = "Where outliers are: their mean probability over all other modes. Grey: nothing observed."
     if layout.pixels:
         rates = 100.0 * outlier_rates(observations, probability, layout.rows)
-        return Figure(pixel_picture(rates, layout, "outliers, % of the observed", signed=False), caption)
-    return Figure(charts.map_chart(observations, probability, (layout.rows, layout.columns)), caption)
+        return Panel(pixel_picture(rates, layout, "outliers, % of the observed", signed=False), caption)
+    return Panel(charts.map_chart(observations, probability, (layout.rows, layout.columns)), caption)
 
 
 def _residuals(result: Result) -> dict[str, Any]:

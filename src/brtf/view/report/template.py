@@ -1,0 +1,22 @@
+"""Templates of pages, filled in: whatever words come from the data, they stay words."""
+
+from __future__ import annotations
+
+import secrets
+from importlib.resources import files
+from typing import Any
+
+
+def asset(name: str) -> str:
+    """A file that lies beside this one, as text."""
+    return files("brtf.view.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def render(name: str, *, css: str, **context: Any) -> str:
+    """The template of that name with styles, with a nonce for its scripts, and with whatever else it asks for."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    nonce = secrets.token_urlsafe(16)
+    return environment.from_string(asset(name)).render(css=Markup(css), nonce=nonce, **context)
