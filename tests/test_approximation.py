@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from brtf.search.approximation import _compose, _normal_equations, approximate
+from brtf.search.approximation import _by_pencil, _compose, _normal_equations, approximate
 
 
 def factors_of(shape, rank, seed=0, likeness=0.0):
@@ -74,3 +74,9 @@ def test_many_components_are_reduced_too():
     error, found = approximate(surplus, 30, 1e-12, 0.0)
     assert found[0].shape == (40, 30)
     assert error < 1e-4 * np.sum(_compose(truth) ** 2)
+
+
+def test_slices_whose_ratio_is_beyond_floats():
+    core = np.zeros((2, 2, 2))
+    core[0, 0, 0], core[1, 1, 0], core[1, 1, 1] = 1.0, 1e-320, 0.5
+    np.testing.assert_allclose(_compose(_by_pencil(core, 2)), core, atol=1e-12)

@@ -479,6 +479,20 @@ class TestRefusals:
         write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
         assert "was written by brtf 0.0.1, and this is brtf" in refused(tmp_path / "c.brtf")
 
+    def test_a_bound_that_is_not_finite(self, kept, tmp_path):
+        header, arrays = read_archive(kept[0])
+        arrays["trace.bound"][-1] = np.inf
+        write_archive(tmp_path / "c.brtf", header, arrays)
+        assert "c.brtf is not a checkpoint of brtf: its content does not fit (the trace has a bound" in refused(
+            tmp_path / "c.brtf"
+        )
+
+    def test_a_generator_that_numpy_refuses(self, kept, tmp_path):
+        header, arrays = read_archive(kept[0])
+        header["rng"]["state"]["state"] = -1
+        write_archive(tmp_path / "c.brtf", header, arrays)
+        assert "does not fit (a value has the wrong type or size)" in refused(tmp_path / "c.brtf")
+
     @pytest.mark.parametrize("damage", ["cut", "flipped", "pickle", "empty"])
     def test_damaged_files(self, kept, tmp_path, damage):
         whole, path = kept[0].read_bytes(), tmp_path / "c.brtf"

@@ -1,5 +1,7 @@
 """Data, starts and questions far outside the ordinary: an answer, or a sentence; never a crash or a NaN."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,12 @@ def test_a_start_of_other_units_is_refused(matrix, inference):
         BRTF(inference=inference, init=factors, random_state=0).fit(matrix * 1e-160)
     found = BRTF(inference=inference, init=factors, max_sweeps=20, random_state=0).fit(matrix * 1e300)
     assert np.isfinite(found.low_rank()).all()
+
+
+def test_a_start_beyond_single_precision_is_refused(matrix):
+    factors = [np.full((5, 1), 1e20), np.full((6, 1), 1e20)]
+    with pytest.raises(ValueError, match=r"init gives values of .* scales of the data"):
+        BRTF(init=factors, dtype=np.float32, random_state=0).fit(matrix)
 
 
 def test_a_start_with_too_many_columns_is_refused(matrix):
@@ -166,8 +174,11 @@ def test_a_result_is_shown_in_a_line(matrix):
 
 def test_a_misspelt_quantity_is_refused(matrix):
     model = BRTF(random_state=0).fit(matrix)
-    with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
-        model.predict(of="obs")
+    for wrong in ("obs", np.array(["low_rank", "observation"]), None):
+        with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
+            model.predict(of=wrong)
+    with pytest.raises(ValueError, match="of must be 'outliers' or 'imputed'"):
+        model.to_frame(of=np.array(["outliers", "imputed"]))
 
 
 def test_sizes_too_far_apart_for_floats_are_refused_or_answered(capfd):
@@ -191,3 +202,31 @@ def test_columns_that_are_no_names_are_refused():
         Observations.from_frame(table, index=["a", "b"], value={})
     with pytest.raises(TypeError, match="index must be a list of columns"):
         Observations.from_frame(table, index=3)
+
+
+def test_a_table_without_columns_is_refused():
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(ValueError, match="mode 1 has length 0"):
+        BRTF().fit(pandas.DataFrame(index=range(3)))
+
+
+def test_a_masked_array_of_records_is_refused():
+    records = np.ma.masked_array(np.zeros((2, 3), [("a", "f8"), ("b", "i4")]))
+    with pytest.raises(TypeError, match="Y must hold real numbers"):
+        BRTF().fit(records)
+
+
+def test_a_number_is_no_type(matrix):
+    with pytest.raises(ValueError, match=r"dtype must be float32 or float64, got np\.float64\(nan\)"):
+        BRTF(dtype=np.float64("nan")).fit(matrix)
+
+
+def test_residuals_of_all_sizes_are_searched_for_structure():
+    """Most are so far below the others that their ratio is beyond floats."""
+    matrix = np.full((6, 7), 1e-300)
+    matrix[0, :3] = 1e20
+    model = BRTF(outliers=False, random_state=0, max_sweeps=40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # doubts about such a fit
+        model.fit(matrix)
+    assert np.isfinite(model.low_rank()).all()

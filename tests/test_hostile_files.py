@@ -5,6 +5,7 @@ Nothing of a file is executed, and what it claims is compared with the memory be
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import pickle
@@ -152,6 +153,47 @@ def test_a_damaged_zarr_store_is_refused(tmp_path: Path) -> None:
         refusal(path)
     (tmp_path / "empty.zarr").mkdir()
     refusal(tmp_path / "empty.zarr")
+
+
+def test_a_zarr_chunk_of_another_size_is_refused_in_our_words(tmp_path: Path) -> None:
+    path = tmp_path / "y.zarr"
+    zarr.create_array(path, data=np.ones((4, 3)), chunks=(2, 3), compressors=None)
+    (path / "c" / "0" / "0").write_bytes(bytes(40))
+    with pytest.warns(UserWarning, match="has no checksums"):
+        assert "one of its stored chunks does not hold what the array declares: it is damaged" in refusal(path)
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"zarr_format": 9}'])
+def test_a_zarr_group_with_a_damaged_member_is_refused(
+    tmp_path: Path, damage: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "y.zarr"
+    labels = {"row": [1, 2, 3, 4], "column": [5, 6, 7]}
+    xr.DataArray(np.ones((4, 3)), coords=labels, name="y").to_dataset().to_zarr(path, consolidated=False)
+    for name in ("row", "column"):
+        (path / name / "zarr.json").write_bytes(damage)
+    assert "the metadata of column make no sense to Zarr: they are damaged" in refusal(path)
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_zarr_group_with_a_lost_member_is_read_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "y.zarr"
+    labelled = xr.DataArray(np.ones((4, 3)), dims=("row", "column"), coords={"row": [1, 2, 3, 4]}, name="y")
+    labelled.to_dataset().to_zarr(path, consolidated=False, encoding={"y": {"compressors": CHECKED}})
+    (path / "row" / "zarr.json").unlink()
+    (path / "notes.txt").write_text("measured in spring")
+    with pytest.warns(UserWarning, match=r"y\.zarr holds 'notes.txt', 'row', which is no Zarr array") as told:
+        assert "row" not in read_tensor(path).coords
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_whole_number_beyond_floats_is_no_number(tmp_path: Path, suffix: str) -> None:
+    path, separator = tmp_path / f"y{suffix}", "," if suffix == ".csv" else "\t"
+    rows = [["site", "day", "y"], ["a", "x", "1"], ["a", "z", "9" * 400], ["b", "x", "2"], ["b", "z", "3"]]
+    path.write_text("\n".join(map(separator.join, rows)))
+    assert "row 2 below the header, column 'y': 999" in refusal(path)
 
 
 @pytest.mark.parametrize("labelled", [False, True])

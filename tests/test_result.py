@@ -397,15 +397,16 @@ DAMAGES = {
     "values that are infinite": (put("values", first_entry(np.inf)), "values is not what it should be"),
     "values of integers": (put("values", lambda values: values.astype(int)), "values is not what it should be"),
     "masked values without mask": (drop("mask"), "values is not what it should be"),
-    "a trace of two lengths": (put("trace.rank", lambda rank: rank[1:]), "zip"),
+    "a trace of two lengths": (put("trace.rank", lambda rank: rank[1:]), "a value has the wrong type or size"),
     "a trace of one number": (put("trace.rank", lambda rank: np.array(2)), "does not fit"),
-    "an infinite rank": (put("trace.rank", lambda rank: np.full(rank.shape, np.inf)), "infinity"),
+    "an infinite rank": (put("trace.rank", lambda rank: np.full(rank.shape, np.inf)), "a value has the wrong"),
+    "noise below zero": (put("trace.noise_variance", np.negative), "a noise variance below 0"),
     "shape of text": (write("shape", value="987"), "shape must be a sequence of integers"),
     "shape of fractions": (write("shape", value=[9.5, 8, 7]), "shape must be a sequence of integers"),
     "shape of order one": (write("shape", value=[504]), "order >= 2"),
     "shape too long": (write("shape", value=[9, 8, 2**40]), "mask is not what it should be"),
     "scale zero": (write("scale", value=0.0), "the scale is 0.0"),
-    "scale of text": (write("scale", value="large"), "does not fit"),
+    "scale of text": (write("scale", value="large"), "a value has the wrong type or size"),
     "stop reason": (write("stop_reason", value="BORED"), "the stop reason 'BORED' is unknown"),
     "stop reason of no kind": (write("stop_reason", value=["CONVERGED"]), "does not fit"),
     "option out of range": (write("settings", "tol", value=-1), "tol must be"),
@@ -452,6 +453,12 @@ class TestDamagedFiles:
     @pytest.mark.parametrize(("damage", "sentence"), SPARSE_DAMAGES.values(), ids=SPARSE_DAMAGES.keys())
     def test_is_refused_in_one_sentence_when_sparse(self, fitted_results, damage, sentence, tmp_path):
         self.refuse(fitted_results["sparse"], damage, sentence, tmp_path / "damaged.brtf")
+
+    def test_noise_without_a_variance(self, tmp_path):
+        result = fit(masked(), inference="calibrated").result_
+        model = {"kind": "GaussianSlab", "probability": 0.1, "shape": 1.5, "width": 10.0}
+        damage = write("local_model", value=model)
+        self.refuse(result, damage, "the numbers of the local model", tmp_path / "damaged.brtf")
 
     def test_undamaged_is_accepted(self, fitted_results, tmp_path):
         for result in fitted_results.values():

@@ -222,6 +222,18 @@ def test_memory_is_the_clip_in_float32() -> None:
     assert peak < 1.15 * clip.values.nbytes  # 16 of 400 frames wait to be placed, and one or two are worked on
 
 
+def test_memory_is_linear_in_the_sides_of_a_frame() -> None:
+    frames = np.arange(3 * 4000, dtype=np.uint8).reshape(1, 3, 4000)
+    tracemalloc.start()
+    try:
+        clip = read_clip(frames, scale=0.5)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert clip.width == 2000
+    assert peak < 4000 * 1000  # a matrix from the old pixels of a line to the new ones has eight million numbers
+
+
 # ---- images and arrays -------------------------------------------------------------------------------------
 
 

@@ -40,7 +40,7 @@ def check_dtype(dtype: DTypeLike | None) -> None:
         known = dtype is None or np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))
     except TypeError:
         known = False
-    if not known:
+    if not known or isinstance(dtype, np.generic):  # a number, of which NumPy would take the type
         got = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else repr(dtype)
         raise ValueError(f"dtype must be float32 or float64, got {got}.")
 
@@ -69,7 +69,6 @@ def cast_values(values: NDArray[Any], dtype: DTypeLike | None) -> NDArray[np.flo
 
 def read_numbers(data: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """The data as an array of real numbers, and what numpy.ma says is observed (None = everything)."""
-    observed = ~np.ma.getmaskarray(data) if isinstance(data, np.ma.MaskedArray) else None
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -85,7 +84,7 @@ def read_numbers(data: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] 
             f"{name} must hold real numbers, got dtype {array.dtype}. Convert it first, for example with "
             f"{name}.astype(float); missing entries are NaN."
         )
-    return array, observed
+    return array, ~np.ma.getmaskarray(data) if isinstance(data, np.ma.MaskedArray) else None
 
 
 def drop_missing(

@@ -40,6 +40,8 @@ def looks_long(frame: Any, kinds: Sequence[Kind]) -> bool:
     of rank one has numbers of its own, Σ_n (I_n − 1) + 1, or twice as many where the values are whole numbers too. In a
     table of measurements nearly every number is another, so there never are.
     """
+    if not kinds:
+        return False
     *index, last = kinds
     if not 2 <= len(index) <= LARGEST_GUESSED_ORDER or last == "labels":
         return False

@@ -38,8 +38,11 @@ Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 CHECKPOINT = "checkpoint"
 """What the header of a file that is no result says it is."""
-PYTHON_SAYS = ("instances of", "object", "unsupported operand", "unhashable")
-"""Words by which a sentence is known to be the interpreter's and not ours."""
+PYTHON_SAYS = (
+    *("instances of", "object", "unsupported operand", "unhashable", "not convert", "to unpack", "out of bounds"),
+    *("zip()", "iteration over"),
+)
+"""Words by which a sentence is known to be the interpreter's or NumPy's and not ours."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
@@ -79,8 +82,8 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).rstrip(".")
-        if isinstance(error, (TypeError, AttributeError)) and any(words in reason for words in PYTHON_SAYS):
-            reason = "a value has the wrong type"
+        if any(words in reason for words in PYTHON_SAYS):
+            reason = "a value has the wrong type or size"
         raise CorruptFile(f"{os.fspath(path)} is not {what} of brtf: its content does not fit ({reason}).") from error
 
 
@@ -142,7 +145,9 @@ def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
 def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
     """The records that :func:`pack_trace` described."""
     events = header["events"]
-    columns = (arrays[f"trace.{field}"] for field in TRACE_COLUMNS)
+    columns = [arrays[f"trace.{field}"] for field in TRACE_COLUMNS]
+    if not np.all(columns[-1] >= 0):
+        raise ValueError("the trace has a noise variance below 0")
     return tuple(
         Record(int(sweep), float(bound), int(rank), float(noise), _unpack_event(events.get(str(i))))
         for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
@@ -378,7 +383,10 @@ def _unpack_local_model(kind: str, **numbers: float) -> LocalModel:
         raise ValueError(f"the local model {kind!r} is unknown")
     if set(numbers) != set(_learnt_numbers(LOCAL_MODELS[kind])):
         raise ValueError(f"the numbers of the local model {kind!r} are not {', '.join(numbers)}")
-    if not (all(0 < number < np.inf for number in numbers.values()) and numbers.get("probability", 0.5) < 1):
+    lowest, highest = getattr(LOCAL_MODELS[kind], "shape_range", (0.0, np.inf))
+    positive = all(0 < number < np.inf for number in numbers.values())
+    in_range = 0.99 * lowest < numbers.get("shape", 1.0 + lowest) < 1.01 * highest
+    if not (positive and numbers.get("probability", 0.5) < 1 and in_range):
         raise ValueError("the numbers of the local model are out of range")
     return LOCAL_MODELS[kind](**{name: float(number) for name, number in numbers.items()})
 

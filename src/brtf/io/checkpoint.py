@@ -166,6 +166,8 @@ class Checkpoint:
         header, arrays = self.header, self.arrays
         with refusing(self.path, "a checkpoint"):
             trace, rng = unpack_trace(header, arrays), _bit_generator(header["rng"]).state
+            if not all(math.isfinite(record.bound) for record in trace):
+                raise ValueError("the trace has a bound that is not finite")
             state = unpack_state(header["state"], _part(arrays, "state."), observations) if trace else None
             position = None
             if "position" in header:

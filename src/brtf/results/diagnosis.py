@@ -147,7 +147,7 @@ def _has_structure(result: Result) -> bool:
     typical = 1.4826 * float(np.median(np.abs(residual)))
     if not typical > 0:
         return False
-    residual = np.clip(residual / typical, -CLIP, CLIP)
+    residual = np.clip(residual, -CLIP * typical, CLIP * typical) / typical
     rng = np.random.default_rng(0)
     modes = [mode for mode, length in enumerate(observations.shape) if 1 < length <= LONGEST_MODE]
     place = tuple(observations.entry_coords())

@@ -345,7 +345,7 @@ class Result:
 
     def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
         """A pandas.DataFrame with the index columns of the data: :meth:`outlier_table` or :meth:`imputed_table`."""
-        if of not in ("outliers", "imputed"):
+        if not isinstance(of, str) or of not in ("outliers", "imputed"):
             raise ValueError(f"of must be 'outliers' or 'imputed', got {of!r}.")
         return to_frame(self.outlier_table() if of == "outliers" else self.imputed_table())
 
@@ -550,7 +550,7 @@ class Result:
 
 def check_quantity(of: str) -> None:
     """Refuse what is neither of the two quantities one can ask for."""
-    if of not in ("low_rank", "observation"):
+    if not isinstance(of, str) or of not in ("low_rank", "observation"):
         raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
 
 

@@ -91,7 +91,8 @@ def _by_pencil(core: Array, n_components: int) -> list[Array] | None:
     if len(strengths) < 2:
         return None
     one, other = (slices @ directions[k] for k in (0, 1))
-    vectors = eig(other, one, right=False, left=True)[1] if n_components else np.zeros((0, 0))
+    # homogeneous: a value that is a ratio may lie beyond floats, and only the vectors are used
+    vectors = eig(other, one, right=False, left=True, homogeneous_eigvals=True)[1] if n_components else np.zeros((0, 0))
     separate = np.linalg.pinv(np.real(vectors) + np.imag(vectors)).T
     columns: list[Array] = [np.empty(0)] * core.ndim
     columns[first] = bases[0] @ separate

@@ -88,7 +88,7 @@ def initial_factors(
         share = observations.scale ** (1.0 / observations.order)
         means = [mean / share for mean in means]
         size = math.prod(float(np.max(np.abs(mean))) for mean in means)
-        if not size < LARGEST_START:
+        if not size < min(LARGEST_START, math.sqrt(np.finfo(observations.values.dtype).max)):
             raise ValueError(
                 f"init gives values of {size:.3g} scales of the data, too far from them to start: rescale it."
             )

@@ -205,10 +205,13 @@ def _assemble(
 def _area_weights(length: int, shorter: int) -> csr_array:
     """(shorter, length): how much each of the old pixels of a line has in each of the new, wider ones."""
     edges = np.linspace(0.0, length, shorter + 1)
-    old = np.arange(length)
-    overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
-    # rounded: a neighbour that only touches has no share, and its NaN no say
-    return csr_array(np.round(np.maximum(overlap, 0.0) * (shorter / length), 9).astype(np.float32))
+    cuts = np.union1d(edges, np.arange(length + 1))  # between two of them lies a piece of one old and one new pixel
+    middle = 0.5 * (cuts[:-1] + cuts[1:])
+    share = np.round(np.diff(cuts) * (shorter / length), 9).astype(np.float32)
+    place = np.searchsorted(edges, middle) - 1, middle.astype(np.intp)
+    weights = csr_array((share, place), shape=(shorter, length))
+    weights.eliminate_zeros()  # a neighbour that only touches has no share, and its NaN no say
+    return weights
 
 
 def _shrink(image: Image, rows: csr_array, columns: csr_array) -> Image:

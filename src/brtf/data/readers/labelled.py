@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +21,7 @@ from brtf.data.readers.stores import (
     check_chunks,
     check_stored_labels,
     codecs_of,
+    decoding,
     read_stored,
     streamed_size,
     warn_of_damage,
@@ -38,6 +42,8 @@ ONLY_A_LENGTH = b"This is a netCDF dimension but not a netCDF variable"
 """How NetCDF marks a dimension without labels, which is never written."""
 MOST_DEFLATED = 1032
 """To how many bytes one byte of a deflated stream may unfold."""
+GROUP_FILES = ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")
+"""What a Zarr group holds beside its members."""
 BYTES_PER_CHUNK = 4096
 """What zarr needs to keep track of a chunk while it reads an array, roughly."""
 
@@ -83,7 +89,7 @@ def _check_classic(content: bytes) -> None:
 def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
     """A Zarr array, and its name if it is one of a group; an xarray.DataArray where its modes have names."""
     zarr = require("zarr", extra="big", purpose=".zarr stores")
-    store = zarr.open(path, mode="r", use_consolidated=False)
+    store = _open(path)
     if isinstance(store, zarr.Array):
         array, name = open_zarr(path, key=key)
         _check_stored(array)
@@ -92,7 +98,7 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         if dims is None:
             return numbers, name
         return require("xarray", extra="label", purpose="labels").DataArray(numbers, dims=dims), name
-    arrays = dict(store.arrays())
+    arrays = _arrays_in(path)
     for array in arrays.values():
         _check_stored(array)
     if not all(dimension_names(array) is not None for array in arrays.values()):
@@ -103,26 +109,30 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         if dimension_names(array) == (own,):  # xarray reads them at once
             check_stored_labels(array)
     xarray = require("xarray", extra="label", purpose="labels")
-    with xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
+    with (
+        _told_of_strays(),
+        xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset,
+    ):
         name = choose([str(variable) for variable in dataset.data_vars], key)
         for label in dataset[name].coords:
             if label not in dataset.indexes and label in arrays:
                 check_stored_labels(arrays[str(label)])
         warn_of_damage(arrays[name])
         check_chunks(arrays[name])
-        return _load_variable(dataset, name)
+        with decoding():
+            return _load_variable(dataset, name)
 
 
 def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
     """A Zarr array that is read chunk by chunk when it is needed, and its name if it is one of a group."""
     zarr = require("zarr", extra="big", purpose=".zarr stores")
-    store = zarr.open(path, mode="r", use_consolidated=False)
+    store = _open(path)
     name = None
     if isinstance(store, zarr.Array):
         if key is not None:
             raise ValueError("it is a single array: leave key out.")
     else:
-        arrays = dict(store.arrays())
+        arrays = _arrays_in(path)
         name = choose(list(arrays), key)
         store = arrays[name]
     _check_codecs(store)
@@ -134,6 +144,47 @@ def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
             "undoes; unpack them first, with xarray."
         )
     return store, name
+
+
+def _open(path: Path) -> Any:
+    """The Zarr array or group in a directory; metadata that make no sense are refused."""
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    try:
+        return zarr.open(path, mode="r", use_consolidated=False)
+    except Exception as error:
+        if isinstance(error, MemoryError) or getattr(error, "filename", None) is not None:
+            raise
+        raise ValueError(f"the metadata of {path.name} make no sense to Zarr: they are damaged.") from error
+
+
+def _arrays_in(path: Path) -> dict[str, Any]:
+    """The arrays of a Zarr group by their names, opened one by one; a warning tells what is none and no group either.
+
+    All at once, Zarr leaves errors behind that are printed later.
+    """
+    zarr = require("zarr", extra="big", purpose=".zarr stores")
+    nodes, strays = {}, []
+    for place in sorted(path.iterdir()):
+        if any((place / file).is_file() for file in ("zarr.json", ".zarray", ".zgroup")):
+            nodes[place.name] = _open(place)
+        elif place.name not in GROUP_FILES:
+            strays.append(place.name)
+    if strays:
+        warnings.warn(
+            f"{path} holds {', '.join(map(repr, strays))}, which is no Zarr array and is not read. If it was one, its "
+            "zarr.json is lost.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return {name: node for name, node in nodes.items() if isinstance(node, zarr.Array)}
+
+
+@contextmanager
+def _told_of_strays() -> Iterator[None]:
+    """Keep back what Zarr says of things in a group that are no arrays: `_arrays_in` has said it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Object at .* is not recognized as a component of a Zarr hierarchy")
+        yield
 
 
 def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:

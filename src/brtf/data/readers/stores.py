@@ -12,6 +12,7 @@ import math
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,20 @@ def codecs_of(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 def read_stored(array: Any, rows: slice | None = None) -> NDArray[Any]:
     """Rows of a Zarr array, or all of it, once all their stored chunks are known to be there and of their size."""
     check_chunks(array, rows)
-    return np.asarray(array[...] if rows is None else array[rows])
+    with decoding():
+        return np.asarray(array[...] if rows is None else array[rows])
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Whatever stops Zarr from decoding an array within is damage of its chunks, and is said so."""
+    try:
+        yield
+    except (MemoryError, OSError):
+        raise
+    except Exception as error:
+        reason = "fails its checksum" if "checksum" in str(error) else "does not hold what the array declares"
+        raise ValueError(f"one of its stored chunks {reason}: it is damaged.") from error
 
 
 def warn_of_damage(array: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -252,7 +253,7 @@ def _kinds(frame: Any) -> list[Kind]:
             counts = np.bincount(codes[codes >= 0], minlength=len(texts))
         if not (pandas.api.types.is_object_dtype(texts) or pandas.api.types.is_string_dtype(texts)):
             return False
-        are_numbers = pandas.to_numeric(texts, errors="coerce").notna()
+        are_numbers = _to_numbers(texts).notna()
         return bool(2 * (counts * are_numbers).sum() >= (counts * texts.notna()).sum())
 
     kinds = kinds_of(frame)
@@ -260,6 +261,17 @@ def _kinds(frame: Any) -> list[Kind]:
         "numbers" if kind == "labels" and holds_numbers(frame.iloc[:, column]) else kind
         for column, kind in enumerate(kinds)
     ]
+
+
+def _to_numbers(column: Any) -> Any:
+    """The cells of a column as numbers, NaN where they are none, or whole numbers that no float can hold."""
+    import pandas
+
+    try:
+        return pandas.to_numeric(column, errors="coerce")
+    except OverflowError:  # of whole numbers, which errors= lets through
+        short = column.astype(str).str.len() <= sys.float_info.max_10_exp
+        return pandas.to_numeric(column.where(short), errors="coerce")
 
 
 def _blank(column: Any) -> NDArray[np.bool_]:
@@ -313,9 +325,7 @@ def _check_labels(column: Any) -> None:
 
 def _as_numbers(column: Any) -> Any:
     """A column of text as numbers; a cell that is none is an error."""
-    import pandas
-
-    numbers = pandas.to_numeric(column, errors="coerce")
+    numbers = _to_numbers(column)
     wrong = (numbers.isna() & column.notna()).to_numpy()
     if wrong.any():
         raise ValueError(
