@@ -70,6 +70,29 @@ def test_what_the_model_does_not_describe_is_said(name, tmp_path):
     assert 'class="doubt"' in (tmp_path / "fit.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["booleans", "counts with many zeros"])
+def test_values_in_chunks_are_doubted_like_those_in_memory(name):
+    dask_array = pytest.importorskip("dask.array")
+    kind, data, _ = DOUBTED[name]
+    data = np.asarray(data, float)
+    told = []
+    for given in (data, dask_array.from_array(data, chunks=(3, 4, 9))):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            doubts = BRTF(random_state=0).fit(given).diagnosis_
+        told.append([str(doubt) for doubt in doubts if doubt.kind == kind])
+    assert told[0] == told[1]
+    assert told[0]
+
+
+def test_rank_0_of_data_in_chunks_says_what_was_not_looked_at():
+    dask_array = pytest.importorskip("dask.array")
+    noise = np.random.default_rng(0).standard_normal((9, 8, 7))
+    with pytest.warns(FitWarning, match="No component was found, and the data are in chunks"):
+        model = BRTF(random_state=0).fit(dask_array.from_array(noise, chunks=(3, 8, 7)))
+    assert [doubt.kind for doubt in model.diagnosis_] == ["rank 0"]
+
+
 def test_an_inverted_mask_is_noticed():
     data, mask = inverted()
     with pytest.warns(FitWarning, match="probably inverted"):

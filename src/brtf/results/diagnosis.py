@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.trace import Doubt, Kind
+from brtf.model.local_models import SlabModel
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
 """Share of the observed entries beyond which outliers are no exception any more."""
 MANY_EQUAL, FEWEST_OTHERS = 0.25, 0.05
 """Share of entries of one value from which it is looked at who the others are, and their share at least."""
+MOST_CANDIDATES = 16
+"""Values that are counted in all data, of those that are common in some block."""
 RARER_VALUE = 0.02
 """Share of the rarer of two values from which data count as binary."""
 MET = 0.005
@@ -56,7 +64,16 @@ def _mask(result: Result) -> Doubt | None:
 def _rank(result: Result) -> Doubt | None:
     if result.settings.inference == "paper":  # whose outliers take up the noise
         return None
-    if result.rank > 0 or not _has_structure(result):
+    if result.rank > 0:
+        return None
+    if result.observations.in_chunks or result.observations.n_entries > LARGEST_LOOKED_AT:
+        return Doubt(
+            "rank 0",
+            "No component was found, and the data are in chunks or too many to be searched for structure that was "
+            "missed.",
+            "Fit a part of them in memory: if they have structure all the same, its diagnosis tells.",
+        )
+    if not _has_structure(result):
         return None
     return Doubt(
         "rank 0",
@@ -79,33 +96,72 @@ def _cap(result: Result) -> Doubt | None:
 
 def _values(result: Result) -> Doubt | None:
     """Two values, or one value nearly everywhere: no noise is around them."""
-    observations = result.observations
-    if observations.in_chunks:
+    if result.outlier_rate < MET and _is_met(result):
         return None
-    values, counts = np.unique(observations.values, return_counts=True)
-    if values.size < 2 or (result.outlier_rate < MET and _is_met(result)):
-        return None
-    share = counts / counts.sum()
-    if values.size == 2 and share.min() >= RARER_VALUE and counts.min() > 1:
+    distinct, common, share = _tally(result.observations)
+    rarer = min(share, 1.0 - share)
+    if len(distinct) == 2 and rarer >= RARER_VALUE and rarer * result.observations.n_observed > 1.5:
         return Doubt(
             "binary",
-            f"The data have two values only, {values[0]:.6g} and {values[1]:.6g}.",
+            f"The data have two values only, {distinct[0]:.6g} and {distinct[1]:.6g}.",
             "brtf describes numbers with Gaussian noise: read the low-rank part as a score, not as a probability, and "
             "do not trust outliers and intervals.",
         )
-    common = int(counts.argmax())
-    if not MANY_EQUAL <= share[common] <= 1.0 - FEWEST_OTHERS:
+    if not MANY_EQUAL <= share <= 1.0 - FEWEST_OTHERS:
         return None
-    others = observations.values.ravel() != values[common]
-    outlying = float(np.mean(result.outlier_probability_at_entries()[others]))
+    outlying = _outlying_beside_the_common(result)
     if outlying <= MANY_OUTLIERS:
         return None
     return Doubt(
         "equal values",
-        f"{100 * share[common]:.3g} % of the entries are exactly {values[common]:.6g}, and {100 * outlying:.3g} % of "
+        f"{100 * share:.3g} % of the entries are exactly {common:.6g}, and {100 * outlying:.3g} % of "
         "the others are called outliers: entries that are all equal show no noise.",
-        f'Counts: try link="sqrt". If {values[common]:.6g} stands for missing, mark it so: mask=, or NaN.',
+        f'Counts: try link="sqrt". If {common:.6g} stands for missing, mark it so: mask=, or NaN.',
     )
+
+
+def _tally(observations: Observations) -> tuple[list[float], float, float]:
+    """The distinct values, three at most; and one that at least a quarter of the entries have, with its share.
+
+    Where there is none, that one is NaN and its share 0. What is so common in all data is so in at least one block.
+    """
+
+    def look(sums: Sums, block: Block) -> tuple[list[float], dict[float, int]]:
+        values, counts = np.unique(block.values, return_counts=True)
+        often = counts >= MANY_EQUAL * counts.sum()
+        return values[:3].tolist(), dict(zip(values[often].tolist(), counts[often].tolist(), strict=True))
+
+    looks = visit(observations, tuple, look)[1]
+    distinct = sorted({value for values, _ in looks for value in values})[:3]
+    seen: Counter[float] = Counter()
+    for _, counts in looks:
+        seen.update(counts)
+    candidates = [value for value, _ in seen.most_common(MOST_CANDIDATES)]
+
+    def add(sums: Sums, block: Block) -> None:
+        sums[0][...] += [np.count_nonzero(block.values == value) for value in candidates]
+
+    (n_equal,) = add_up(observations, lambda: (np.zeros(len(candidates)),), add)
+    if not n_equal.max(initial=0.0) >= MANY_EQUAL * observations.n_observed:
+        return distinct, math.nan, 0.0
+    most = int(n_equal.argmax())
+    return distinct, candidates[most], float(n_equal[most]) / observations.n_observed
+
+
+def _outlying_beside_the_common(result: Result) -> float:
+    """The mean outlier probability of the entries that do not have the most common value."""
+    if not isinstance(result.state.outliers, SlabModel):  # whose entries are all in memory
+        values = result.observations.values.ravel()
+        return float(np.mean(result.outlier_probability_at_entries()[values != _tally(result.observations)[1]]))
+    observations, of_block = result.entries_together, result.outliers_of_block
+    common = _tally(observations)[1]  # as the model sees it
+
+    def add(sums: Sums, block: Block) -> None:
+        others = block.values.ravel() != common
+        sums[0][...] += np.count_nonzero(others), of_block(block)[0].ravel()[others].sum()
+
+    n_others, outlying = add_up(observations, lambda: (np.zeros(2),), add)[0]
+    return float(outlying / n_others)
 
 
 def _outliers(result: Result) -> Doubt | None:
@@ -141,8 +197,6 @@ def _is_met(result: Result) -> bool:
 def _has_structure(result: Result) -> bool:
     """Whether the residuals, as one unfolding after the other, have a leading direction beyond chance."""
     observations = result.observations
-    if observations.in_chunks or observations.n_entries > LARGEST_LOOKED_AT:
-        return False
     residual = result.standardized_residuals()
     typical = 1.4826 * float(np.median(np.abs(residual)))
     if not typical > 0:

@@ -124,7 +124,7 @@ class Result:
             return float(np.mean(self.outlier_probability_at_entries()))
         if not self.state.outliers.has_outliers:
             return 0.0
-        observations, of_block = self._entries_together, self.outliers_of_block
+        observations, of_block = self.entries_together, self.outliers_of_block
 
         def add(sums: Sums, block: Block) -> None:
             sums[0][...] += of_block(block)[0].sum()
@@ -235,19 +235,19 @@ class Result:
 
     def _local_posteriors(self) -> tuple[Array, Array]:
         """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
-        pieces = list(map(self.outliers_of_block, self._entries_together.block_list))
+        pieces = list(map(self.outliers_of_block, self.entries_together.block_list))
         probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return probability, share
 
     @cached_property
-    def _entries_together(self) -> Observations:
+    def entries_together(self) -> Observations:
         """The data in blocks that do not part entries which are outliers together."""
         return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
 
     @property
     def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
         """p of a block's entries, and the share of their deviation that is an outlier's if there is one; each (m,)."""
-        state, observations = self.state, self._entries_together
+        state, observations = self.state, self.entries_together
         means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
 
         def found(block: Block) -> tuple[Array, Array]:
