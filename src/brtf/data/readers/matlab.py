@@ -109,6 +109,9 @@ class _Variable:
         starts, offset = _read_numbers(body, offset, self.order)
         if len(self.shape) != 2 or starts.size == 0 or any(array.dtype.kind == "f" for array in (rows, starts)):
             raise ValueError(f"its sparse array {self.name!r} has no valid positions.")
+        starts = starts.astype(np.int64)
+        if starts[0] != 0 or np.any(np.diff(starts) < 0):  # which SciPy does not check where nothing is stored
+            raise ValueError(f"its sparse array {self.name!r} has columns that end before they begin.")
         n_stored = int(starts[-1])
         if not 0 <= n_stored <= rows.size:
             raise ValueError(
@@ -119,8 +122,7 @@ class _Variable:
             numbers = np.ones(n_stored, dtype=np.bool_)
         else:
             numbers = _read_numbers(body, offset, self.order)[0][:n_stored].astype(np.float64)
-        positions = (rows[:n_stored].astype(np.int64), starts.astype(np.int64))
-        matrix = csc_array((numbers, *positions), shape=self.shape)
+        matrix = csc_array((numbers, rows[:n_stored].astype(np.int64), starts), shape=self.shape)
         matrix.check_format(full_check=True)  # the compiled code that reads them next trusts the positions
         return matrix
 
