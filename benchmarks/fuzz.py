@@ -395,8 +395,7 @@ def _coords(rng: np.random.Generator, door: Door, array: np.ndarray) -> Given:
                 )
             case 7:
                 values = pick(rng, [None, 5.0, values[:, None], values.tolist(), "values", {}, values.astype("U8")])
-    Y = door.ask(lambda: brtf.Observations.from_coords(coords, values, shape), "coords", "values", "shape", "Y", "mode")
-    return Given("coords", Y)
+    return Given("coords", door.ask(lambda: brtf.Observations.from_coords(coords, values, shape), *DATA_NAMES))
 
 
 def _wide(rng: np.random.Generator, array: np.ndarray) -> Given:
@@ -452,14 +451,7 @@ def _long(rng: np.random.Generator, door: Door, array: np.ndarray) -> Given:
         return Given("long", table, None)
     Y = door.ask(
         lambda: brtf.Observations.from_frame(table, index=index, value=value, shape=shape),
-        "frame",
-        "index",
-        "value",
-        "values",
-        "shape",
-        "coords",
-        "Y",
-        "mode",
+        *("frame", "index", "value", *DATA_NAMES),
     )
     return Given("long", Y)
 
@@ -746,11 +738,7 @@ def options_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
         try:
             answer = door.ask(
                 lambda name=name, arguments=arguments: getattr(fitted, name)(**arguments),
-                *(bad or arguments),
-                *DATA_NAMES,
-                "X",
-                str(name),
-                *options,
+                *(*(bad or arguments), *DATA_NAMES, "X", str(name), *options),
             )
         except Refused:
             refused = True
@@ -770,18 +758,11 @@ FILES = (
     *("npy", "npz", "npz-zip", "mat", "mat-zip", "mat-sparse", "csv", "tsv", "parquet", "tns", "nc3", "nc4", "zarr2"),
     *("zarr3", "zarr-group", "png", "jpg", "gif", "mp4", "brtf", "brtf-paper", "check"),
 )
-SUFFIX = {
-    "npz-zip": "npz",
-    "mat-zip": "mat",
-    "mat-sparse": "mat",
-    "nc3": "nc",
-    "nc4": "nc",
-    "zarr2": "zarr",
-    "zarr3": "zarr",
-    "zarr-group": "zarr",
-    "brtf-paper": "brtf",
-    "check": "brtf",
-}
+SUFFIX = {"nc3": "nc", "nc4": "nc", "zarr2": "zarr", "zarr3": "zarr", "check": "brtf"}
+
+
+def suffix_of(kind: str) -> str:
+    return SUFFIX.get(kind, kind.split("-")[0])
 
 
 def example() -> np.ndarray:
@@ -919,7 +900,7 @@ def _leaves(document: Any) -> Iterator[tuple[Any, Any]]:
 
 def files_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
     door.group = kind = pick(rng, FILES)
-    suffix = SUFFIX.get(kind, kind)
+    suffix = suffix_of(kind)
     original = directory.parent / "examples" / f"{kind}.{suffix}"
     path = directory / f"damaged.{suffix}"
     if original.is_dir():
@@ -938,7 +919,7 @@ def files_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
                 content = damage(rng, content)
             path.write_bytes(content)
         if rng.random() < 0.03:
-            path = path.rename(path.with_suffix("." + SUFFIX.get(other := pick(rng, FILES), other)))
+            path = path.rename(path.with_suffix("." + suffix_of(pick(rng, FILES))))
             suffix = path.suffix[1:]
     read = _command if rng.random() < 0.15 and suffix not in ("png", "jpg", "gif", "mp4") else _read
     read(door, path, kind)
