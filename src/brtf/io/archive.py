@@ -383,12 +383,13 @@ def _unpack_local_model(kind: str, **numbers: float) -> LocalModel:
         raise ValueError(f"the local model {kind!r} is unknown")
     if set(numbers) != set(_learnt_numbers(LOCAL_MODELS[kind])):
         raise ValueError(f"the numbers of the local model {kind!r} are not {', '.join(numbers)}")
-    lowest, highest = getattr(LOCAL_MODELS[kind], "shape_range", (0.0, np.inf))
-    positive = all(0 < number < np.inf for number in numbers.values())
-    in_range = 0.99 * lowest < numbers.get("shape", 1.0 + lowest) < 1.01 * highest
-    if not (positive and numbers.get("probability", 0.5) < 1 and in_range):
+    if not (all(0 < number < np.inf for number in numbers.values()) and numbers.get("probability", 0.5) < 1):
         raise ValueError("the numbers of the local model are out of range")
-    return LOCAL_MODELS[kind](**{name: float(number) for name, number in numbers.items()})
+    model = LOCAL_MODELS[kind](**{name: float(number) for name, number in numbers.items()})
+    ranges = zip(model.parameters[1:], model.limits()[1:], strict=True)
+    if not all(least - 1.0 <= parameter <= largest + 1.0 for parameter, (least, largest) in ranges):
+        raise ValueError("the numbers of the local model are out of range")
+    return model
 
 
 def _learnt_numbers(kind: type[LocalModel]) -> list[str]:
