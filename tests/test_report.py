@@ -227,7 +227,7 @@ class TestHeldOut:
 
 class TestFile:
     def test_model_result_and_command_write_the_same_page(self, tmp_path, model, monkeypatch):
-        monkeypatch.setattr("brtf.view.report.page.secrets.token_urlsafe", lambda _: "once")
+        monkeypatch.setattr("brtf.view.report.template.secrets.token_urlsafe", lambda _: "once")
         model.save(tmp_path / "fit.brtf")
         model.report(tmp_path / "model.html", title="A title")
         model.report(tmp_path / "result.html", title="A title")
