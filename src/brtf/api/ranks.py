@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from brtf import kernels
 from brtf.api.evaluation import draw_hidden, text_table
 from brtf.data.observations import observe
+from brtf.inference.trace import FitWarning
 
 __all__ = ["RankCurve", "bound_curve", "core_consistency"]
 
@@ -103,7 +105,9 @@ def bound_curve(
         observations, held_out = observations.select(~hidden), observations.select(hidden)
     rows = []
     for limit in limits:
-        fitted = BRTF(max_rank=limit, **{"random_state": seed, **options}).fit(observations)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="max_rank=", category=FitWarning)  # what the curve is to show
+            fitted = BRTF(max_rank=limit, **{"random_state": seed, **options}).fit(observations)
         rows.append(
             {
                 "max_rank": limit,
