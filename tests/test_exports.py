@@ -151,6 +151,7 @@ class TestTensorly:
         np.testing.assert_allclose(cp.to_tensor(), PLAIN.low_rank(), atol=1e-12)  # another order of summation
         np.testing.assert_array_equal(tensorly.cp_norm(cp) > 0, True)
 
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # the constant is a third component
     def test_with_a_transform_it_is_that_of_the_transformed_data(self) -> None:
         model = brtf.BRTF(2, link="log", random_state=0).fit(np.exp(0.1 * DATA.low_rank + 0.01))
         expanded = model.to_tensorly().to_tensor()

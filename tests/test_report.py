@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 
-from brtf import BRTF, Observations, cli
+from brtf import BRTF, FitWarning, Observations, cli
 from brtf.data.observations import observe
 from brtf.datasets import synthetic, toy_video
 from pages import Page
@@ -322,7 +322,8 @@ def test_nothing_is_drawn_where_there_are_no_outliers(model, monkeypatch):
 
 def test_the_page_says_what_lowered_the_bound():
     data = synthetic((9, 8, 7), 2, seed=0).observed
-    capped = BRTF(1, random_state=0).fit(data)
+    with pytest.warns(FitWarning, match="max_rank=1 was reached"):
+        capped = BRTF(1, random_state=0).fit(data)
     text = Page(build_page(capped.result_)).text
     assert "kept only if it raised the bound, but for coming down to max_rank. The bound is drawn from" in text
     free = Page(build_page(BRTF(random_state=0).fit(data).result_)).text
