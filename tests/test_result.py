@@ -400,6 +400,8 @@ DAMAGES = {
     "a trace of two lengths": (put("trace.rank", lambda rank: rank[1:]), "a value has the wrong type or size"),
     "a trace of one number": (put("trace.rank", lambda rank: np.array(2)), "does not fit"),
     "an infinite rank": (put("trace.rank", lambda rank: np.full(rank.shape, np.inf)), "a value has the wrong"),
+    "outliers without a variance": (put("outliers.var", first_entry(0.0)), "outliers.var is not positive"),
+    "scale of nothing": (write("scale", value=None), "a value has the wrong type or size"),
     "noise below zero": (put("trace.noise_variance", np.negative), "a noise variance below 0"),
     "shape of text": (write("shape", value="987"), "shape must be a sequence of integers"),
     "shape of fractions": (write("shape", value=[9.5, 8, 7]), "shape must be a sequence of integers"),

@@ -40,7 +40,7 @@ CHECKPOINT = "checkpoint"
 """What the header of a file that is no result says it is."""
 PYTHON_SAYS = (
     *("instances of", "object", "unsupported operand", "unhashable", "not convert", "to unpack", "out of bounds"),
-    *("zip()", "iteration over"),
+    *("zip()", "iteration over", "argument must be"),
 )
 """Words by which a sentence is known to be the interpreter's or NumPy's and not ours."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
@@ -152,6 +152,12 @@ def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
         Record(int(sweep), float(bound), int(rank), float(noise), _unpack_event(events.get(str(i))))
         for i, (sweep, bound, rank, noise) in enumerate(zip(*columns, strict=True))
     )
+
+
+def _positive(array: NDArray[Any], name: str) -> NDArray[Any]:
+    if not (array > 0).all():
+        raise ValueError(f"{name} is not positive")
+    return array
 
 
 def _unpack_event(packed: Any) -> Event:
@@ -293,7 +299,7 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
     else:
         outliers = MeanFieldOutliers(
             mean=checked_array(arrays, "outliers.mean", entries),
-            var=checked_array(arrays, "outliers.var", entries),
+            var=_positive(checked_array(arrays, "outliers.var", entries), "outliers.var"),
             gamma=_unpack_gamma("outliers.gamma", arrays, (), entries),
             concentration=float(header["outliers"]["concentration"]),
             rate=float(header["outliers"]["rate"]),
