@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -45,7 +45,6 @@ from brtf.model.local_models import (
     StudentNoise,
     StudentSlab,
 )
-from brtf.model.row_prior import Centred
 from brtf.model.state import (
     LARGEST_PRECISION,
     MeanFieldOutliers,
@@ -480,8 +479,8 @@ def bound_terms(case: Case) -> dict[str, float]:
 class Draws:
     """K independent draws from q: A⁽ⁿ⁾ (K, I_n, R), λ (K, R), τ (K,), S and γ (K, M); what a state lacks is None.
 
-    Also the centres of the modes that have one (K, R), the relative precisions ω and the outlier rates of slices (K, G)
-    and the share of outliers that are positive (K,).
+    Also the relative precisions ω and the outlier rates of slices (K, G), and the share of outliers that are positive
+    (K,). Rows are under the paper's prior.
     """
 
     factors: list[Array]
@@ -489,7 +488,6 @@ class Draws:
     tau: Array
     outliers: Array | None = None
     gamma: Array | None = None
-    centres: dict[int, Array] = field(default_factory=dict)
     omega: Array | None = None
     rates: Array | None = None
     positive: Array | None = None
@@ -505,9 +503,6 @@ def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
         for rows in state.factors
     ]
     draws = Draws(factors, _draw_gamma(state.lam, n_draws, rng), _draw_gamma(state.tau, n_draws, rng))
-    for mode, centre in centres_of(state).items():
-        spread = np.sqrt(centre.var) * rng.standard_normal((n_draws, state.rank))
-        draws = replace(draws, centres={**draws.centres, mode: centre.mean + spread})
     if state.slices is not None:
         draws = replace(draws, omega=_draw_gamma(state.slices.precision, n_draws, rng))
     structure = structure_of(state)
@@ -521,11 +516,6 @@ def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
     noise = rng.standard_normal((n_draws, state.outliers.mean.size))
     sparse = state.outliers.mean + np.sqrt(state.outliers.var) * noise
     return replace(draws, outliers=sparse, gamma=_draw_gamma(state.outliers.gamma, n_draws, rng))
-
-
-def centres_of(state: State) -> dict[int, Centred]:
-    """The centres of the modes that have one."""
-    return {mode: prior for mode, prior in enumerate(state.row_priors) if isinstance(prior, Centred)}
 
 
 def _draw_gamma(gamma: Gamma, n_draws: int, rng: np.random.Generator) -> Array:
@@ -545,15 +535,12 @@ def low_rank_draws(draws: Draws, entries: Sequence[Index]) -> Array:
 
 
 def log_prior(case: Case, draws: Draws) -> Array:
-    """ln p(A, λ, τ), and of centres, slices, rates and sides where there are any; one number per draw."""
+    """ln p(A, λ, τ), and of slices, rates and sides where there are any; one number per draw."""
     state, prior = case.state, case.state.prior
     total = log_gamma_density(draws.lam, prior.lam_concentration, prior.lam_rate).sum(axis=1)
     total = total + log_gamma_density(draws.tau, prior.tau_concentration, prior.tau_rate)
-    for mode, factor in enumerate(draws.factors):
-        centre = draws.centres.get(mode, np.zeros_like(draws.lam))
-        total = total + stats.norm.logpdf(factor, centre[:, None, :], draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
-    for centre in draws.centres.values():
-        total = total + stats.norm.logpdf(centre, scale=draws.lam**-0.5).sum(axis=1)
+    for factor in draws.factors:
+        total = total + stats.norm.logpdf(factor, scale=draws.lam[:, None, :] ** -0.5).sum(axis=(1, 2))
     if draws.omega is not None and state.slices is not None:
         total = total + log_gamma_density(draws.omega, *[state.slices.concentration] * 2).sum(axis=1)
     if draws.rates is not None:
@@ -575,15 +562,13 @@ def log_joint(case: Case, draws: Draws) -> Array:
 
 
 def log_posterior(state: State, draws: Draws) -> Array:
-    """ln q(A, λ, τ, S, γ), and of centres, slices, rates and sides where there are any; one number per draw."""
+    """ln q(A, λ, τ, S, γ), and of slices, rates and sides where there are any; one number per draw."""
     total = log_gamma_density(draws.lam, state.lam.concentration, state.lam.rate).sum(axis=1)
     total = total + log_gamma_density(draws.tau, state.tau.concentration, state.tau.rate)
     for factor, rows in zip(draws.factors, state.factors, strict=True):
         for i in range(rows.n_rows):
             density = stats.multivariate_normal(rows.mean[i], covariance(rows, i))
             total = total + density.logpdf(factor[:, i, :])
-    for mode, centre in centres_of(state).items():
-        total = total + stats.norm.logpdf(draws.centres[mode], centre.mean, np.sqrt(centre.var)).sum(axis=1)
     if draws.omega is not None and state.slices is not None:
         precision = state.slices.precision
         total = total + log_gamma_density(draws.omega, precision.concentration, precision.rate).sum(axis=1)

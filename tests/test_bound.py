@@ -19,7 +19,6 @@ from brtf.inference.sweep import Problem, evaluate
 from brtf.inference.updates import fit_at_entries, negligible_components
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.model.row_prior import Centred
 from brtf.model.state import Prior, Sides
 from brtf.search.starts import random_start
 
@@ -58,7 +57,7 @@ def mean_field(seed, layout, *, outliers):
     return sharpened(oracle.random_case(seed, 3, layout, outliers=outliers))
 
 
-def calibrated(seed, layout, kind, *, centred=False, **structure):
+def calibrated(seed, layout, kind, **structure):
     """A case with a local model, priors that can be drawn from, and posteriors narrow enough for Monte Carlo means."""
     case = oracle.structured_case(seed, layout, kind, **structure)
     numbers = np.random.default_rng(9).uniform(0.5, 1.0, 4)
@@ -69,9 +68,6 @@ def calibrated(seed, layout, kind, *, centred=False, **structure):
         lam=Gamma(4 * case.state.lam.concentration, 4 * case.state.lam.rate),
         structure=None if case.state.structure.is_plain else case.state.structure,
     )
-    if centred:
-        prior = Centred(np.array([0.3, -0.2]), np.array([0.05, 0.1]))
-        state = state.with_factor(1, state.factors[1], prior)
     if kind is FlatSlab:  # whose edge, where the bound is right to first order only, is far away
         state = replace(state, outliers=replace(state.outliers, width=1e6))
     return replace(case, state=state)
@@ -84,7 +80,6 @@ KINDS = {
     "Student slab": partial(calibrated, kind=StudentSlab),
     "Gaussian slab": partial(calibrated, kind=GaussianSlab),
     "flat slab": partial(calibrated, kind=FlatSlab),
-    "centred rows": partial(calibrated, kind=StudentSlab, centred=True),
     "no outliers, slices": partial(calibrated, kind=NoOutliers, slices=(0,)),
     "slices": partial(calibrated, kind=GaussianSlab, slices=(1, 2)),
     "shared": partial(calibrated, kind=StudentSlab, modes=(1,)),
