@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from brtf.kernels.jit import loop, prefetch_row, sum_loop
-from brtf.kernels.vectors import add_product
+from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels.vectors import prefetch
 
 AHEAD = 8
 """Entries between asking for rows and using them."""
+CACHE_LINE = 8
+"""Numbers of float64 that come into the cache together."""
 
 
 @sum_loop
@@ -52,11 +54,11 @@ def variances(coords, outers, moments, covs, multiplicity, out):
         total = 0.0
         if order == 3:
             ahead = min(m + AHEAD, out.size - 1)
-            prefetch_row(outers[1], coords[1, ahead])
-            prefetch_row(moments[1], coords[1, ahead])
-            prefetch_row(covs[1], coords[1, ahead])
-            prefetch_row(moments[2], coords[2, ahead])
-            prefetch_row(covs[2], coords[2, ahead])
+            _prefetch_row(outers[1], coords[1, ahead])
+            _prefetch_row(moments[1], coords[1, ahead])
+            _prefetch_row(covs[1], coords[1, ahead])
+            _prefetch_row(moments[2], coords[2, ahead])
+            _prefetch_row(covs[2], coords[2, ahead])
             last_moment, last_cov = moments[2][coords[2, m]], covs[2][coords[2, m]]
             for c in range(n_columns):
                 both = cov[c] * next_moment[c] + outer[c] * next_cov[c]
@@ -87,8 +89,8 @@ def scatter_products(coords, entry_values, matrices, mode, out):
         value, i = entry_values[m], coords[mode, m]
         if order == 3:
             ahead = min(m + AHEAD, entry_values.size - 1)
-            prefetch_row(out if mode == 1 else matrices[1], coords[1, ahead])
-            prefetch_row(out if mode == 2 else matrices[2], coords[2, ahead])
+            _prefetch_row(out if mode == 1 else matrices[1], coords[1, ahead])
+            _prefetch_row(out if mode == 2 else matrices[2], coords[2, ahead])
             _add_outer(value, matrices[one], coords[one, m], matrices[other], coords[other, m], out, i)
         else:
             target = out[i]
@@ -102,24 +104,16 @@ def scatter_products(coords, entry_values, matrices, mode, out):
                 target[c] += product[c]
 
 
-@loop
+@sum_loop
 def _add_outer(value, first, j, second, k, out, i):
-    """out[i] += value first[j] ⊛ second[k], by the widest steps that fit: a row is too short for the tail of a loop."""
-    column, n_columns = 0, out.shape[1]
-    while column + 32 <= n_columns:
-        add_product(32, value, first, j, second, k, out, i, column)
-        column += 32
-    if column + 16 <= n_columns:
-        add_product(16, value, first, j, second, k, out, i, column)
-        column += 16
-    if column + 8 <= n_columns:
-        add_product(8, value, first, j, second, k, out, i, column)
-        column += 8
-    if column + 4 <= n_columns:
-        add_product(4, value, first, j, second, k, out, i, column)
-        column += 4
-    if column + 2 <= n_columns:
-        add_product(2, value, first, j, second, k, out, i, column)
-        column += 2
-    if column < n_columns:
-        add_product(1, value, first, j, second, k, out, i, column)
+    """out[i] += value first[j] ⊛ second[k]."""
+    target, one, other = out[i], first[j], second[k]
+    for c in range(target.size):
+        target[c] += value * one[c] * other[c]
+
+
+@loop
+def _prefetch_row(matrix, row):
+    """Ask for a row of a matrix to be brought into the cache, and do not wait."""
+    for column in range(0, matrix.shape[1], CACHE_LINE):
+        prefetch(matrix, row, column)

@@ -13,8 +13,7 @@ import numpy as np
 
 from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.products import add_product, add_projections, multiply
-from brtf.kernels.segments import locate, locate_left, weigh, weigh_left
-from brtf.kernels.vectors import n_at_once
+from brtf.kernels.vectors import locate, locate_left, n_at_once, weigh, weigh_left
 
 PIECE = 2048
 """Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""

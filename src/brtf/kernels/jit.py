@@ -14,14 +14,10 @@ from typing import Any
 
 import llvmlite
 import numba
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 from numba.core.caching import CompileResultCacheImpl
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
-from numba.extending import intrinsic
 
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 """Stands for all files of loops as they are: compiled code holds what it calls in other files, too."""
@@ -145,28 +141,3 @@ loop = _compiled()
 """A loop compiled as it stands."""
 sum_loop = _compiled(fastmath={"reassoc", "contract", "nsz"})
 """A loop whose sums may be taken in any order, so that a processor adds several terms at once."""
-CACHE_LINE = 8
-"""Numbers of float64 that come into the cache together."""
-
-
-@intrinsic
-def _prefetch(typing_context, matrix, row, column):
-    """Ask for matrix[row, column] to be brought into the cache, and do not wait."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        pointer = cgutils.get_item_pointer(context, builder, signature.args[0], array, list(arguments[1:]))
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        ask = builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
-        builder.call(ask, [builder.bitcast(pointer, byte), flag(0), flag(3), flag(1)])  # to read, to keep, data
-        return context.get_dummy_value()
-
-    return types.void(matrix, row, column), generate
-
-
-@loop
-def prefetch_row(matrix, row):
-    """Ask for a row of a matrix to be brought into the cache, and do not wait."""
-    for column in range(0, matrix.shape[1], CACHE_LINE):
-        _prefetch(matrix, row, column)

@@ -1,11 +1,42 @@
-"""Steps that a processor takes with many numbers at once, where a loop would not become that.
+"""Steps that a processor takes with many numbers at once, where Numba makes no such thing of a loop.
 
-Written in LLVM's own terms, for vectors of any width: a processor with narrower registers uses several. Indices are
-not checked.
+Numba's compiler turns the innermost loop over numbers side by side into steps with several of them, and most kernels
+are such loops. Three things it does not do, and what needs them is here, written in LLVM's terms:
+
+- Sums over rows that stay in registers from the first row to the last. A loop adds each row to sums in memory.
+  :func:`combine` is a piece of a product of matrices: as a loop it would take 1.2 to 8 times as long, and by BLAS,
+  which first brings thin matrices into another order, up to 2.5 times where they are large. :func:`add_rows` is the
+  sum of the rows that a list names: as a loop it would take 2 to 20 times as long.
+- Arithmetic with integers of 32 bits. Numba's are of 64, half as many a step. As loops :func:`locate` would take 2 to 3
+  times as long, and :func:`list_eight`, which makes a byte of eight comparisons, 2 to 4 times.
+- Rows of four numbers that are read in one go and then regrouped by columns. A loop reads number by number, and would
+  take 2.3 times as long as :func:`weigh`.
+
+Numba has no counterpart of :func:`prefetch`, without which entries given by coordinates take up to 1.3 times as long
+where the matrices are larger than the cache. Other steps were as fast as loops, and are loops; so should those here
+become that come within 15 % of one some day.
+
+How it is made
+    A step is a function of Numba's extension interface (``numba.extending.intrinsic``). It is called within compiled
+    loops, with types, and says what it returns and how its code is written; :func:`_written` hands the writer a
+    :class:`Code`, which knows the arguments by their names. ``code["start"]`` is the value of a number,
+    ``code.vector(kind, "panel", row, column)`` the numbers of an array from an element on, as many as the kind has.
+    Arithmetic is that of :class:`llvmlite.ir.IRBuilder`. What stands in a variable over the turns of a loop is kept by
+    ``alloca`` and becomes a register.
+
+What is promised
+    Vectors may be wider or narrower than registers: LLVM uses several, or a part, so that the code runs on any
+    processor. Sums may be taken in any order, and a product and a sum be rounded once (:data:`FREE`); nothing else is
+    taken for granted of numbers, and not-a-numbers stay what they are. Arrays are C-contiguous, which is checked when a
+    step is compiled. Indices are not checked.
+
+What is used of Numba and llvmlite can change with any version, so that ``pyproject.toml`` names the versions that are
+known to work, and a process compares kernels to the reference before it uses them: :mod:`brtf.kernels.agreement`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +47,10 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 FREE = ("reassoc", "contract", "nsz")
-"""What rounding leaves open: a product and a sum may become one step."""
+"""What rounding leaves open: sums in any order, and a product and a sum in one."""
 BYTE, INDEX, LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 SINGLE, REAL = ir.FloatType(), ir.DoubleType()
+PAIR = types.UniTuple(types.float64, 2)
 
 
 @dataclass(frozen=True)
@@ -54,65 +86,159 @@ KINDS = {
 }
 
 
+class Code:
+    """The code of a step as it is written, and what the step is given, by name."""
+
+    def __init__(self, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> None:
+        self.builder, self._context, self._given = builder, context, given
+        for name, (of_type, _) in given.items():
+            if isinstance(of_type, types.Array) and of_type.layout != "C":
+                raise TypingError(f"Several numbers a step are read from arrays in C order, and {name} is {of_type}.")
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of an argument that is no array."""
+        return self._given[name][1]
+
+    def pointer(self, kind: Any, name: str, *index: Any) -> Any:
+        """Where an element of an array is, as an address of the given kind."""
+        of_type, array = self._array(name)
+        at = cgutils.get_item_pointer(self._context, self.builder, of_type, array, list(index))
+        return self.builder.bitcast(at, kind.as_pointer())
+
+    def vector(self, kind: Any, name: str, *index: Any) -> Any:
+        """The vector that begins at an element of an array."""
+        return self.builder.load(self.pointer(kind, name, *index), align=1)
+
+    def store(self, vector: Any, name: str, *index: Any) -> None:
+        """Write a vector to an array, from an element on."""
+        self.builder.store(vector, self.pointer(vector.type, name, *index), align=1)
+
+    def n_rows(self, name: str) -> Any:
+        """The length of an array."""
+        return self.builder.extract_value(self._array(name)[1].shape, 0)
+
+    def splat(self, value: Any, width: int) -> Any:
+        """A vector of a number."""
+        nothing = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
+        one = self.builder.insert_element(nothing, value, INDEX(0))
+        return self.builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, width), [0] * width))
+
+    def add(self, one: Any, other: Any) -> Any:
+        return self.builder.fadd(one, other, flags=FREE)
+
+    def subtract(self, one: Any, other: Any) -> Any:
+        return self.builder.fsub(one, other, flags=FREE)
+
+    def multiply(self, one: Any, other: Any) -> Any:
+        return self.builder.fmul(one, other, flags=FREE)
+
+    def multiply_add(self, old: Any, one: Any, other: Any) -> Any:
+        """The sum of a vector and a product."""
+        return self.add(old, self.multiply(one, other))
+
+    def sum_of(self, vector: Any) -> Any:
+        """The sum of the numbers of a vector."""
+        total = self.builder.extract_element(vector, INDEX(0))
+        for k in range(1, vector.type.count):
+            total = self.add(total, self.builder.extract_element(vector, INDEX(k)))
+        return total
+
+    def pair(self, numbers: list[Any]) -> Any:
+        """A tuple of two numbers of float64, to be returned."""
+        wide = [number if number.type == REAL else self.builder.fpext(number, REAL) for number in numbers]
+        return self._context.make_tuple(self.builder, PAIR, wide)
+
+    def nothing(self) -> Any:
+        """What a step that returns nothing returns."""
+        return self._context.get_dummy_value()
+
+    def _array(self, name: str) -> tuple[Any, Any]:
+        of_type, value = self._given[name]
+        return of_type, self._context.make_array(of_type)(self._context, self.builder, value)
+
+
+def _written(returns: Any, given: dict[str, Any], write: Callable[[Code], Any]) -> tuple[Any, Callable[..., Any]]:
+    """What Numba wants to know of a step: its signature, and how its code is written.
+
+    ``given`` are the types of its arguments by name, as they stand in ``locals()`` where a step begins.
+    """
+    names = [name for name in given if name != "typing_context"]
+
+    def generate(context, builder, signature, values):
+        return write(Code(context, builder, dict(zip(names, zip(signature.args, values, strict=True), strict=True))))
+
+    return returns(*(given[name] for name in names)), generate
+
+
+# ---- sums in registers -------------------------------------------------------------------------------------
+
+
 @intrinsic
 def n_at_once(typing_context, numbers):
     """Numbers of an array's type that are taken in one step."""
     return types.int64(numbers), lambda *_: LONG(KINDS[numbers.dtype].lanes)
 
 
+@intrinsic(prefer_literal=True)
+def combine(typing_context, n_rows, steps, fresh, weights, first, rows, column, out):
+    """out[i, c] = Σ_k weights[i, k] rows[k, c] for ``n_rows``, a constant, of i from ``first`` on, and some columns c.
+
+    The columns are from ``column`` on, as many times ``n_at_once`` as the tuple ``steps`` has elements; a single one
+    where it has none. The sums are added to ``out`` unless that is ``fresh``. All arrays are of one type.
+    """
+    given, kind, n_own = locals(), KINDS[out.dtype], n_rows.literal_value
+    vector = ir.VectorType(kind.real, max(1, steps.count * kind.lanes))
+
+    def write(code):
+        builder, zero = code.builder, ir.Constant(vector, [0.0] * vector.count)
+        own = [builder.add(code["first"], LONG(row)) for row in range(n_own)]
+        totals = [cgutils.alloca_once(builder, vector) for _ in own]
+        for i, total in zip(own, totals, strict=True):
+            builder.store(builder.select(code["fresh"], zero, code.vector(vector, "out", i, code["column"])), total)
+        with cgutils.for_range_slice(builder, LONG(0), code.n_rows("rows"), LONG(1)) as (k, _):
+            row = code.vector(vector, "rows", k, code["column"])
+            for i, total in zip(own, totals, strict=True):
+                weight = code.splat(builder.load(code.pointer(kind.real, "weights", i, k)), vector.count)
+                builder.store(code.multiply_add(builder.load(total), weight, row), total)
+        for i, total in zip(own, totals, strict=True):
+            code.store(builder.load(total), "out", i, code["column"])
+        return code.nothing()
+
+    return _written(types.void, given, write)
+
+
 @intrinsic
 def add_rows(
     typing_context, lanes, panel, before, places, amounts, start, stop, others, other, out, target, left, right
 ):
-    """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], for two halves of as many columns as
-    ``lanes`` has elements.
+    """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], over start ≤ p < stop.
 
-    The sum, over start ≤ p < stop, stays in registers. The halves of a row of ``panel`` are the columns from ``left``
-    and from ``right`` on. Arrays are C-contiguous and of float64, but for ``places`` of int32.
+    A row of ``panel`` has two halves, each of as many columns as the tuple ``lanes`` has elements: those of ``out`` and
+    ``others`` from ``left`` on, and from ``right`` on. Arrays are of float64, but for ``places`` of int32.
     """
-    width = lanes.count
-    signature = types.void(lanes, panel, before, places, amounts, start, stop, others, other, out, target, left, right)
+    given, width = locals(), lanes.count
+    row, part = ir.VectorType(REAL, 2 * width), ir.VectorType(REAL, width)
 
-    def generate(context, builder, signature, arguments):
-        _, _, before, _, _, start, stop, _, other, _, target, left, right = arguments
-        element = Elements(context, builder, signature, arguments)
-        whole, part = ir.VectorType(REAL, 2 * width), ir.VectorType(REAL, width)
-        total = cgutils.alloca_once_value(builder, ir.Constant(whole, [0.0] * 2 * width))  # LLVM keeps it in registers
-        with cgutils.for_range_slice(builder, start, stop, LONG(1)) as (p, _):
-            place = builder.sext(builder.load(element.pointer(INDEX, 3, p)), LONG)
-            amount = splat(builder, builder.load(element.pointer(REAL, 4, p)), 2 * width)
-            row = element.vector(whole, 1, builder.add(place, before), LONG(0))
-            builder.store(multiply_add(builder, builder.load(total), amount, row), total)
-        for column, first in ((left, 0), (right, width)):
+    def write(code):
+        builder = code.builder
+        total = cgutils.alloca_once_value(builder, ir.Constant(row, [0.0] * row.count))
+        with cgutils.for_range_slice(builder, code["start"], code["stop"], LONG(1)) as (p, _):
+            place = builder.sext(builder.load(code.pointer(INDEX, "places", p)), LONG)
+            amount = code.splat(builder.load(code.pointer(REAL, "amounts", p)), row.count)
+            own = code.vector(row, "panel", builder.add(place, code["before"]), LONG(0))
+            builder.store(code.multiply_add(builder.load(total), amount, own), total)
+        for column, first in ((code["left"], 0), (code["right"], width)):
             chosen = ir.Constant(ir.VectorType(INDEX, width), list(range(first, first + width)))
-            own = builder.shuffle_vector(builder.load(total), ir.Constant(whole, ir.Undefined), chosen)
-            there = element.pointer(part, 9, target, column)
-            old = builder.load(there, align=8)
-            new = multiply_add(builder, old, own, element.vector(part, 7, other, column))
-            builder.store(new, there, align=8)
-        return context.get_dummy_value()
+            own = builder.shuffle_vector(builder.load(total), ir.Constant(row, ir.Undefined), chosen)
+            old = code.vector(part, "out", code["target"], column)
+            new = code.multiply_add(old, own, code.vector(part, "others", code["other"], column))
+            code.store(new, "out", code["target"], column)
+        return code.nothing()
 
-    return signature, generate
+    return _written(types.void, given, write)
 
 
-@intrinsic(prefer_literal=True)
-def add_product(typing_context, width, value, first, j, second, k, out, i, column):
-    """out[i] += value first[j] ⊛ second[k], for ``width`` columns from the given one on.
-
-    Arrays are C-contiguous and of float64.
-    """
-    n_columns = width.literal_value
-
-    def generate(context, builder, signature, arguments):
-        _, value, _, j, _, k, _, i, column = arguments
-        element, vector = Elements(context, builder, signature, arguments), ir.VectorType(REAL, n_columns)
-        there = element.pointer(vector, 6, i, column)
-        scaled = builder.fmul(splat(builder, value, n_columns), element.vector(vector, 2, j, column), flags=FREE)
-        old = builder.load(there, align=8)
-        builder.store(multiply_add(builder, old, scaled, element.vector(vector, 4, k, column)), there, align=8)
-        return context.get_dummy_value()
-
-    return types.void(width, value, first, j, second, k, out, i, column), generate
+# ---- lists of entries, and rows that will be needed --------------------------------------------------------
 
 
 @intrinsic
@@ -122,61 +248,178 @@ def list_eight(typing_context, mask, start, table, first, places, position):
     ``table`` (256, 8) has these k for every byte whose bits are the eight, whatever beyond them. All eight places are
     written.
     """
+    given = locals()
 
-    def generate(context, builder, signature, arguments):
-        _, start, _, first, _, position = arguments
-        element = Elements(context, builder, signature, arguments)
-        eight = ir.VectorType(BYTE, 8)
-        seen = builder.icmp_unsigned("!=", element.vector(eight, 0, start), ir.Constant(eight, [0] * 8))
+    def write(code):
+        builder, eight, indices = code.builder, ir.VectorType(BYTE, 8), ir.VectorType(INDEX, 8)
+        seen = builder.icmp_unsigned("!=", code.vector(eight, "mask", code["start"]), ir.Constant(eight, [0] * 8))
         bits = builder.zext(builder.bitcast(seen, BYTE), LONG)
-        indices = ir.VectorType(INDEX, 8)
-        listed = builder.add(element.vector(indices, 2, bits, LONG(0)), splat(builder, builder.trunc(first, INDEX), 8))
-        builder.store(listed, element.pointer(indices, 4, position), align=4)
+        before = code.splat(builder.trunc(code["first"], INDEX), 8)
+        code.store(builder.add(code.vector(indices, "table", bits, LONG(0)), before), "places", code["position"])
         return builder.ctpop(bits)
 
-    return types.int64(mask, start, table, first, places, position), generate
+    return _written(types.int64, given, write)
 
 
-class Elements:
-    """Addresses within the arrays that a step is given."""
+@intrinsic
+def prefetch(typing_context, matrix, row, column):
+    """Ask for matrix[row, column] to be brought into the cache, and do not wait."""
+    given = locals()
 
-    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
-        self._context, self._builder, self._types, self._arguments = context, builder, signature.args, arguments
-        if any(isinstance(of_type, types.Array) and of_type.layout != "C" for of_type in signature.args):
-            raise TypingError("Several numbers a step are read from arrays in C order only.")
+    def write(code):
+        byte = BYTE.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, INDEX, INDEX, INDEX])
+        ask = code.builder.module.declare_intrinsic("llvm.prefetch", (byte,), kind)
+        to_read, to_keep, data = INDEX(0), INDEX(3), INDEX(1)
+        code.builder.call(ask, [code.pointer(BYTE, "matrix", code["row"], code["column"]), to_read, to_keep, data])
+        return code.nothing()
 
-    def pointer(self, kind: Any, which: int, *index: Any) -> Any:
-        """Where the element of an argument is, as an address of the given kind."""
-        of_type = self._types[which]
-        array = self._context.make_array(of_type)(self._context, self._builder, self._arguments[which])
-        at = cgutils.get_item_pointer(self._context, self._builder, of_type, array, list(index))
-        return self._builder.bitcast(at, kind.as_pointer())
-
-    def length(self, which: int) -> Any:
-        """Rows of an argument."""
-        array = self._context.make_array(self._types[which])(self._context, self._builder, self._arguments[which])
-        return self._builder.extract_value(array.shape, 0)
-
-    def vector(self, kind: Any, which: int, *index: Any) -> Any:
-        """The vector that begins at the element of an argument."""
-        return self._builder.load(self.pointer(kind, which, *index), align=1)
+    return _written(types.void, given, write)
 
 
-def multiply_add(builder: Any, old: Any, one: Any, another: Any) -> Any:
-    return builder.fadd(old, builder.fmul(one, another, flags=FREE), flags=FREE)
+# ---- entries in a table ------------------------------------------------------------------------------------
+#
+# There are ``n`` entries, a whole number of steps of ``n_at_once``.
 
 
-def splat(builder: Any, value: Any, width: int) -> Any:
-    """A vector of equal numbers."""
-    nothing = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
-    one = builder.insert_element(nothing, value, INDEX(0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(INDEX, width), [0] * width))
+@intrinsic
+def locate(typing_context, rho, n, shift, bits, last, places, fractions):
+    """Places of entries among the segments of a table, fractions t of these, and the largest ρ.
+
+    ``bits`` is what :func:`brtf.model.evidence_table.usual_places` says, ``shift`` what is added to ρ before; places
+    are at most ``last``. An entry's t is in the bits of its ρ below those of the segment.
+    """
+    given, kind = locals(), KINDS[rho.dtype]
+    return _written(
+        rho.dtype, given, lambda code: _write_locate(code, kind, lambda m: code.vector(kind.reals, "rho", m))
+    )
 
 
-def sum_of(builder: Any, kind: Kind, there: Any) -> Any:
-    """The sum of the vector of that kind that is kept there."""
-    vector = builder.load(there)
-    total = builder.extract_element(vector, INDEX(0))
+@intrinsic
+def locate_left(typing_context, values, n, fitted, per_scale, tau, shift, bits, last, places, fractions):
+    """What :func:`locate` does, for ρ = τ (values per_scale − fitted)²."""
+    given, kind = locals(), KINDS[values.dtype]
+
+    def write(code):
+        tau = code.splat(code["tau"], kind.lanes)
+
+        def rho(m):
+            residual = _left(code, kind, m)
+            return code.multiply(tau, code.multiply(residual, residual))
+
+        return _write_locate(code, kind, rho)
+
+    return _written(values.dtype, given, write)
+
+
+@intrinsic
+def weigh(typing_context, places, n, fractions, quadratics, seen, weights):
+    """Weights of entries; returns the sums of what ln f gains within their segments and of the weights.
+
+    The weight in a segment, and by its mean the gain, is a quadratic of t, a row of ``quadratics``: its coefficients
+    and −½ the width of the segment. In ``seen`` places are counted.
+    """
+    given, kind = locals(), KINDS[weights.dtype]
+    return _written(
+        PAIR, given, lambda code: _write_weigh(code, kind, lambda m, weight: code.store(weight, "weights", m))
+    )
+
+
+@intrinsic
+def weigh_left(typing_context, places, n, fractions, quadratics, seen, values, fitted, per_scale, per_weight):
+    """What :func:`weigh` does, with the weights put to use: weight per_weight (values per_scale − fitted) is added to
+    ``fitted``."""
+    given, kind = locals(), KINDS[values.dtype]
+
+    def write(code):
+        per_weight = code.splat(code["per_weight"], kind.lanes)
+
+        def complete(m, weight):
+            fitted = code.vector(kind.reals, "fitted", m)
+            share = code.multiply(weight, per_weight)
+            code.store(code.multiply_add(fitted, share, _left(code, kind, m)), "fitted", m)
+
+        return _write_weigh(code, kind, complete)
+
+    return _written(PAIR, given, write)
+
+
+def _left(code: Code, kind: Kind, m: Any) -> Any:
+    """What the low-rank part leaves of the values."""
+    scaled = code.multiply(code.vector(kind.reals, "values", m), code.splat(code["per_scale"], kind.lanes))
+    return code.subtract(scaled, code.vector(kind.reals, "fitted", m))
+
+
+def _write_locate(code: Code, kind: Kind, rho: Callable[[Any], Any]) -> Any:
+    """Places and fractions of all entries, whose ρ is asked for step by step; returns the largest of these."""
+    builder = code.builder
+    fine, rough, turn, before_fine, before_rough = (
+        code.splat(builder.load(code.pointer(kind.integer, "bits", LONG(k))), kind.lanes) for k in range(5)
+    )
+    above_fine, above_rough = (builder.sub(kind.each(kind.n_mantissa), below) for below in (fine, rough))
+    last = builder.trunc(code["last"], kind.integer) if kind.integer is INDEX else code["last"]
+    end, shift = code.splat(last, kind.lanes), code.splat(code["shift"], kind.lanes)
+    largest = cgutils.alloca_once_value(builder, kind.all(0.0))
+    with cgutils.for_range_slice(builder, LONG(0), code["n"], LONG(kind.lanes)) as (m, _):
+        own, before = rho(m), builder.load(largest)
+        builder.store(builder.select(builder.fcmp_ordered(">", own, before), own, before), largest)
+        pattern = builder.bitcast(builder.fadd(own, shift), kind.integers)
+        is_rough = builder.icmp_signed(">=", pattern, turn)
+        place = builder.sub(
+            builder.lshr(pattern, builder.select(is_rough, rough, fine)),
+            builder.select(is_rough, before_rough, before_fine),
+        )
+        code.store(builder.select(builder.icmp_signed("<", place, end), place, end), "places", m)
+        leading = builder.shl(pattern, builder.select(is_rough, above_rough, above_fine))
+        mantissa = builder.and_(leading, kind.each((1 << kind.n_mantissa) - 1))
+        from_one = builder.bitcast(builder.or_(mantissa, kind.each(kind.bias << kind.n_mantissa)), kind.reals)
+        code.store(builder.fsub(from_one, kind.all(1.0)), "fractions", m)
+    vector = builder.load(largest)
+    found = builder.extract_element(vector, INDEX(0))
     for k in range(1, kind.lanes):
-        total = builder.fadd(total, builder.extract_element(vector, INDEX(k)), flags=FREE)
-    return total
+        other = builder.extract_element(vector, INDEX(k))
+        found = builder.select(builder.fcmp_ordered(">", found, other), found, other)
+    return found
+
+
+def _write_weigh(code: Code, kind: Kind, use: Callable[[Any, Any], None]) -> Any:
+    """Weights of all entries, handed to ``use`` step by step; returns the sums of the gains and of the weights."""
+    builder = code.builder
+    gains, sums = (cgutils.alloca_once_value(builder, kind.all(0.0)) for _ in range(2))
+    with cgutils.for_range_slice(builder, LONG(0), code["n"], LONG(kind.lanes)) as (m, _):
+        rows = []
+        for k in range(kind.lanes):
+            place = builder.load(code.pointer(kind.integer, "places", builder.add(m, LONG(k))))
+            place = builder.zext(place, LONG) if kind.integer is INDEX else place
+            rows.append(code.vector(ir.VectorType(SINGLE, 4), "quadratics", place, LONG(0)))
+            count = code.pointer(LONG, "seen", place)
+            builder.store(builder.add(builder.load(count), LONG(1)), count)
+        constant, slope, curve, half_width = _columns(builder, kind, rows)
+        fraction = code.vector(kind.reals, "fractions", m)
+        curved = code.multiply(fraction, curve)
+        weight = code.multiply_add(constant, fraction, code.add(slope, curved))
+        rise = code.multiply_add(code.multiply(slope, kind.all(1 / 2)), curved, kind.all(1 / 3))
+        mean = code.multiply_add(constant, fraction, rise)
+        builder.store(code.multiply_add(builder.load(gains), code.multiply(half_width, fraction), mean), gains)
+        builder.store(code.add(builder.load(sums), weight), sums)
+        use(m, weight)
+    return code.pair([code.sum_of(builder.load(part)) for part in (gains, sums)])
+
+
+def _columns(builder: Any, kind: Kind, rows: list[Any]) -> list[Any]:
+    """Columns of a matrix whose rows, of four numbers, are given."""
+
+    def shuffle(one: Any, other: Any, chosen: list[int]) -> Any:
+        # alike for every four numbers of both, those of the other being 4, 5, 6, 7
+        quarters = range(one.type.count // 4)
+        indices = [4 * part + k if k < 4 else one.type.count + 4 * part + k - 4 for part in quarters for k in chosen]
+        return builder.shuffle_vector(one, other, ir.Constant(ir.VectorType(INDEX, len(indices)), indices))
+
+    if kind.lanes == 8:
+        both = ir.Constant(ir.VectorType(INDEX, 8), list(range(8)))
+        rows = [builder.shuffle_vector(row, other, both) for row, other in zip(rows[:4], rows[4:], strict=True)]
+    low = [shuffle(rows[k], rows[k + 1], [0, 4, 1, 5]) for k in (0, 2)]
+    high = [shuffle(rows[k], rows[k + 1], [2, 6, 3, 7]) for k in (0, 2)]
+    halves = ([0, 1, 4, 5], [2, 3, 6, 7])
+    columns = [shuffle(one, other, chosen) for one, other in (low, high) for chosen in halves]
+    return columns if kind.real is SINGLE else [builder.fpext(column, kind.reals) for column in columns]
