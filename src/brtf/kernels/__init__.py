@@ -2,7 +2,8 @@
 
 Two twins have the same names, arguments and results to rounding: :mod:`brtf.kernels.reference`, plain NumPy and the
 definition, and :mod:`brtf.kernels.compiled`, which replaces by Numba what NumPy cannot do in one pass. The environment
-variable ``BRTF_KERNELS`` chooses: ``numba`` (the default) or ``numpy``. A twin is loaded when it is first used.
+variable ``BRTF_KERNELS`` chooses: ``numba`` (the default) or ``numpy``. A twin is loaded when it is first used, and the
+compiled one compared to the reference then, by :mod:`brtf.kernels.agreement`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from brtf.model.evidence_table import EvidenceTable
 from brtf.model.local_models import LocalModel
 
 if TYPE_CHECKING:
+    from brtf.kernels.agreement import Agreement
     from brtf.kernels.reference import CompletedRows, LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
@@ -39,6 +41,13 @@ def _chosen() -> ModuleType:
     return twin(os.environ.get("BRTF_KERNELS", "numba"))
 
 
+@cache
+def _agreement() -> Agreement | None:
+    """What compares the chosen twin to the reference, unless it is that."""
+    chosen, reference = _chosen(), twin("numpy")
+    return None if chosen is reference else import_module("brtf.kernels.agreement").Agreement(chosen, reference)
+
+
 def listed(block: Block) -> Block:
     """The block as it is best used for several contractions; to be kept no longer than they take."""
     return _chosen().listed(block)
@@ -56,6 +65,8 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
 
 def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array], mode: int, out: Array) -> None:
     """Add to ``out`` (I_n, C) the contraction of an entry vector, or of ones, with the matrices of all other modes."""
+    if agreement := _agreement():
+        agreement.of_contract(block, out.shape[1])
     _chosen().contract(block, entry_values, matrices, mode, out)
 
 
@@ -79,6 +90,8 @@ def local_posteriors(
     totals: Array,
 ) -> LocalPosteriors:
     """Local posteriors of entries with the given y − x̄, Var x and ω̄, which are added to a histogram of ω̄ D."""
+    if agreement := _agreement():
+        agreement.of_local_posteriors(table, residual.dtype)
     return _chosen().local_posteriors(table, tau, residual, variance, relative, counts, totals)
 
 
@@ -105,6 +118,8 @@ def solve_completed(
 
     Adds to ``sums`` (C, R) the product of these data with them, and the entries to a histogram of D.
     """
+    if agreement := _agreement():
+        agreement.of_solve_completed(table, largest_weight, values.dtype)
     return _chosen().solve_completed(
         values, scale, left, right, table, tau, largest_weight, cov, offset, counts, totals, sums
     )
