@@ -102,13 +102,13 @@ class TestHidden:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            ({"hold_out": 0.0}, "hold_out must lie between 0 and 1"),
-            ({"hold_out": math.nan}, "hold_out must lie between 0 and 1"),
+            ({"hold_out": 0.0}, "hold_out must be between 0 and 1"),
+            ({"hold_out": math.nan}, "hold_out must be between 0 and 1"),
             ({"hold_out": 0.6, "pattern": "slices"}, "at most 0.5 for slices"),
             ({"pattern": "rows"}, r"pattern must be one of .*'slices'.*, got 'rows'"),
             ({"mode": 3}, "mode must be one of the modes 0 to 2 of the data, got 3"),
             ({"n_repeats": 0}, "n_repeats must be an integer of at least 1, got 0"),
-            ({"hold_out": 0.9999}, "would hide 403 of 403 entries"),
+            ({"hold_out": 0.9999}, "would hold out 403 of 403 entries"),
         ],
     )
     def test_bad_arguments(self, options, sentence):

@@ -239,7 +239,7 @@ class TestBoundCurve:
             ([], {}, "ranks is empty"),
             ([0, 1], {}, "max_rank must be None or an integer of at least 1, got 0"),
             ([1], {"share": 1.0}, "share must be at least 0 and below 1, got 1.0"),
-            ([1], {"hold_out": -0.1}, "hold_out must lie between 0 and 1"),
+            ([1], {"hold_out": -0.1}, "hold_out must be between 0 and 1"),
         ],
     )
     def test_bad_arguments(self, ranks, options, sentence):

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What comes with scikit-learn or other methods is slow to import: only when asked for."""
+    """Import on first use: names that need scikit-learn or other methods are slow to import."""
     if name in ("BRTF", "load"):
         from brtf.api import estimator
 

@@ -1,4 +1,4 @@
-"""Other methods for the same task, one file each, called alike: ``recover(name, Y, mask)``."""
+"""Other methods for the same task, behind one function: ``recover(name, Y, mask)``."""
 
 from brtf.research.baselines import Method, Recovery, describe, names, recover
 

@@ -1,4 +1,4 @@
-"""Generated data with a known truth: the paper"s tensor, tensors of any kind of difficulty, a toy video."""
+"""Synthetic data with a known truth: the paper's tensor, tensors of adjustable difficulty, a toy video."""
 
 from brtf.api.datasets import Synthetic, ToyVideo, paper_synthetic, synthetic, toy_video
 

@@ -1,4 +1,4 @@
-"""Generated data with a known truth: the paper's tensor, tensors of any kind of difficulty, a toy video."""
+"""Synthetic data with a known truth: the paper's tensor, tensors of adjustable difficulty, a toy video."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _FACTOR_LAWS: dict[str, Law] = {
 
 @dataclass(frozen=True, eq=False)
 class Synthetic:
-    """A generated tensor together with everything it was made of.
+    """A synthetic tensor and the parts it was made of.
 
-    ``observed = low_rank + outliers + noise`` where ``mask`` is True, NaN elsewhere. Outliers and noise are
-    those of the complete tensor, before entries went missing.
+    ``observed = low_rank + outliers + noise`` where ``mask`` is True, NaN elsewhere. Outliers and noise are given for
+    all entries, including those that are missing from ``observed``.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Synthetic:
     outliers : ndarray
         The tensor S, zero where there is no outlier.
     noise : ndarray
-        What was added to every entry besides.
+        The noise of every entry.
     factors : list of ndarray
         The true factors, of shapes (I_n, rank).
     noise_variance : float
-        The variance the noise was drawn with.
+        Variance of the distribution of the noise.
     """
 
     observed: NDArray[np.float64]
@@ -69,10 +69,9 @@ class Synthetic:
 
 @dataclass(frozen=True, eq=False)
 class ToyVideo:
-    """A generated surveillance clip together with its truth.
+    """A synthetic surveillance clip and its ground truth.
 
-    Pixels are counted along the rows of a frame: ``background[:, :, t].reshape(height, width, 3)`` is an
-    image.
+    Pixels are numbered row by row: ``background[:, :, t].reshape(height, width, 3)`` is an image.
 
     Attributes
     ----------
@@ -110,10 +109,9 @@ def paper_synthetic(
 ) -> Synthetic:
     """The 30 x 30 x 30 tensor of the paper's experiments (section V-A).
 
-    The columns of the mode-n factor are, for i = 1..30, ``sin(2πni/30)``, ``cos(2πni/30)`` and the pattern
-    +1, +1, -1, -1, … (the paper's ``sgn(sin(πi/2))``, whose every second value is left to rounding). Outliers
-    uniform on (-H, H) are added to a random fraction of the entries, noise to all, and then a random
-    fraction goes missing.
+    The columns of the mode-n factor are, for i = 1..30, ``sin(2πni/30)``, ``cos(2πni/30)`` and the pattern +1, +1, -1,
+    -1, … (the paper's ``sgn(sin(πi/2))``, whose every second value depends on rounding). Outliers uniform on (-H, H)
+    are added to a random fraction of the entries and noise to all of them; then a random fraction is removed.
 
     Parameters
     ----------
@@ -122,10 +120,10 @@ def paper_synthetic(
     magnitude : {"10std", "max"}
         H: ten times the standard deviation of X, or its largest value.
     missing : float
-        Fraction of entries missing, below 1; their number is rounded likewise.
+        Fraction of missing entries, below 1; their number is ``round(missing * 27000)``.
     rank : int
-        Number of components, at least 1. Below 3 the first columns are taken; beyond 3 standard normal
-        columns are appended, as for the paper's Table 1 with rank 50.
+        Number of components, at least 1. Below 3 only the first columns are used; above 3 standard normal columns are
+        appended, as for the paper's Table 1 with rank 50.
     noise : float or str
         Variance of the Gaussian noise, or the signal-to-noise ratio over the whole tensor, such as
         "20dB". The paper says 0.01; its Table 1 agrees with "20dB".
@@ -180,13 +178,13 @@ def synthetic(
 ) -> Synthetic:
     """A low-rank tensor of any shape and rank, with outliers, noise and missing entries of chosen kinds.
 
-    The factors are random and scaled, equally over the modes, so that the standard deviation of X is 1:
-    magnitude and noise are thus relative to it. With rank 0, X is zero and they are absolute.
+    The factors are random and scaled, equally over the modes, so that the standard deviation of X is 1; magnitude and
+    noise are relative to it. With rank 0, X is zero and they are absolute.
 
     Parameters
     ----------
     shape : sequence of int
-        Sizes of the modes, at least two of them.
+        Lengths of the modes, at least two.
     rank : int
         Number of components, at least 0.
     outliers : float
@@ -198,26 +196,26 @@ def synthetic(
     magnitude : float
         Scale of the outliers, in standard deviations of X.
     outlier_pattern : {"entries", "fibres"}
-        Outliers at random entries, or on whole fibres along mode 0 (every entry of one has its own value).
+        Outliers at random entries, or on whole fibres along mode 0, with a separate value for every entry.
     missing : float
-        Fraction of entries (or of fibres) missing, below 1; their number is rounded likewise.
+        Fraction of missing entries (or fibres), below 1; their number is ``round(missing * count)``.
     missing_pattern : {"entries", "fibres", "level"}
-        Missing at random entries; on whole fibres along mode 0; or not at random: one standard deviation
-        more in ``|x|`` makes an entry e times as likely to be the next to go missing.
+        Random entries, or whole fibres along mode 0, or not at random: an entry whose ``|x|`` is one standard deviation
+        larger is e times as likely to be removed next.
     noise : float or str
         Variance of the noise, or the signal-to-noise ratio over the whole tensor, such as "20dB":
         ``variance = mean(X²) / 10^(dB/10)``.
     noise_law : {"gaussian", "student-t"}
-        Student-t has 3 degrees of freedom and is scaled to the variance.
+        Student-t has 3 degrees of freedom and is scaled to the given variance.
     collinearity : float
-        Cosine between any two components in each of ``collinear_modes``, exact, below 1. With 0 the columns
-        are independent draws, whose cosines are merely small.
+        Exact cosine between any two components in each of ``collinear_modes``, below 1. With 0 the columns are drawn
+        independently, and their cosines are small but not zero.
     collinear_modes : sequence of int, optional
-        All modes unless given.
+        All modes by default.
     strengths : sequence of float, optional
-        Relative Frobenius norms of the rank-one terms, one per component; as drawn unless given.
+        Relative Frobenius norms of the rank-one terms, one per component; as drawn by default.
     factor_law : {"normal", "uniform"}
-        Law of the factors' entries: standard normal, or uniform on (0, 1), hence not negative.
+        Distribution of the entries of the factors: standard normal, or uniform on (0, 1), hence positive.
     seed : int
         The same seed gives the same data.
 
@@ -269,10 +267,9 @@ def synthetic(
 def toy_video(*, height: int = 48, width: int = 64, frames: int = 60, missing: float = 0.3, seed: int = 0) -> ToyVideo:
     """A small colour clip from a fixed camera: a textured scene, flickering light, three moving objects.
 
-    The background of frame t is ``texture + flicker_t * lamp``, the lamp lighting one side of the scene more
-    than the other. A car, a slow walker who pauses, and a ball move across it. Every pixel has Gaussian noise
-    of its own standard deviation, about 3; one sensor in 500 is stuck at 0 or 255; values are clipped to
-    [0, 255].
+    The background of frame t is ``texture + flicker_t * lamp``, where the lamp lights one side of the scene more than
+    the other. A car, a slow walker who pauses, and a ball move across it. Every pixel has Gaussian noise with its own
+    standard deviation, about 3; one sensor in 500 is stuck at 0 or 255; values are clipped to [0, 255].
 
     Parameters
     ----------
@@ -361,8 +358,8 @@ def _corrupt(
     _check_fraction("outliers", outliers, below_one=False)
     _check_fraction("missing", missing, below_one=True)
     shape = low_rank.shape
-    # What is chosen first is what has the largest key: equal chances for entries or for fibres, or more for
-    # larger values (Gumbel keys draw without replacement in proportion to exp|x|).
+    # Entries with the largest keys are removed first: equal chances for entries or for fibres, or more for
+    # larger values (Gumbel keys sample without replacement in proportion to exp|x|).
     keys: dict[str, Callable[[], NDArray[np.float64]]] = {
         "entries": lambda: rng.random(shape),
         "fibres": lambda: rng.random((1, *shape[1:])),

@@ -1,4 +1,4 @@
-"""BRTF: the scikit-learn face of the library; no mathematics."""
+"""The scikit-learn estimator BRTF: options in, fitted attributes and methods out; no mathematics."""
 
 from __future__ import annotations
 
@@ -49,60 +49,60 @@ Array = NDArray[np.float64]
 class BRTF(Shown, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
-    Finds in Y = X + S + noise the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the outliers S, the rank and the noise
-    level, with uncertainties, from the observed entries alone.
+    Models the observed entries as Y = X + S + noise and estimates the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the
+    outliers S, the rank and the noise level, with uncertainties.
 
     Parameters
     ----------
     max_rank : int or None
-        A cap on the rank of the answer; on the way there the search may use more components. None: no cap, components
-        are added as long as the bound rises, memory allows and there are fewer parameters than observed entries. (With
-        ``inference="paper"``, which begins with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100).)
+        Largest rank of the result; the search may use more components on the way. None: no limit, components are added
+        as long as the bound rises, memory allows and there are fewer parameters than observed entries. (With
+        ``inference="paper"``, which starts with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100).)
     inference : {"calibrated", "paper"}
-        ``"calibrated"`` learns noise, outliers and rank together and judges every choice by the bound; ``"paper"`` is
-        the algorithm of Zhao et al. as printed.
+        ``"calibrated"`` learns noise, outliers and rank jointly and makes every discrete choice by the bound;
+        ``"paper"`` is Algorithm 1 of Zhao et al., with errata corrected.
     robust : bool
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
-        Start from the unfoldings' singular vectors, from N(0, 1), or also from the given factor matrices (I_n, R),
-        which are one start among others: the bound picks the best.
+        Start from the singular vectors of the unfoldings or from standard normal factors. Given factor matrices (I_n,
+        R) are an additional start: the bound picks the best.
     noise : {"common", "per-slice", "auto"}
-        Whether all entries have the same noise level, or every slice its own; "auto" lets the bound decide.
+        One noise level for all entries, or one per slice; "auto" lets the bound decide.
     noise_modes : sequence of int or None
         The modes along which the noise differs, e.g. (0,) for one level per row of the first mode, (0, 1) for one per
         pair. None: the first mode, or with "auto" the mode that raises the bound most.
     outlier_modes : list of modes
-        Modes along which an outlier is shared: entries that differ only there are outliers together or not at all, as
-        the colours of a pixel that something covers. How far their noise is correlated is measured.
+        Modes along which outliers are shared: entries that differ only in these modes are outliers together or not at
+        all, like the colours of a covered pixel. The correlation of their noise is estimated.
     outlier_kind : "additive" or "replacement"
-        Outliers are added to the data, or stand in their place, with values from a law that is learnt: salt and
-        pepper, saturation, dead sensors, sentinels.
+        Outliers are added to the data, or replace them with values from a learnt distribution: salt and pepper,
+        saturation, dead sensors, sentinel values.
     calibrate : None or "conformal"
-        ``"conformal"`` holds back a random 5 % of the observed entries and stretches the intervals of new observations
-        so that they cover these: see :meth:`predict_interval`.
+        ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
+        that they cover these: see :meth:`predict_interval`.
     link : {None, "sqrt", "log"}
         Fit the square root or the logarithm of Y: t(Y) = X + S + noise. Answers are in the units of Y where nothing
         else is said, and bounds and scores of different links of the same data compare.
     max_sweeps : int
-        Sweeps after which to give up.
+        Maximum number of sweeps.
     max_seconds : float or None
-        Seconds of a call of :meth:`fit`, or for a block of :meth:`partial_fit`, after which to stop with the best so
-        far. Looked at after every sweep and proposal; what comes after the stop is not counted.
+        Time limit for a call of :meth:`fit`, or for a block of :meth:`partial_fit`, after which the best state so far
+        is returned. Checked after every sweep and proposal; finishing the result takes extra time.
     tol : float
         Change of the bound, in nats per observed entry, below which the fit has converged.
     dtype : numpy.float32, numpy.float64 or None
-        How the data are held. None keeps float32 and casts everything else to float64.
+        Type in which the data are stored. None keeps float32 and casts everything else to float64.
     n_jobs : int or None
-        Threads that work on blocks of entries; None is one, −1 as many as there are cores. The result is the same to
-        the last bit.
+        Number of threads that process blocks of entries; None is one, −1 all cores. The result does not depend on it,
+        to the last bit.
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
-        Seed of the start.
+        Seed of the fit.
     progress : bool
-        Show a progress bar, and where a cluster works the address of its dashboard.
+        Show a progress bar and, on a cluster, the address of its dashboard.
     executor : None, "processes", address or distributed.Client
-        Who works on data that come in chunks (Dask, Zarr, mapped files, :meth:`Observations.from_parts`): this process,
-        ``n_jobs`` others on this machine (None: as many as there are cores), or the cluster of a Dask scheduler such as
-        ``"tcp://host:8786"``. The result is the same to the last bit.
+        What processes data in chunks (Dask, Zarr, memory-mapped files, :meth:`Observations.from_parts`): this process,
+        ``n_jobs`` other processes on this machine (None: all cores), or the cluster of a Dask scheduler such as
+        ``"tcp://host:8786"``. The result does not depend on it, to the last bit.
 
     Attributes
     ----------
@@ -110,18 +110,18 @@ class BRTF(Shown, BaseEstimator):
     factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
         link the mean of t⁻¹ of it
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
-    component_precisions_ : (rank_,) posterior means of λ, for factors in units of the data's scale
+    component_precisions_ : (rank_,) posterior means of λ, for data divided by their scale
     noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;
         with a link that of t(Y)
-    noise_modes_ : the modes along which the noise differs, in rising order; empty where it does not
+    noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
-    trace_ : structured array, a row per sweep kept and per proposal: sweep, bound, rank, noise_variance, event
+    trace_ : structured array, a row per accepted sweep and per proposal: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : how the fit ended
-    diagnosis_ : doubts about the fit, each with its kind, a sentence and a remedy; empty where nothing is wrong. Each
-        is also a :class:`brtf.FitWarning`, or a ConvergenceWarning
-    shape_in_, n_observed_, n_features_in_ : what it was given
-    feature_names_in_ : the column names, where a matrix was given whose columns have names
+    diagnosis_ : problems found with the fit, each with its kind, a message and a remedy; empty if there are none. Each
+        is also issued as a :class:`brtf.FitWarning` or a ConvergenceWarning
+    shape_in_, n_observed_, n_features_in_ : shape of Y, number of observed entries, length of mode 1
+    feature_names_in_ : the column names, if Y is a matrix with named columns
     result_ : everything above in one object, as saved
 
     Examples
@@ -187,30 +187,30 @@ class BRTF(Shown, BaseEstimator):
     ) -> BRTF:
         """Fit the model to the observed entries.
 
-        A long fit may keep itself in a file: with ``checkpoint`` it writes there where it stands, from time to time, on
-        Ctrl-C and at the end, each time wholly or not at all. With ``resume`` it goes on from such a file to the end
-        that the fit would have had, the same to the last bit.
+        With ``checkpoint`` a long fit saves its progress to a file, atomically, at intervals, on Ctrl-C and at the end.
+        With ``resume`` it continues from such a file to the result that the uninterrupted fit would have had, the same
+        to the last bit.
 
-        Ctrl-C leaves the model fitted with the best so far, ``converged_`` False and the reason in ``stop_reason_``;
-        the ``KeyboardInterrupt`` is raised all the same, so that loops and scripts end. Only before the first start is
-        settled, when nothing has been found yet, is the model left as it was.
+        Ctrl-C leaves the model fitted with the best state so far, ``converged_`` False and the reason in
+        ``stop_reason_``; the ``KeyboardInterrupt`` is still raised, so that loops and scripts end. If it comes before
+        the first start has settled, the model is left as it was.
 
         Parameters
         ----------
         Y : array-like of order ≥ 2
-            The data; NaN, masked or absent entries are missing. Never modified; a complete float array is referred
-            to, not copied, so changing it afterwards changes what :meth:`outliers` compares with.
+            The data; NaN, masked or absent entries are missing. Never modified. A complete float array is not copied,
+            so changing it afterwards changes the result of :meth:`outliers`.
         y : mask, or ignored
             A second positional argument is the mask; a scikit-learn target vector (one value per row) is ignored.
         mask : array of bool, True = observed
         checkpoint : path or None
-            Where to keep the fit while it runs; not an existing file, unless it is the one to go on from.
+            File to save progress to; it must not exist yet, unless it is the one to resume from.
         every : float or None
-            Seconds between two writings; None is 60, and 0 writes after every sweep and every proposal.
+            Seconds between checkpoints; None is 60, and 0 writes one after every sweep and every proposal.
         resume : path or None
-            A checkpoint to go on from, and to keep the fit in if ``checkpoint`` names no other file. Data and options
-            must be those that it was made with; ``n_jobs``, ``max_seconds``, which counts anew, and ``progress`` may
-            differ, and a ``random_state`` of None stands for the earlier one.
+            Checkpoint to resume from; progress is saved to it unless ``checkpoint`` names another file. Data and
+            options must be the same as before, except ``n_jobs``, ``progress`` and ``max_seconds``, which is counted
+            from the resumption; a ``random_state`` of None stands for the earlier one.
 
         Returns
         -------
@@ -252,34 +252,34 @@ class BRTF(Shown, BaseEstimator):
         return self
 
     def _executing(self) -> AbstractContextManager[str | None]:
-        """Have chunks worked on as ``executor`` says."""
+        """A context in which chunks are processed by ``executor``."""
         return executing(self.executor, count_workers(-1 if self.n_jobs is None else self.n_jobs))
 
     @property
     def partial_fit(self) -> Callable[..., BRTF]:
-        """Go on from the fit with new slices of the first mode: ``partial_fit(Y, y=None, *, mask=None)``.
+        """Update the fit with new slices of the first mode: ``partial_fit(Y, y=None, *, mask=None)``.
 
-        The posterior so far is the prior of the new block: factors, component precisions, noise and outlier numbers are
-        updated as if the earlier entries were still there, the new rows are appended to the earlier ones, and those
-        stay as they are. Without an earlier fit it is :meth:`fit`. Time and memory depend on the block and on the
-        posterior, not on the entries seen so far, which are not kept; the options and the data's scale are those of the
-        first block.
+        The current posterior becomes the prior of the new block: factors, component precisions, noise and outlier
+        parameters are updated as if the earlier entries were still there. The new rows are appended; the earlier ones
+        do not change. On an unfitted model it is :meth:`fit`. Time and memory depend on the block and on the posterior,
+        not on the entries seen so far, which are not kept; the options and the scale of the data are those of the first
+        block.
 
-        Afterwards ``factors_``, :meth:`low_rank`, :meth:`predict` and ``shape_in_`` speak of all rows. What needs the
-        entries speaks of the newest block only: :meth:`outliers` and :meth:`outlier_probability` are sparse arrays of
-        the whole shape that are filled in its rows, :meth:`impute` gives the low-rank part in all earlier rows, and
-        ``n_observed_``, ``outlier_rate_``, ``trace_`` and ``bound_``, a bound of ln p(block | earlier blocks), are
-        those of the block. Summed over the blocks, the bounds come close to the one of a fit to all data.
+        Afterwards ``factors_``, :meth:`low_rank`, :meth:`predict` and ``shape_in_`` refer to all rows. Whatever needs
+        the entries refers to the newest block only: :meth:`outliers` and :meth:`outlier_probability` are sparse arrays
+        of the whole shape, filled in the rows of the block; :meth:`impute` gives the low-rank part in all earlier rows;
+        and ``n_observed_``, ``outlier_rate_``, ``trace_`` and ``bound_``, a bound of ln p(block | earlier blocks), are
+        those of the block. Summed over the blocks, the bounds come close to that of one fit to all data.
 
-        The rank and the kind of outliers are those of the first block, which has to be large enough to show every
-        component. Only for ``inference="calibrated"`` with one noise level and without ``calibrate``. Ctrl-C leaves the
-        model as it was before the block.
+        The rank and the outlier model are those of the first block, which must be large enough to show every component.
+        Requires ``inference="calibrated"`` with one noise level and without ``calibrate``. Ctrl-C leaves the model as
+        it was before the block.
 
         Parameters
         ----------
         Y : array-like (n, I_1, …, I_{N−1}), or iterator of such
             Any number of new rows; the other modes as before. An iterator of blocks, a Dask array (alone or in xarray)
-            and a Zarr array are taken in block after block, of which one is held at a time.
+            and a Zarr array are processed block by block, with one in memory at a time.
         y, mask
             As in :meth:`fit`.
 
@@ -326,7 +326,7 @@ class BRTF(Shown, BaseEstimator):
         return self
 
     def _warn(self) -> None:
-        """One warning for every doubt about the fit."""
+        """Issue one warning for every problem in the diagnosis."""
         for doubt in self.diagnosis_:
             unconverged = doubt.kind == "not converged"
             told = self.stop_reason_ if unconverged else str(doubt)
@@ -386,7 +386,7 @@ class BRTF(Shown, BaseEstimator):
         return self
 
     def outlier_probability(self) -> Any:
-        """Posterior probability that each observed entry carries an outlier; dense (0 where missing), or sparse.
+        """Posterior probability that each observed entry is an outlier; dense (0 where missing), or sparse.
 
         In the paper's model, which has no indicator of outliers, it is the probability under q(s) that |s| exceeds
         three robust standard deviations of all deviations y − x̄.
@@ -395,9 +395,9 @@ class BRTF(Shown, BaseEstimator):
         return result.place(result.outlier_probability_at_entries(), 0.0)
 
     def impute(self, *, replace_outliers: bool = False) -> Any:
-        """Y with missing entries filled by the low-rank part, and on request with its outliers subtracted.
+        """Y with missing entries filled in by the low-rank part and, on request, with the outliers subtracted.
 
-        Returns a dense array; an xarray.DataArray if that is what was fitted.
+        Returns a dense array; an xarray.DataArray if the fitted data were labelled.
         """
         result = self._fitted()
         filled = result.impute(replace_outliers=replace_outliers)
@@ -411,7 +411,7 @@ class BRTF(Shown, BaseEstimator):
 
         With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
         observation is infinite where it does not exist: always with ``link="log"``, as the exponential of a
-        Student-t has no mean. :meth:`predict_interval` has an answer there too. The mean is always that of
+        Student-t has no mean. :meth:`predict_interval` is finite there too. The mean is always that of
         :meth:`low_rank`. With a link that of an observation would be larger, by the noise, or infinite; where
         outliers are one-sided, it would lie on their side.
         """
@@ -423,16 +423,16 @@ class BRTF(Shown, BaseEstimator):
     def predict_interval(
         self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank"
     ) -> tuple[Array, Array]:
-        """Central interval (low, high) that holds the low-rank part, or a new observation, with that probability.
+        """Central interval (low, high) that contains the low-rank part, or a new observation, with probability level.
 
-        The probability left over is the same on either side. So where outliers are one-sided, the interval of an
-        observation reaches further to that side. With a link its ends are those for t(Y), transformed back. With
-        ``"sqrt"`` it holds a little more where zero is within reach.
+        Both tails have the same probability, so where outliers are one-sided the interval of an observation is longer
+        on that side. With a link its ends are those for t(Y), transformed back; with ``"sqrt"`` its probability is
+        slightly above ``level`` if it reaches zero.
 
         After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
-        the ⌈(n+1) level⌉-th smallest |y − middle| / half width of the n entries held back. A new entry, exchangeable
-        with those, is then covered with that probability on average over entries, whatever the noise; infinite where n
-        is too small for the level.
+        the ⌈(n+1) level⌉-th smallest |y − centre| / half width of the n entries set aside. A new entry that is
+        exchangeable with those is then covered with that probability, on average over entries, whatever the noise.
+        Intervals are infinite if n is too small for the level.
         """
         return self._fitted().interval(coords, level=level, of=of)
 
@@ -447,9 +447,9 @@ class BRTF(Shown, BaseEstimator):
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """Mean log predictive density of the observed entries of Y, which should be held-out ones.
 
-        Y has the shape of the data that were fitted and the same rows: row-wise cross-validation, as scikit-learn's
-        ``GridSearchCV`` does it, would compare other rows with these. :func:`brtf.evaluate` hides entries instead.
-        ``y`` as in :meth:`fit`. With a link too it is a density of Y, so models with different links compare.
+        Y has the shape and the rows of the fitted data: row-wise cross-validation, as in scikit-learn's
+        ``GridSearchCV``, would compare different rows. :func:`brtf.evaluate` holds out entries instead. ``y`` is as in
+        :meth:`fit`. With a link it is still a density of Y, so models with different links can be compared.
         """
         result = self._fitted()
         observations = observe(Y, mask_argument(y, mask))
@@ -457,10 +457,10 @@ class BRTF(Shown, BaseEstimator):
         return float(np.mean(result.log_density(observations)))
 
     def transform(self, Y: Any, return_std: bool = False) -> Any:
-        """Loadings (n, rank_) of new slices of the first mode, all else held; with ``return_std`` also their std.
+        """Loadings (n, rank_) of new slices of the first mode with all else fixed; with ``return_std`` also their std.
 
-        Y has any number of rows; its other modes and its units are those of the data that were fitted: the option
-        ``link`` is applied to it.
+        Y has any number of rows; its other modes and its units are those of the fitted data: the option ``link``
+        is applied to it.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
@@ -474,34 +474,34 @@ class BRTF(Shown, BaseEstimator):
         return loadings, np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), loadings.shape) * share
 
     def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Array:
-        """Fit, and return the loadings of the first mode as :meth:`transform` finds them."""
+        """Fit, and return the loadings of the first mode as :meth:`transform` computes them."""
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
 
     def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
-        """A pandas long table with the index columns of the data, by their own names.
+        """Export outliers or imputed data as a pandas long table with the index columns of the data.
 
-        ``"outliers"``: a row per entry that is more likely an outlier than not, the largest first, with the columns
-        ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the tensor, with
-        the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation ``std`` of the
-        low-rank part, and ``missing``, True where no value was given. Modes without names are called mode_0, mode_1, …;
-        a column whose name a mode has already gets an underscore at its end.
+        ``"outliers"``: a row per entry with an outlier probability above ½, the largest outliers first, with the
+        columns ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the
+        tensor, with the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation
+        ``std`` of the low-rank part, and ``missing``, True where no value was given. Modes without names are called
+        mode_0, mode_1, …; a column whose name is also that of a mode gets a trailing underscore.
         """
         return self._fitted().to_frame(of)
 
     def to_xarray(self) -> Any:
-        """Everything that was found as an xarray.Dataset with the labels of the data.
+        """Export the results as an xarray.Dataset with the labels of the data.
 
         Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
         ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
         ``factor_<mode>``, (I_n, R) along the mode and ``component``. ``noise_variance``, a number or along the noise
-        modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units as in the methods of the
-        same names; a name that a mode has already gets an underscore at its end. ``to_netcdf`` writes it.
+        modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
+        the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
         """
         return self._fitted().to_xarray()
 
     def to_tensorly(self) -> Any:
-        """The posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
+        """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
 
         ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a link t it is the low-rank part of t(Y).
         Rank 0, which TensorLy cannot expand, becomes one component of zeros.
@@ -517,12 +517,12 @@ class BRTF(Shown, BaseEstimator):
         path: str | os.PathLike[str],
         what: Sequence[Written] = ("low_rank", "outliers", "outlier_probability", "imputed"),
     ) -> None:
-        """Write what the fit says of every entry to a new Zarr store, chunk by chunk; for data that come in chunks.
+        """Write results for every entry to a new Zarr store, chunk by chunk; for data read in chunks.
 
         Every array has the shape of the data, their type and a checksum: ``low_rank``, its standard deviation ``std``,
         ``outliers`` and ``outlier_probability`` (0 where missing), and ``imputed``, Y with missing entries filled in.
-        Of coordinates there is a group per chunk, with ``coords`` (N, m) and vectors (m,). Whoever works on the chunks
-        (``executor``) writes them, so all must see the path. The attribute ``complete`` is set at the end.
+        For coordinates there is a group per chunk, with ``coords`` (N, m) and vectors (m,). The workers of ``executor``
+        write the chunks, so all of them must have access to the path. The attribute ``complete`` is set at the end.
 
         Parameters
         ----------
@@ -544,9 +544,9 @@ class BRTF(Shown, BaseEstimator):
 
 
 def load(path: str | os.PathLike[str]) -> BRTF:
-    """Read a fitted model from a ``.brtf`` file; a file that is damaged or not ours is refused.
+    """Read a fitted model from a ``.brtf`` file; damaged or foreign files raise an error.
 
-    Of a checkpoint it is the best so far, and a warning says so; the model then holds none of the data.
+    A checkpoint gives the best state so far, with a warning; the model then contains none of the data.
     """
     result = load_result(path)
     settings = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}

@@ -1,4 +1,4 @@
-"""How well models predict what they were not shown: errors, densities and coverage at held-out entries."""
+"""How well models predict held-out entries: errors, log densities and coverage."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ LEVELS = (0.5, 0.8, 0.95)
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What :func:`evaluate` found.
+    """Results of :func:`evaluate`.
 
     Attributes
     ----------
     rows : list of dict
         One for every repeat and model: ``model``, ``repeat``, ``n_held_out`` (number of entries); ``rmse``, ``mae``,
-        ``median_error`` (root mean square, mean and median of |y − x̄|, in the units of the data); ``log_density`` (mean
-        log predictive density, nats per entry); ``coverage_50``, ``coverage_80``, ``coverage_95`` (shares of held-out
-        values inside their intervals) and ``width_95`` (mean width of the last); ``rank``, ``converged`` and
-        ``seconds`` of the fit.
-    hold_out, pattern, mode, seed : what was asked
+        ``median_error`` (root mean square, mean and median of |y − x̄|, in the units of the data); ``log_density``
+        (mean log predictive density, nats per entry); ``coverage_50``, ``coverage_80``, ``coverage_95`` (share of
+        held-out values inside their intervals) and ``width_95`` (mean width of the 95 % intervals); ``rank``,
+        ``converged`` and ``seconds`` of the fit.
+    hold_out, pattern, mode, seed : the arguments of the call
     """
 
     rows: list[dict[str, Any]]
@@ -72,9 +72,9 @@ def evaluate(
     n_repeats: int = 1,
     seed: int = 0,
 ) -> Evaluation:
-    """Hide some observed entries, fit models to the rest, and compare their predictions with what was hidden.
+    """Hold out some observed entries, fit models to the rest, and compare their predictions with the held-out values.
 
-    All models see the same entries. The models given stay as they are: fresh ones with the same options are fitted.
+    All models see the same entries. The given models are not changed: clones with the same options are fitted.
 
     Parameters
     ----------
@@ -85,15 +85,15 @@ def evaluate(
     hold_out : float
         The share to hold out, between 0 and 1, and at most 0.5 for "slices".
     pattern : {"entries", "fibres", "slices"}
-        "entries": random ones, each for itself. "fibres": whole fibres, all observed entries that differ only in their
-        position along ``mode``. "slices": at random positions of ``mode``, a random half of the observed entries of the
-        slice, twice as many positions as ``hold_out`` says; the other half still determines the row.
+        "entries": random entries, independently. "fibres": whole random fibres, that is all observed entries that
+        differ only in their position along ``mode``. "slices": a random half of the observed entries of random slices
+        of ``mode``; the other half still determines the row. Twice as many slices are drawn as ``hold_out`` says.
     mode : int
-        The mode of fibres and slices.
+        The mode of the fibres or slices.
     n_repeats : int
-        How often to draw, each time anew, what to hold out.
+        Number of times to draw the held-out entries.
     seed : int
-        Of what is held out, and of fits that have none of their own.
+        Seed of the draws, and of models whose ``random_state`` is None.
 
     Returns
     -------
@@ -128,13 +128,13 @@ def _fibres(observations: Observations, mode: int) -> NDArray[np.intp]:
 def draw_hidden(
     observations: Observations, hold_out: float, rng: np.random.Generator, *, pattern: str = "entries", mode: int = 0
 ) -> NDArray[np.bool_]:
-    """Which entries to hold out, (M,), drawn as :func:`evaluate` says; some are held out and some stay."""
+    """Which entries to hold out, (M,), drawn as described in :func:`evaluate`; at least one, and not all."""
     if pattern not in PATTERNS:
         raise ValueError(f"pattern must be one of {PATTERNS}, got {pattern!r}.")
     largest = 0.5 if pattern == "slices" else 1.0
     if not isinstance(hold_out, numbers.Real) or not 0 < hold_out <= largest or hold_out == 1:
         raise ValueError(
-            f"hold_out must lie between 0 and 1, and be at most 0.5 for slices, of which half stays; got {hold_out!r}."
+            f"hold_out must be between 0 and 1, and at most 0.5 for slices, of which half is kept; got {hold_out!r}."
         )
     if isinstance(mode, bool) or not isinstance(mode, numbers.Integral) or not 0 <= mode < observations.order:
         raise ValueError(f"mode must be one of the modes 0 to {observations.order - 1} of the data, got {mode!r}.")
@@ -156,14 +156,14 @@ def draw_hidden(
         hidden &= place_in_slice < n_in_group[group] // 2
     if hidden.all() or not hidden.any():
         raise ValueError(
-            f"hold_out={hold_out} of {pattern} would hide {np.count_nonzero(hidden)} of {hidden.size} entries: "
-            "something must stay to be fitted, and something be hidden. Use another share or pattern, or more data."
+            f"hold_out={hold_out} of {pattern} would hold out {np.count_nonzero(hidden)} of {hidden.size} entries: "
+            "at least one must be held out and at least one fitted. Use another share or pattern, or more data."
         )
     return hidden
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
-    """A header and rows of cells, in columns as wide as they need to be; numbers stand to the right."""
+    """A header and rows of cells as aligned text columns; numbers are right-aligned."""
     first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
     lines = ([row[0].ljust(first), *map(str.rjust, row[1:], widths)] for row in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
@@ -184,7 +184,7 @@ def _named_models(model: BRTF | Mapping[str, BRTF] | None) -> dict[str, BRTF]:
 
 
 def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
-    """The numbers of a row that compare a fit with entries it has not seen."""
+    """The numbers of a row of :class:`Evaluation` that compare a fit with held-out entries."""
     coords = held_out.entry_coords()
     values = held_out.values.astype(np.float64)
     error = np.abs(values - fitted.predict(coords))
@@ -207,7 +207,7 @@ def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
 
 
 def _numbered(positions: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The same groups, numbered without gaps."""
+    """Group numbers replaced by 0, 1, … without gaps."""
     return np.unique(positions, return_inverse=True)[1]
 
 

@@ -1,4 +1,4 @@
-"""From observations and settings to a result: what happens around the inference."""
+"""From observations and settings to a result: checks, link, search, progress bar, checkpoints, diagnosis."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from brtf.search.run import Fitted, Moment, affordable_rank, ended, fit_bytes, r
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20
-"""With fewer than 19 entries held back an interval of level 0.95 would be infinite."""
+"""With fewer than 19 calibration entries an interval of level 0.95 would be infinite."""
 
 
 FAR_APART = 1e8
-"""From this many typical sizes on, the squares of the largest entries drown the typical ones in a float."""
+"""Ratio of the largest to the typical size from which squares of the largest entries swamp the others in float64."""
 
 
 def fit(
@@ -42,10 +42,10 @@ def fit(
     keeper: Keeper | None,
     rescue: Callable[[Result], None],
 ) -> Result:
-    """Fit the model to the observations, or go on from an earlier checkpoint; the keeper gets every moment.
+    """Fit the model to the observations, or resume from a checkpoint; the keeper receives every moment of the run.
 
-    ``progress`` is what a progress bar begins with; None for no bar. ``rescue`` gets the best so far of a fit that is
-    interrupted, if it has found anything, before the interrupt goes its way.
+    ``progress`` is the label of the progress bar; None for no bar. If the fit is interrupted, ``rescue`` receives the
+    best result so far, if there is one, before ``KeyboardInterrupt`` is raised.
     """
     if observations.in_chunks:
         _check_chunked(settings)
@@ -102,11 +102,11 @@ def fit(
 
 
 def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:
-    """Go on from an earlier fit with a block of new slices of the first mode, with its settings."""
+    """Update an earlier fit with a block of new slices of the first mode, with its settings."""
     settings = earlier.settings
     if earlier.held_back is not None:
         raise ValueError(
-            "partial_fit cannot go on from a fit whose intervals are calibrated by entries held back, got "
+            "partial_fit cannot continue a fit with conformal intervals, got "
             f"calibrate={settings.calibrate!r}. Fit with calibrate=None."
         )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
@@ -126,7 +126,7 @@ def _run_in_range(
     watch: Callable[[Moment], None],
     since: Moment | None,
 ) -> Fitted:
-    """Run the inference; data whose sizes are so far apart that it leaves the range of floats are refused."""
+    """Run the inference; raise if the values differ so much in size that it overflows."""
     if modelled.largest <= FAR_APART * modelled.scale:
         return run(modelled, settings, rng, watch, since)
     cause = None
@@ -139,14 +139,14 @@ def _run_in_range(
     except (np.linalg.LinAlgError, ArithmeticError) as error:
         cause = error
     raise ValueError(
-        f"Y reaches {modelled.largest:.3g}, where its typical size is {modelled.scale:.3g} or less: so far apart that "
-        "the fit left the range of floats. Mark fill values and the like missing: pass mask=, or set them to NaN; or "
+        f"Y reaches {modelled.largest:.3g}, but its typical size is {modelled.scale:.3g} or less: the fit overflowed. "
+        "Mark fill values as missing: pass mask=, or set them to NaN; or "
         'try link="log".'
     ) from cause
 
 
 def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:
-    """What to fit, and a random one in twenty of the entries, by which the intervals are calibrated."""
+    """Split the entries into those to fit and a random 5 % to calibrate the intervals."""
     n_observed = observations.n_observed
     n_held_back = n_observed // 20
     if n_held_back < FEWEST_HELD_BACK:
@@ -161,17 +161,17 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
 
 
 def _check_chunked(settings: Settings) -> None:
-    """Refuse what keeps a number of its own for every entry."""
+    """Refuse options that store a number per entry, which chunked data cannot have."""
     for name, plain in (("inference", "calibrated"), ("link", None), ("calibrate", None)):
         if getattr(settings, name) != plain:
             raise ValueError(
-                f"{name}={getattr(settings, name)!r} needs the data in memory, and these come in chunks. Use {name}="
+                f"{name}={getattr(settings, name)!r} needs data in memory, but Y is read in chunks. Use {name}="
                 f"{plain!r}, or pass an array."
             )
 
 
 def _check_fit_memory(observations: Observations, settings: Settings) -> None:
-    """Refuse a fit that has no room in memory before anything is allocated."""
+    """Refuse a fit that would not fit into memory, before anything is allocated."""
     rank = settings.rank_limit(observations.shape, observations.n_observed)
     if settings.max_rank is None and settings.inference == "calibrated":
         rank = affordable_rank(observations, settings)
@@ -181,9 +181,9 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
 
 @contextmanager
 def _progress_bar(n_sweeps: int, n_done: int, *, begin: str | None) -> Iterator[Callable[[int, Record | None], None]]:
-    """A function that shows the number of sweeps and the last record on a bar that begins with a word, if with any.
+    """Yield a function that shows the number of sweeps and the last record on a progress bar with an optional label.
 
-    A fit usually ends long before it has made all the sweeps that it may make: the time left is the longest there is.
+    The remaining time shown is an upper limit: a fit usually ends long before its maximum number of sweeps.
     """
     layout = "{n_fmt}/{total_fmt} sweeps{postfix} |{bar:10}| {elapsed}, at most {remaining} left"
     layout = f"{begin}  {layout}" if begin else layout

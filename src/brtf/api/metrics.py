@@ -1,4 +1,4 @@
-"""Numbers that compare an estimate with a known truth: values, factors, masks and intervals."""
+"""Measures that compare an estimate with a known truth: values, factors, masks and intervals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["best_f_measure", "coverage", "f_measure", "fme", "fme_per_mode", "ps
 def rrse(estimate: ArrayLike, truth: ArrayLike) -> float:
     """Root relative square error: the size of the error relative to the size of the truth.
 
-    ``‖estimate - truth‖ / ‖truth‖``, Frobenius norms over all entries, observed and missing alike. Zero is
-    perfect; an estimate of zero everywhere scores 1.
+    ``‖estimate - truth‖ / ‖truth‖``, with Frobenius norms over all entries, observed and missing alike. Zero is
+    perfect; an all-zero estimate scores 1.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def rrse(estimate: ArrayLike, truth: ArrayLike) -> float:
 def psnr(estimate: ArrayLike, truth: ArrayLike, *, peak: float = 255.0) -> float:
     """Peak signal-to-noise ratio in decibels; larger is better, infinite when the estimate is exact.
 
-    ``10 log10(peak² / mean((estimate - truth)²))`` with one mean over the whole tensor, not an average of
-    the ratios of its images. The estimate is taken as it is: values outside [0, peak] are not clipped.
+    ``10 log10(peak² / mean((estimate - truth)²))`` with one mean over the whole tensor, not an average of the ratios of
+    its images. Values of the estimate outside [0, peak] are not clipped.
 
     Parameters
     ----------
@@ -80,11 +80,11 @@ def fme(estimated_factors: Sequence[ArrayLike], true_factors: Sequence[ArrayLike
 def fme_per_mode(estimated_factors: Sequence[ArrayLike], true_factors: Sequence[ArrayLike]) -> NDArray[np.float64]:
     """Factor match error of every mode.
 
-    Components are paired one to one, the same way in all modes, so that the sum of their similarities
-    ``Π_n |cos(u_r⁽ⁿ⁾, v_q⁽ⁿ⁾)|`` is largest. Each paired column is then scaled by least squares, mode by
-    mode, and the error is ``‖U⁽ⁿ⁾ - V⁽ⁿ⁾ P D⁽ⁿ⁾‖ / ‖U⁽ⁿ⁾‖``. Order, sign and magnitude of the components
-    therefore do not matter. Surplus estimated components are dropped, and a true component without a partner
-    counts as estimated by zero: the error may be small although the rank is too large.
+    Components are paired one to one, the same way in all modes, so that the sum of their similarities ``Π_n
+    |cos(u_r⁽ⁿ⁾, v_q⁽ⁿ⁾)|`` is largest. Each paired column is then scaled by least squares, mode by mode, and the error
+    is ``‖U⁽ⁿ⁾ - V⁽ⁿ⁾ P D⁽ⁿ⁾‖ / ‖U⁽ⁿ⁾‖``. Order, sign and magnitude of the components therefore do not matter. Surplus
+    estimated components are ignored, and a true component without a partner counts as estimated by zero: the error can
+    be small although the rank is too large.
 
     Parameters
     ----------
@@ -127,15 +127,14 @@ def fme_per_mode(estimated_factors: Sequence[ArrayLike], true_factors: Sequence[
 def f_measure(estimated_mask: ArrayLike, true_mask: ArrayLike, *, ignore: ArrayLike | None = None) -> float:
     """Agreement of two masks: the harmonic mean of precision and recall.
 
-    ``2 TP / (2 TP + FP + FN)``: 1 when the masks are equal, also when both are empty; 0 when
-    they share nothing.
+    ``2 TP / (2 TP + FP + FN)``: 1 if the masks are equal, even if both are empty; 0 if they are disjoint.
 
     Parameters
     ----------
     estimated_mask, true_mask : array_like of bool
-        Two masks of the same shape; True marks what was to be found.
+        Two masks of the same shape; True marks what should be detected.
     ignore : array_like of bool, optional
-        True where an entry is left out of the count, such as a region whose truth is unknown.
+        True where entries are not counted, such as a region whose truth is unknown.
 
     Returns
     -------
@@ -148,20 +147,19 @@ def f_measure(estimated_mask: ArrayLike, true_mask: ArrayLike, *, ignore: ArrayL
 
 
 def best_f_measure(scores: ArrayLike, true_mask: ArrayLike, *, ignore: ArrayLike | None = None) -> tuple[float, float]:
-    """The best F-measure any threshold on the size of the scores could reach, and that threshold.
+    """The best F-measure that any threshold on the absolute scores could reach, and that threshold.
 
-    ``max over t of f_measure(|scores| >= t, true_mask)``. The threshold is chosen by the truth, so this is
-    what an oracle would get. Of several best thresholds the largest is returned; it is infinite when there is
-    nothing to be found.
+    ``max over t of f_measure(|scores| >= t, true_mask)``. The threshold is chosen using the truth, so this is an oracle
+    value. Of several best thresholds the largest is returned; it is infinite if the true mask is empty.
 
     Parameters
     ----------
     scores : array_like
         Real scores, such as estimated outliers; only their absolute values matter.
     true_mask : array_like of bool
-        Of the same shape; True marks what was to be found.
+        Mask of the same shape; True marks what should be detected.
     ignore : array_like of bool, optional
-        True where an entry is left out; scores may be NaN there.
+        True where entries are not counted; scores may be NaN there.
 
     Returns
     -------
@@ -180,7 +178,7 @@ def best_f_measure(scores: ArrayLike, true_mask: ArrayLike, *, ignore: ArrayLike
     sizes = sizes[order]
     n_marked = np.arange(1, sizes.size + 1)
     f = 2 * np.cumsum(true[order]) / (n_marked + n_true)
-    # Entries of equal size are marked together: only the last of each run is a cut that a threshold can make.
+    # A threshold marks equal scores together: only the last of each run of equal scores is a possible cut.
     f[:-1][sizes[:-1] == sizes[1:]] = 0.0
     best = int(np.argmax(f))
     return float(f[best]), float(sizes[best])
@@ -189,7 +187,7 @@ def best_f_measure(scores: ArrayLike, true_mask: ArrayLike, *, ignore: ArrayLike
 def coverage(low: ArrayLike, high: ArrayLike, truth: ArrayLike) -> float:
     """The fraction of true values that lie within their intervals, both ends included.
 
-    ``mean(low <= truth <= high)``. Intervals of level 0.95 that are honest cover about 0.95.
+    ``mean(low <= truth <= high)``. Well-calibrated intervals of level 0.95 cover about 0.95.
 
     Parameters
     ----------
@@ -253,7 +251,7 @@ def _check_same_shape(**arrays: NDArray[np.generic]) -> None:
 
 
 def _check_none(name: str, values: NDArray[np.float64], wrong: NDArray[np.bool_], what: str) -> None:
-    """Refuse values of which some are wrong, with their count and the first of them."""
+    """Raise if any values are wrong, naming the first of them and their number."""
     if wrong.any():
         index = tuple(int(i) for i in np.argwhere(wrong)[0])
         raise ValueError(
@@ -263,7 +261,7 @@ def _check_none(name: str, values: NDArray[np.float64], wrong: NDArray[np.bool_]
 
 
 def _norm(values: NDArray[np.float64]) -> float:
-    """Frobenius norm, safe for values whose squares would overflow or vanish."""
+    """Frobenius norm, safe for values whose squares would overflow or underflow."""
     largest = float(np.abs(values).max(initial=0.0))
     return largest * float(np.linalg.norm(values / largest)) if largest > 0 else 0.0
 

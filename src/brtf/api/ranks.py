@@ -22,14 +22,15 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RankCurve:
-    """What :func:`bound_curve` found.
+    """Results of :func:`bound_curve`.
 
     Attributes
     ----------
     rows : list of dict
-        One for every rank allowed, in rising order: ``max_rank``, ``rank`` (found), ``bound`` (nats), ``log_density``
-        (mean log predictive density of held-out entries, nats per entry; NaN without any), ``converged``, ``seconds``.
-    share : what part of the curve's rise the elbow may fall short of
+        One for every ``max_rank``, in increasing order: ``max_rank``, ``rank`` (found), ``bound`` (nats),
+        ``log_density`` (mean log predictive density of held-out entries, nats per entry; NaN without any),
+        ``converged``, ``seconds``.
+    share : share of the curve's rise by which the elbow may fall short of the best bound
     """
 
     rows: list[dict[str, Any]]
@@ -39,9 +40,9 @@ class RankCurve:
     def elbow(self) -> int:
         """The smallest ``max_rank`` whose bound falls short of the best by no more than ``share`` of the curve's rise.
 
-        bound ≥ best − max(share · (best − worst), 1 nat): the bound may cross zero, so a share of the bound itself
-        would mean nothing, and less than a nat is no evidence. The rise is seen only if the ranks begin below the
-        elbow.
+        bound ≥ best − max(share · (best − worst), 1 nat): the bound may be of either sign, so a share of the bound
+        itself would be meaningless, and less than a nat is not evidence. The rise is visible only if the ranks begin
+        below the elbow.
         """
         bounds = np.array([row["bound"] for row in self.rows])
         slack = max(self.share * (bounds.max() - bounds.min()), 1.0)
@@ -67,10 +68,10 @@ def bound_curve(
     seed: int = 0,
     **options: Any,
 ) -> RankCurve:
-    """Fit with every one of the ranks as upper limit, and see where the bound stops rising.
+    """Fit with each of the ranks as ``max_rank``, and show where the bound stops rising.
 
-    A fit may find fewer components than it is allowed. Where the model holds, the curve is level from the true rank on;
-    on real data it often creeps on, and the elbow is where the creeping begins: see :attr:`RankCurve.elbow`.
+    A fit may find fewer components than allowed. If the model is correct, the curve is flat from the true rank on; on
+    real data it often keeps rising slowly, and the elbow is where the slow rise begins: see :attr:`RankCurve.elbow`.
 
     Parameters
     ----------
@@ -79,13 +80,13 @@ def bound_curve(
     ranks : iterable of int
         The upper limits, at least 1 each.
     hold_out : float
-        Share of the observed entries, at random and the same for all ranks, that are not fitted but predicted.
+        Share of the observed entries to hold out, chosen at random and the same for all ranks.
     share : float
-        What part of the curve's rise, between 0 and 1, the elbow may fall short of.
+        Share of the curve's rise, between 0 and 1, by which the elbow may fall short of the best bound.
     seed : int
-        Of what is held out and, unless ``random_state`` is among the options, of the fits.
+        Seed of the held-out entries and, unless ``random_state`` is among the options, of the fits.
     **options
-        Of :class:`BRTF`, besides ``max_rank``.
+        Options of :class:`BRTF` other than ``max_rank``.
 
     Returns
     -------
@@ -122,25 +123,25 @@ def bound_curve(
 
 
 def core_consistency(factors: Sequence[ArrayLike], Y: Any, mask: Any = None) -> float:
-    """How far the data agree that the components do not interact, in percent: 100 is full agreement.
+    """Core consistency in percent: how well the data support components that do not interact; 100 is best.
 
-    Given the factors, let G be the Tucker core, all R^N interactions of columns, that fits the data best by least
-    squares. In a model of R components it is T, one where all indices are equal and zero elsewhere. The consistency is
+    Given the factors, let G be the least-squares Tucker core, which holds all R^N interactions of columns. If the
+    components do not interact it is T, one where all indices are equal and zero elsewhere. The consistency is
 
         100 (1 − Σ (g − t)² / R)    (Bro & Kiers, Journal of Chemometrics 17, 2003).
 
-    It is near 100 for up to as many components as the data support, and falls, often far below zero, with the first one
-    too many. Missing entries are filled by the model. G − T is then the residual at the observed entries, contracted
-    with the pseudoinverses of the factors: of all least-squares cores, if there are several, the one nearest to T. The
-    columns of a component are first given the same norm in all modes, on which G depends. For a matrix the value says
-    nothing, since any rotation of the components fits as well.
+    It is near 100 for as many components as the data support and drops, often far below zero, with the first one too
+    many. Missing entries are filled in by the model. G − T is then the residual at the observed entries, contracted
+    with the pseudoinverses of the factors; if there are several least-squares cores, this is the one closest to T. The
+    columns of a component are first scaled to the same norm in all modes, because G depends on it. For a matrix the
+    value is meaningless, since any rotation of the components fits equally well.
 
     Parameters
     ----------
     factors : sequence of array_like
         One matrix (I_n, R) per mode, such as ``model.factors_``.
     Y, mask
-        The data that they were fitted to, as for :meth:`BRTF.fit`. Sparse data stay sparse.
+        The data to which the factors were fitted, as for :meth:`BRTF.fit`. Sparse data stay sparse.
 
     Returns
     -------
@@ -165,7 +166,7 @@ def core_consistency(factors: Sequence[ArrayLike], Y: Any, mask: Any = None) -> 
 
 
 def _balanced(factors: list[Array], shape: tuple[int, ...]) -> list[Array]:
-    """The same components with columns of equal norms in all modes."""
+    """Rescale every component so that its columns have the same norm in all modes."""
     shapes = [factor.shape for factor in factors]
     n_components = shapes[0][1] if shapes and len(shapes[0]) == 2 else 0
     if n_components == 0 or shapes != [(length, n_components) for length in shape]:

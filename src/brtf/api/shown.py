@@ -1,4 +1,4 @@
-"""Methods that show a fit, the same for a result and for a fitted model: each hands the result on to what draws it."""
+"""Summary, plots and report as methods, shared by results and fitted models."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """Something that has a result to show."""
+    """Base class of objects that hold a result and can show it."""
 
     def _fitted(self) -> Result:
         raise TypeError("Shown is abstract")  # every implementation defines it
 
     def summary(self) -> Summary:
-        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
+        """The main numbers of the fit; prints as text, and as a table in a notebook."""
         from brtf.results.summary import Summary
 
         return Summary.of(self._fitted())
@@ -35,7 +35,7 @@ class Shown:
         return plot_factors(self._fitted(), **options)
 
     def plot_trace(self, **options: Any) -> Any:
-        """Draw the course of the fit: see :func:`brtf.view.plots.plot_trace`."""
+        """Draw bound and rank over the sweeps: see :func:`brtf.view.plots.plot_trace`."""
         from brtf.view.plots import plot_trace
 
         return plot_trace(self._fitted(), **options)

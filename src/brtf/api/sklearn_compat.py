@@ -43,11 +43,11 @@ def check_options(given: Iterable[str], names: Sequence[str], error: type[Except
 
 
 class UnavailableError(AttributeError, ValueError):
-    """A method that the options leave out: absent to ``hasattr``, as scikit-learn asks, and a wrong value to a user."""
+    """A method these options rule out: hidden from ``hasattr``, as scikit-learn expects, and a ValueError if called."""
 
 
 def generator(random_state: Any) -> np.random.Generator:
-    """One Generator from whatever scikit-learn users pass as a seed."""
+    """One Generator from any seed that scikit-learn accepts."""
     if isinstance(random_state, np.random.RandomState):
         return np.random.Generator(random_state._bit_generator)
     try:
@@ -71,7 +71,7 @@ def mask_argument(positional: Any, mask: Any) -> Any:
 
 
 def check_like_fitted(observations: Observations, fitted: Observations, *, same_rows: bool) -> None:
-    """Whether other data fit those of the model, in the words scikit-learn uses for matrices."""
+    """Raise if the shape or feature names of new data do not match the fitted ones; worded as in scikit-learn."""
     got, wanted = observations.shape, fitted.shape
     if got[1:] != wanted[1:]:
         if len(got) == len(wanted) == 2:
@@ -96,7 +96,7 @@ def feature_names(observations: Observations) -> NDArray[Any] | None:
 
 
 def as_tuple(modes: Any) -> Any:
-    """Any sequence of modes as a tuple; what is none is left for the settings to refuse."""
+    """Any sequence of modes as a tuple; anything else is left for the settings to reject."""
     if isinstance(modes, str) or getattr(modes, "ndim", 1) == 0:
         return modes
     return tuple(modes) if isinstance(modes, Iterable) else modes
