@@ -357,7 +357,7 @@ class TestAccidents:
         process.send_signal(signal.SIGINT)
         printed, complained = process.communicate()
         assert (process.returncode, printed) == (130, "")
-        assert complained.startswith(f"brtf: interrupted; the same command with --resume {path} goes on from there")
+        assert complained.startswith(f"brtf: interrupted; the same command with --resume {path} continues")
         assert sorted(os.listdir(tmp_path)) == ["c.brtf", "y.npy"]
         ended = CliRunner().invoke(cli.main, [*command, "--resume", f"{path}"])
         assert ended.exit_code == 0, ended.output

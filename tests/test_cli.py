@@ -149,7 +149,7 @@ def test_nothing_is_moved_where_something_is_in_the_way(source: Path, tmp_path: 
     (out / "outliers.csv").mkdir(parents=True)
     outcome = run("fit", source, "--out", out, "--overwrite", *SETTINGS)
     assert outcome.exit_code == 2
-    assert outcome.stderr.endswith("outliers.csv should be replaced by a file: move it away.\n")
+    assert outcome.stderr.endswith("outliers.csv is in the way of a file. Move it first.\n")
     assert sorted(os.listdir(out)) == ["checkpoint.brtf", "outliers.csv"]
 
 
@@ -381,7 +381,7 @@ def test_the_demo_explains_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setattr("brtf.cli.demo.SIZE", {"height": 16, "width": 16, "frames": 8})
     outcome = run("demo", "--out", tmp_path / "page")
     assert outcome.exit_code in (0, 1)  # so small a clip need not converge
-    for words in ("camera", "components", "F-measure", "intervals", "report.html", "Wrote"):
+    for words in ("camera", "rank", "F-measure", "intervals", "report.html", "Wrote"):
         assert words in outcome.stdout
 
 
@@ -435,8 +435,8 @@ def test_nothing_is_replaced_unasked(
     Path("d", there).write_text("mine")
     outcome = run(*arguments)
     assert outcome.exit_code == 2
-    start = f"brtf: error: {Path('d', there)} is there already."
-    assert outcome.stderr == f"{start} Pass --overwrite to replace what is there, or another --out.\n"
+    start = f"brtf: error: {Path('d', there)} exists already."
+    assert outcome.stderr == f"{start} Pass --overwrite to replace, or choose another --out.\n"
     assert [(path.name, path.read_text()) for path in Path("d").iterdir()] == [(there, "mine")]
 
 

@@ -119,7 +119,7 @@ class TestCommand:
         lines = outcome.stdout.splitlines()
         assert {line.split()[0] for line in lines[1:3]} == {"brtf", "horpca"}
         assert "cp-als: needs complete data" in outcome.stdout
-        assert "Not asked for: brtf-paper" in outcome.stdout
+        assert "Not compared: brtf-paper" in outcome.stdout
         text = Page((tmp_path / "out" / "comparison.html").read_text(encoding="utf-8")).text
         for words in ("horpca", "needs complete data", "9 × 8 × 7", "data.npy"):
             assert words in text

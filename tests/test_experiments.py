@@ -439,13 +439,13 @@ class TestCommand:
         monkeypatch.setattr(page, "_has_a_repeat", lambda cases, rows: False)  # two methods make no figure
         outcome = run(*arguments)
         assert outcome.exit_code == 0, outcome.output
-        assert "0 of 2 rows are there, 2 are left." in outcome.stderr
+        assert "0 of 2 rows exist, 2 are left." in outcome.stderr
         assert len(list((tmp_path / "out" / "rows" / "fig2").glob("*.json"))) == 2
         assert (tmp_path / "out" / "reproduction.html").exists()
         assert (tmp_path / "page.md").read_text().startswith("# ")
         again = run(*arguments)
         assert again.exit_code == 0
-        assert "2 of 2 rows are there, 0 are left." in again.stderr
+        assert "2 of 2 rows exist, 0 are left." in again.stderr
 
     def test_interrupted_says_what_is_left_and_keeps_the_rest(self, tmp_path, monkeypatch):
         def interrupted(cases, rows, inputs, limit):

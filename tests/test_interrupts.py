@@ -409,8 +409,8 @@ class TestSignals:
         printed, complained = process.communicate(timeout=60)
         assert (process.returncode, printed) == (code, "")
         assert complained.startswith(
-            "brtf: interrupted; the same command with --resume c.brtf goes on from there, and brtf show c.brtf tells "
-            "what was found so far.\n"
+            "brtf: interrupted; the same command with --resume c.brtf continues, and brtf show c.brtf shows "
+            "the results so far.\n"
         )
         assert sorted(os.listdir(tmp_path)) == ["c.brtf", "y.npy"]
         assert invoke("show", tmp_path / "c.brtf").exit_code == 0
@@ -425,7 +425,7 @@ class TestSignals:
         printed, complained = process.communicate(timeout=60)
         assert (process.returncode, printed) == (143, "")
         assert complained.startswith(
-            "brtf: interrupted; the same command with --resume out/checkpoint-2.brtf goes on from there"
+            "brtf: interrupted; the same command with --resume out/checkpoint-2.brtf continues"
         )
         assert sorted(os.listdir(tmp_path / "out")) == ["checkpoint-2.brtf", "checkpoint.brtf"]
         assert (tmp_path / "out" / "checkpoint.brtf").read_text() == "of an earlier fit"
@@ -475,7 +475,7 @@ def test_results_that_cannot_be_written_do_not_cost_the_fit(tmp_path, monkeypatc
         outcome = invoke(*command)
     path = tmp_path / "out" / "checkpoint.brtf"
     assert outcome.exit_code == 2
-    assert f"brtf: the fit so far is kept; the same command with --resume {path} goes on" in outcome.stderr
+    assert f"brtf: the fit so far is saved; the same command with --resume {path} continues" in outcome.stderr
     assert invoke(*command, "--resume", path).exit_code == 0
 
 

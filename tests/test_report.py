@@ -263,7 +263,7 @@ class TestFile:
         ("arguments", "words"),
         [
             (["absent.brtf"], "No such file"),
-            (["fit.brtf", "--image-modes", "a,b"], "whole numbers such as 0,1 are needed, got a,b"),
+            (["fit.brtf", "--image-modes", "a,b"], "must be integers such as 0,1, got a,b"),
             (["fit.brtf", "--image-modes", "0,9"], "image_modes must be different modes"),
             (["fit.brtf", "--data", "absent.npy"], "absent.npy does not exist"),
         ],

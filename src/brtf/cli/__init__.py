@@ -1,8 +1,8 @@
 """The command line: results to stdout, everything else to stderr. The only package that writes to the terminal.
 
-A command is a function of the name of its module, decorated with ``click.command()``, that returns an exit code. A new
-one is a module here and its name in ``COMMANDS``; its module is imported when it is called or listed, so it should
-import what is heavy inside its function. What commands share: ``options``, ``output``.
+A command is a function with the name of its module, decorated with ``click.command()``, that returns an exit code. To
+add one, add a module here and its name to ``COMMANDS``. The module is imported when the command is called or listed, so
+heavy imports belong inside its function. Shared code is in ``options`` and ``output``.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _new_name(error: click.ClickException) -> str | None:
 def main(context: click.Context) -> int:
     """Robust tensor factorization from incomplete data.
 
-    Finds the low-rank structure, the outliers, the rank and the noise level of a matrix or tensor with missing
-    entries. `brtf demo` shows it at work.
+    Finds the low-rank structure, the outliers, the rank and the noise level of a matrix or tensor with missing entries.
+    Try `brtf demo` first.
 
     Exit codes: 0 done, 1 not converged (results are still written), 2 bad input, 130 interrupted (143 by SIGTERM, 129
     by SIGHUP).

@@ -13,22 +13,29 @@ N_TARGETS = 8
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Small stand-ins and few repeats: seconds, and only roughly right.")
+@click.option("--quick", is_flag=True, help="Small problems and few repeats: takes seconds, rough results.")
 @click.option(
     "--target",
     "targets",
     type=click.IntRange(1, N_TARGETS),
     multiple=True,
-    help="Only this target; may be given several times.",
+    help="Measure only this target; can be repeated.",
 )
-@click.option("--repeats", type=click.IntRange(min=1), help="Runs of which the fastest counts  [default: 10, quick 1].")
-@click.option("--write", metavar="FILE", type=click.Path(path_type=Path), help="Write the page in Markdown, too.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    help="Number of runs, of which the fastest counts  [default: 10, or 1 with --quick].",
+)
+@click.option(
+    "--write", metavar="FILE", type=click.Path(path_type=Path), help="Also write the results as a Markdown page."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Path | None, as_json: bool) -> int:
-    """Speed and memory on this machine, as ratios to references measured in the same run.
+    """Measure speed and memory on this machine, as ratios to references measured in the same run.
 
-    Sweeps against copies of the data and products of dense matrices, whole fits against other programs where they are
-    installed, memory against the data. A few minutes, or seconds with --quick; leave the machine alone meanwhile.
+    Sweeps are compared with copies of the data and dense matrix products, whole fits with other libraries if they are
+    installed, memory with the size of the data. Takes a few minutes, or seconds with --quick, on an otherwise idle
+    machine.
     """
     from tqdm import tqdm
 

@@ -1,4 +1,4 @@
-"""``brtf compare``: methods side by side on the user's own data."""
+"""``brtf compare``: several methods on the user's own data."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ PAGE = "comparison.html"
 @click.option(
     "--methods",
     metavar="A,B,C",
-    help="Which methods, or all  [default: ours and a few quick ones that suit the data].",
+    help="Methods to compare, or all  [default: brtf and a few fast ones that suit the data].",
 )
-@click.option("--rank", type=click.IntRange(min=1), help="Of methods that must be told one  [default: brtf's].")
+@click.option(
+    "--rank", type=click.IntRange(min=1), help="Rank for methods that need one  [default: the one brtf finds]."
+)
 @chooses_model
-@click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
-@click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
+@click.option(
+    "--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hold out."
+)
+@click.option(
+    "--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hold out."
+)
 @click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often to draw what is hidden."
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Number of draws of held-out entries."
 )
 @seed_option
 @out_option
@@ -58,12 +64,12 @@ def compare(
 ) -> int:
     """Compare BRTF with other methods on the data in INPUT.
 
-    Some observed entries are hidden, every method predicts them from the others, and errors are compared: root mean
-    square, median, relative to the size of the hidden values, and for our own models log predictive density and the
-    share of values inside 95 % intervals; seconds, too. The options of `brtf fit` go to brtf. Methods that need a rank
-    take the one that brtf finds, unless --rank says another. A method that cannot take part is listed with the reason.
+    Some observed entries are held out and predicted by every method from the others. The table shows the root mean
+    square, median and relative error at these entries, the time and, for brtf, the mean log predictive density and the
+    share of values inside the 95 % intervals. The options of `brtf fit` apply to brtf. Methods that need a rank use the
+    one that brtf finds, unless --rank is given. A method that cannot be used on the data is listed with the reason.
 
-    With --out DIR a page, comparison.html, is written as well.
+    With --out DIR the comparison is also written as a page, comparison.html.
     """
     from tqdm import tqdm
 
@@ -74,7 +80,7 @@ def compare(
     observations = read(source, mask, key, index, value, wide)
     chosen = _chosen(methods, METHODS, default_methods(observations))
     for method in chosen:
-        reason_against(method, chosen, rank)  # names that are unknown, before anything is fitted
+        reason_against(method, chosen, rank)  # raises for unknown names before anything is fitted
     fits = compare(observations, chosen, rank=rank, options=model_options, n_repeats=repeats, seed=seed, **how)
     total = repeats * len(chosen)
     rows = list(tqdm(fits, total=total, unit="fit", disable=not sys.stderr.isatty(), leave=False))
@@ -93,14 +99,14 @@ def compare(
     else:
         click.echo(as_text(rows))
         if others:
-            click.echo(f"Not asked for: {', '.join(others)}; --methods all asks for everything.")
+            click.echo(f"Not compared: {', '.join(others)}. Use --methods all for everything.")
         if written:
             click.echo(written_text(written))
     return NOT_CONVERGED if any(row["converged"] is False for row in rows) else DONE
 
 
 def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:
-    """The methods asked for, each once."""
+    """The requested methods, without duplicates."""
     if given is None:
         return tuple(default)
     if given.strip() == "all":
@@ -112,7 +118,7 @@ def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> 
 
 
 def _page(rows: Sequence[Mapping[str, Any]], observations: Observations, hold_out: float, name: str) -> Document:
-    """The page: who predicted best, the table, and who could not take part."""
+    """The page: the best method, the table, and the methods that could not be used."""
     from brtf.research.comparison import absentees, comparison_table
     from brtf.view.report.document import Cell, Document, Section, Table, Verdict
 
@@ -126,15 +132,15 @@ def _page(rows: Sequence[Mapping[str, Any]], observations: Observations, hold_ou
     shape = " × ".join(map(str, observations.shape))
     lead = (
         f"{shape}, {observations.n_observed:,} of {observations.n_entries:,} entries observed. "
-        f"{100 * hold_out:g} % of them were hidden, and predicted from the others."
+        f"{100 * hold_out:g} % of these were held out and predicted from the others."
     )
     verdicts = [
         Verdict(f"{best['rmse']} has the smallest root mean square error, {best['median_error']} the smallest median.")
     ] * bool(best)
-    sections = [Section("table", "Errors at hidden entries", (), verdicts, (), [Table(["", *columns], body)])]
+    sections = [Section("table", "Errors at held-out entries", (), verdicts, (), [Table(["", *columns], body)])]
     if absent := absentees(rows):
         reasons = [[Cell(methods), Cell(reason)] for methods, reason in absent]
-        sections.append(Section("absent", "Could not take part", tables=[Table(["", "why"], reasons, n_wordy=1)]))
+        sections.append(Section("absent", "Could not be used", tables=[Table(["", "why"], reasons, n_wordy=1)]))
     notes = (
         "rmse, median_error: in the units of the data; outliers among the hidden entries, which nobody can predict, "
         "weigh on the first. relative_error: ‖y − x̄‖ / ‖y‖. log_density: mean log predictive density, nats per "

@@ -1,4 +1,4 @@
-"""``brtf demo``: the whole story on a clip whose truth is known."""
+"""``brtf demo``: fit a synthetic clip with known truth and write a report."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ SIZE = {"height": 32, "width": 48, "frames": 30}
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where to write the page and the result  [default: brtf-demo, where those of an earlier demo are replaced].",
+    help="Where to write the report and the result  [default: brtf-demo, replacing an earlier demo].",
 )
 @overwrite_option
 @json_option
 def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
-    """Part a generated surveillance clip into scene and passers-by, and compare with the truth.
+    """Separate a synthetic surveillance clip into background and moving objects, and compare with the truth.
 
-    The clip is 32 x 48 pixels in colour, 30 frames: flickering light, moving objects, noise that differs from pixel to
-    pixel, some dead sensors, 30 % of the pixels missing. Writes result.brtf and report.html.
+    The clip has 30 frames of 32 x 48 pixels in colour, with flickering light, moving objects, a noise level per pixel,
+    some dead sensors and 30 % of the pixels missing. Writes result.brtf and report.html.
     """
     from brtf.api.datasets import toy_video
     from brtf.api.estimator import BRTF
@@ -42,9 +42,9 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     clip = toy_video(**SIZE, missing=0.3, seed=0)
     if not as_json:
         click.echo(
-            "A camera watches a scene in flickering light; a car, a walker and a ball pass. 30 % of the pixels are "
-            "missing,\nsome sensors are dead, all are noisy. The fit sees a tensor of 1536 pixels x 3 colours x 30 "
-            "frames and is told\nnothing else but that the colours of a pixel are covered together.\n"
+            "A fixed camera films a scene in flickering light; a car, a walker and a ball pass by. 30 % of the pixels "
+            "are\nmissing, some sensors are dead, all are noisy. The input is a tensor of 1536 pixels x 3 colours x 30 "
+            "frames;\nthe only other information is that outliers are shared by the colours of a pixel.\n"
         )
     model = BRTF(max_rank=5, outlier_modes=(1,), max_sweeps=1000, random_state=0, progress=sys.stderr.isatty())
     with staged(out) as staging:
@@ -55,7 +55,7 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
                 staging / "report.html",
                 image_modes=(0, 1),
                 image_size=(clip.height, clip.width),
-                title="A clip with passers-by, missing pixels and dead sensors",
+                title="A clip with moving objects, missing pixels and dead sensors",
             )
     alive = np.broadcast_to(~clip.dead[:, None, None], clip.observed.shape)
     hidden = alive & ~clip.mask
@@ -64,13 +64,13 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     low, high = model.predict_interval()
     scenes = clip.background.reshape(clip.background.shape[0], -1)  # every pixel over colours and frames
     compared = [
-        ("rank", "components of the scene", float(model.rank_), float(np.linalg.matrix_rank(scenes))),
-        ("rrse", "relative error of the scene", rrse(model.low_rank()[alive], clip.background[alive]), 0.0),
-        ("outlier_rate", "share of covered pixels", model.outlier_rate_, float(passing[clip.mask].mean())),
-        ("outlier_f_measure", "F-measure of what passes", f_measure(flagged[clip.mask], passing[clip.mask]), 1.0),
+        ("rank", "rank of the background", float(model.rank_), float(np.linalg.matrix_rank(scenes))),
+        ("rrse", "relative error of the background", rrse(model.low_rank()[alive], clip.background[alive]), 0.0),
+        ("outlier_rate", "share of foreground pixels", model.outlier_rate_, float(passing[clip.mask].mean())),
+        ("outlier_f_measure", "F-measure of the foreground", f_measure(flagged[clip.mask], passing[clip.mask]), 1.0),
         (
             "coverage",
-            "95 % intervals that hold the hidden scene",
+            "coverage of 95 % intervals, missing pixels",
             coverage(low[hidden], high[hidden], clip.background[hidden]),
             0.95,
         ),
@@ -83,8 +83,8 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
         rows = [(words, f"{found:.4g}", f"{true:.4g}") for _, words, found, true in compared]
         click.echo(table([("", "found", "true or ideal"), *rows]))
         click.echo(
-            f"\nIt took {numbers['sweeps']} sweeps, {numbers['seconds']:.1f} s. The page {out / 'report.html'} shows "
-            "every frame: data, scene, what passes, and how sure it is."
+            f"\nThe fit took {numbers['sweeps']} sweeps, {numbers['seconds']:.1f} s. {out / 'report.html'} shows every "
+            "frame: data, background, moving objects and uncertainty."
         )
         click.echo(written_text(written))
     return DONE if model.converged_ else NOT_CONVERGED

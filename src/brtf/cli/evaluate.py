@@ -22,14 +22,18 @@ from brtf.model.settings import INFERENCES
     multiple=True,
     default=INFERENCES,
     show_default=True,
-    help="What to compare; may be given several times.",
+    help="Inference to evaluate; can be repeated.",
 )
 @chooses_model
-@click.option("--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hide.")
-@click.option("--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hide.")
+@click.option(
+    "--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hold out."
+)
+@click.option(
+    "--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hold out."
+)
 @click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
 @click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often to draw what is hidden."
+    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Number of draws of held-out entries."
 )
 @seed_option
 @json_option
@@ -46,11 +50,11 @@ def evaluate(
     model_options: dict[str, Any],
     **options: Any,
 ) -> int:
-    """Hide some observed entries of INPUT, predict them from the others, and compare.
+    """Hold out some observed entries of INPUT, predict them from the others, and compare.
 
-    Prints for every inference the errors at the hidden entries (root mean square, mean, median), the mean log
-    predictive density, the share of hidden values inside their 50, 80 and 95 % intervals, the mean width of the last,
-    the rank and the seconds; means over the repeats. INPUT is read as by `brtf fit`.
+    Prints for every inference, averaged over the repeats: the errors at the held-out entries (root mean square, mean,
+    median), the mean log predictive density, the share of held-out values inside their 50, 80 and 95 % intervals, the
+    mean width of the 95 % intervals, the rank and the time. INPUT is read as by `brtf fit`.
     """
     from brtf.api.estimator import BRTF
     from brtf.api.evaluation import evaluate

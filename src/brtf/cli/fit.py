@@ -1,4 +1,4 @@
-"""``brtf fit``: fit a file, print what was found, write the results."""
+"""``brtf fit``: fit a file, print a summary, write the results."""
 
 from __future__ import annotations
 
@@ -33,33 +33,32 @@ if TYPE_CHECKING:
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 DENSE_LIMIT = 10_000_000
-"""Sparse tensors with fewer entries, observed or missing, are imputed: 80 MB as an array, a few hundred as a table."""
+"""Sparse tensors with fewer entries, observed or missing, are imputed: 80 MB as an array, a few 100 MB as a table."""
 
 
 @click.command()
 @reads_input
 @out_option
 @overwrite_option
-@click.option("--replace-outliers", is_flag=True, help="Leave the outliers out of the imputed data too.")
+@click.option("--replace-outliers", is_flag=True, help="Also remove the outliers from the imputed data.")
 @click.option("--inference", type=click.Choice(INFERENCES), default=DEFAULTS.inference, show_default=True)
 @chooses_model
-@click.option("--init", type=click.Choice(INITS), default=DEFAULTS.init, show_default=True, help="Where to start.")
+@click.option(
+    "--init", type=click.Choice(INITS), default=DEFAULTS.init, show_default=True, help="Initialisation of the factors."
+)
 @click.option(
     "--calibrate",
     type=click.Choice(("conformal",)),
-    help="Hold 5 % of the entries back and set the intervals' widths by them.",
+    help="Set aside 5 % of the entries and calibrate the interval widths on them.",
 )
 @seed_option
 @keeps_itself
 @click.option(
     "--scheduler",
     metavar="ADDRESS",
-    help="Have others read and work on the data: a Dask scheduler such as tcp://host:8786, or 'processes' of this "
-    "machine.",
+    help="What reads and processes the data: a Dask scheduler such as tcp://host:8786, or 'processes' on this machine.",
 )
-@click.option(
-    "--tls-ca-file", metavar="PEM", type=EXISTING, help="Certificate of the authority that a tls:// scheduler has."
-)
+@click.option("--tls-ca-file", metavar="PEM", type=EXISTING, help="CA certificate of a tls:// scheduler.")
 @click.option("--tls-cert", metavar="PEM", type=EXISTING, help="Your certificate, for a tls:// scheduler.")
 @click.option("--tls-key", metavar="PEM", type=EXISTING, help="The private key of that certificate.")
 @json_option
@@ -87,28 +86,28 @@ def fit(
     model_options: dict[str, Any],
     kept: dict[str, Any],
 ) -> int:
-    """Fit the data in INPUT and print what was found.
+    """Fit the data in INPUT and print a summary.
 
-    INPUT is an array, NaN = missing (.npy .npz .mat .nc .zarr), a table (.csv .tsv .parquet), long with a row per
-    observed entry or wide with a row per row of a matrix, or a coordinate list (.tns of FROSTT: positions from 1, then
-    the value).
+    INPUT is an array with NaN for missing entries (.npy .npz .mat .nc .zarr), a table (.csv .tsv .parquet), either long
+    with a row per observed entry or wide with a row per row of a matrix, or a coordinate list (FROSTT .tns: positions
+    from 1, then the value).
 
-    With --out, writes into DIR: result.brtf (everything, for `brtf show` and `brtf.load`), imputed.* (the data with the
-    missing entries filled in, in the format of INPUT), outliers.csv (the entries that are more likely outliers than
-    not) and report.html (a page about it). Positions count from 0, or from 1 if INPUT is .tns. Nothing is written
-    unless everything can be, and nothing is replaced without --overwrite.
+    With --out, writes into DIR: result.brtf (the complete result, for `brtf show` and `brtf.load`), imputed.* (the data
+    with missing entries filled in, in the format of INPUT), outliers.csv (the entries with an outlier probability above
+    1/2) and report.html (a report page). Positions count from 0, or from 1 if INPUT is .tns. Either all files are
+    written or none, and existing files are replaced only with --overwrite.
 
-    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130; SIGTERM, 143; SIGHUP, 129) or killed goes on
-    with --resume, everything else being the same, and ends where it would have ended, to the last bit. Without it, what
-    was interrupted is kept in DIR, as checkpoint.brtf.
+    With --checkpoint, a fit that was interrupted (Ctrl-C, exit code 130; SIGTERM, 143; SIGHUP, 129) or killed can be
+    continued with --resume and otherwise the same options, and gives the result of the uninterrupted fit, to the last
+    bit. Without --checkpoint, an interrupted fit is saved in DIR as checkpoint.brtf.
 
     With --scheduler, a .zarr store, an .npy file or a directory of tables of positions and values (.parquet .csv .tsv)
-    is read chunk by chunk by a cluster, to the same result; so is, by this process, any such directory, and a store
-    that takes more than half of the memory. In place of the tables and the page, --out then gets fitted.zarr, with the
-    imputed data and the outliers.
+    is read chunk by chunk by a cluster, with the same result. Without it, this process reads any such directory, and a
+    store larger than half of the memory, chunk by chunk. In place of the tables and the report, --out then writes
+    fitted.zarr, with the imputed data and the outliers.
 
-    Whoever reaches a Dask scheduler can run anything on it, on its workers and here. Over networks that others use,
-    let it listen at tls://host:port, and give --tls-ca-file, --tls-cert and --tls-key.
+    Anyone who can connect to a Dask scheduler can run code on it, on its workers and in this process. On shared
+    networks use a scheduler at tls://host:port with --tls-ca-file, --tls-cert and --tls-key.
     """
     from brtf.api.estimator import BRTF
     from brtf.data.executors import executing
@@ -155,7 +154,7 @@ def fit(
 
 
 def _security(scheduler: str | None, *files: str | None) -> Any:
-    """What --tls-ca-file, --tls-cert and --tls-key say; None where none of them is given."""
+    """The security settings of --tls-ca-file, --tls-cert and --tls-key; None if none of them is given."""
     from brtf.data.executors import certified
 
     given = [file for file in files if file is not None]
@@ -167,7 +166,7 @@ def _security(scheduler: str | None, *files: str | None) -> Any:
 
 
 def _has_page() -> bool:
-    """Whether there will be a page; a warning if not, as the results are worth more than the page."""
+    """Whether the report can be written; if not, warn, since the other results are still worth having."""
     from brtf.view.report import require_page
 
     try:
@@ -181,7 +180,7 @@ def _has_page() -> bool:
 def _write_results(
     staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, has_page: bool
 ) -> list[str]:
-    """Write what `brtf fit --out` promises, one step for each; returns the names in the same order."""
+    """Write the files of `brtf fit --out`; returns their names in the same order."""
     from brtf.io.writers import write_csv, write_like
 
     result = model.result_

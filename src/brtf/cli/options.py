@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -23,16 +23,14 @@ DEFAULTS = Settings()
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 out_option = click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to write the results.")
 max_seconds_option = click.option(
-    "--max-seconds", type=float, help="Stop after so many seconds with the best so far  [default: never]."
+    "--max-seconds", type=float, help="Stop after this time with the best fit so far  [default: no limit]."
 )
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace results that are there already.")
-seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random."
-)
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing results.")
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 
 
 def describes_table(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that say how to read a table."""
+    """Add the options that describe a table."""
     for option in (
         click.option(
             "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
@@ -47,14 +45,14 @@ def describes_table(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def reads_input(command: Callable[..., int]) -> Callable[..., int]:
-    """The argument INPUT and the options that say how to read it."""
+    """Add the argument INPUT and the options that describe it."""
     command = describes_table(command)
     for option in (
         click.option("--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file."),
         click.option(
             "--mask",
             type=click.Path(path_type=Path),
-            help="What is observed: .npy .npz .mat .nc .zarr of True/False or 1/0.",
+            help="Mask of observed entries: .npy .npz .mat .nc .zarr of True/False or 1/0.",
         ),
         click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
     ):
@@ -63,7 +61,7 @@ def reads_input(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
-    """Modes, separated by commas."""
+    """Parse modes separated by commas."""
     try:
         return None if text is None else [int(mode) for mode in text.split(",")]
     except ValueError:
@@ -72,7 +70,7 @@ def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> li
 
 
 def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that say what to fit; they arrive as ``model_options`` by the names of :class:`brtf.BRTF`."""
+    """Add the options of the model, passed to the command as ``model_options`` with the names of :class:`brtf.BRTF`."""
 
     @functools.wraps(command)
     def collected(
@@ -106,23 +104,31 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
 
     decorated: Callable[..., int] = collected
     for option in (
-        click.option("--jobs", type=int, help="Threads to work with; -1 for all cores  [default: 1]."),
-        click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry."),
+        click.option("--jobs", type=int, help="Number of threads; -1 for all cores  [default: 1]."),
+        click.option(
+            "--tol",
+            type=float,
+            default=DEFAULTS.tol,
+            show_default=True,
+            help="Convergence, in nats per observed entry.",
+        ),
         max_seconds_option,
-        click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up."),
+        click.option(
+            "--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="Maximum number of sweeps."
+        ),
         click.option("--link", type=click.Choice(LINKS), help="Fit the square root or logarithm of the data."),
         click.option(
             "--outlier-kind",
             type=click.Choice(OUTLIER_KINDS),
             default=DEFAULTS.outlier_kind,
             show_default=True,
-            help="Whether outliers are added to the data or stand in their place.",
+            help="Whether outliers are added to the data or replace them.",
         ),
         click.option(
             "--outlier-modes",
             metavar="A,B",
             callback=_modes,
-            help="Modes along which an outlier is shared, counted from 0, as by the colours of a pixel.",
+            help="Modes along which outliers are shared, counted from 0, such as the colours of a pixel.",
         ),
         click.option(
             "--noise-modes", metavar="A,B", callback=_modes, help="Modes along which the noise differs, counted from 0."
@@ -132,7 +138,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             type=click.Choice(NOISES),
             default=DEFAULTS.noise,
             show_default=True,
-            help="One noise level, one per slice, or as the bound decides.",
+            help="One noise level, one per slice, or chosen by the bound.",
         ),
         click.option(
             "--robust/--no-robust",
@@ -140,17 +146,17 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             show_default=True,
             help="Fit a model with or without outliers.",
         ),
-        click.option("--max-rank", type=int, help="The largest rank that the answer may have  [default: no cap]."),
+        click.option("--max-rank", type=int, help="Largest rank of the result  [default: no limit]."),
     ):
         decorated = option(decorated)
     return decorated
 
 
 def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that keep a fit in a file; they arrive as ``kept`` by the names of :meth:`brtf.BRTF.fit`.
+    """Add the checkpoint options, passed to the command as ``kept`` under the names of :meth:`brtf.BRTF.fit`.
 
-    Without them a command with --out keeps the fit there until its results are written. An interrupt ends the command,
-    which says how to go on.
+    Without them a command with --out writes its checkpoints there until the results are written. When interrupted, the
+    command says how to continue.
     """
 
     @functools.wraps(command)
@@ -171,7 +177,7 @@ def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
             return interrupted_code(interrupt)
         except Exception:
             if path is not None and not named and _keeps_anything(path):
-                click.echo(f"brtf: the fit so far is kept; {_how_to_go_on(path)}", err=True)
+                click.echo(f"brtf: the fit so far is saved; {_how_to_go_on(path)}", err=True)
             raise
         if path is not None and not named:
             path.unlink(missing_ok=True)
@@ -179,10 +185,10 @@ def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
 
     decorated: Callable[..., int] = collected
     for option in (
-        click.option("--resume", metavar="FILE", type=click.Path(path_type=Path), help="Go on from a checkpoint."),
-        click.option("--every", metavar="SECONDS", type=float, help="How often to write it  [default: 60]."),
+        click.option("--resume", metavar="FILE", type=click.Path(path_type=Path), help="Continue from a checkpoint."),
+        click.option("--every", metavar="SECONDS", type=float, help="Time between checkpoints  [default: 60]."),
         click.option(
-            "--checkpoint", metavar="FILE", type=click.Path(path_type=Path), help="Keep the fit there while it runs."
+            "--checkpoint", metavar="FILE", type=click.Path(path_type=Path), help="Save progress to this file."
         ),
     ):
         decorated = option(decorated)
@@ -190,13 +196,13 @@ def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def _free_name(directory: Path) -> Path:
-    """Where a checkpoint takes no other file's place."""
+    """A name for a checkpoint that no file in the directory has yet."""
     names = (f"checkpoint{'' if number == 1 else f'-{number}'}.brtf" for number in itertools.count(1))
     return next(directory / name for name in names if not (directory / name).exists())
 
 
 def _keeps_anything(path: Path) -> bool:
-    """Whether there is a checkpoint of more than the beginning; one of nothing else is removed."""
+    """Whether the checkpoint holds a state; one that does not is removed."""
     from brtf.io.storage import read_archive
 
     if path.exists() and not {"state", "position"} & read_archive(path)[0].keys():
@@ -205,20 +211,18 @@ def _keeps_anything(path: Path) -> bool:
 
 
 def _how_to_go_on(path: Path) -> str:
-    return (
-        f"the same command with --resume {path} goes on from there, and brtf show {path} tells what was found so far."
-    )
+    return f"the same command with --resume {path} continues, and brtf show {path} shows the results so far."
 
 
 def read(
     source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
 ) -> Observations:
-    """The data that the options of `reads_input` name."""
+    """Read the data named by the options of `reads_input`."""
     return observe_file(read_source(source, key, index, value, wide), mask)
 
 
 def read_source(source: Path, key: str | None, index: str | None, value: str | None, wide: bool) -> TensorFile:
-    """The tensor of INPUT, and what it takes to write another one like it."""
+    """Read the tensor of INPUT, and what is needed to write one in the same format."""
     from brtf.data.readers import read_file
 
     columns = None if index is None else [name.strip() for name in index.split(",")]
@@ -228,19 +232,19 @@ def read_source(source: Path, key: str | None, index: str | None, value: str | N
 def open_in_chunks(
     source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
 ) -> Observations:
-    """The data that the options of `reads_input` name, to be read chunk by chunk: a store, or a directory of tables."""
+    """Open the data named by the options of `reads_input` for reading in chunks: a store, or a directory of tables."""
     from brtf.data.observations import Observations
     from brtf.data.readers import open_file
 
     if wide:
-        raise ValueError(f"--wide applies to a table, and {source} is read in chunks: leave it out.")
+        raise ValueError(f"--wide applies to a table, but {source} is read in chunks. Leave it out.")
     if source.is_dir() and source.suffix != ".zarr":
         if mask is not None or key is not None:
             raise ValueError("--mask and --key do not apply to a directory of tables.")
         columns = None if index is None else [name.strip() for name in index.split(",")]
         return Observations.from_parts(source, index=columns, value=value)
     if index is not None or value is not None:
-        raise ValueError(f"--index and --value apply to tables, and {source} is none.")
+        raise ValueError(f"--index and --value apply to tables, but {source} is not a table. Leave them out.")
     for path in (source, mask):
         if path is not None and path.suffix.lower() not in (".zarr", ".npy"):
             raise ValueError(
@@ -251,7 +255,7 @@ def open_in_chunks(
 
 
 def is_read_in_chunks(source: Path) -> bool:
-    """Whether the data are a directory of tables, or a store that takes more than half of the memory."""
+    """Whether the data are a directory of tables, or a store larger than half of the memory."""
     from brtf.data.memory import available_bytes
 
     if not source.is_dir():
@@ -261,7 +265,7 @@ def is_read_in_chunks(source: Path) -> bool:
 
 
 def observe_file(file: TensorFile, mask: Path | None) -> Observations:
-    """The entries of a tensor that was read which --mask calls observed."""
+    """The observed entries of a tensor that was read, as given by --mask."""
     from brtf.data.observations import observe
     from brtf.data.readers import read_mask
 

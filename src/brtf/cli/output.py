@@ -1,4 +1,4 @@
-"""What leaves a command: exit codes, tables, JSON, one-line complaints, and files that arrive all together or never."""
+"""Output of the commands: exit codes, tables, JSON, one-line messages, and files that are written all or none."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupted_code(error: BaseException | None) -> int:
-    """The exit code of an interrupt, 128 and the number of its signal: 130 for Ctrl-C."""
+    """The exit code of an interrupt, 128 plus the number of its signal: 130 for Ctrl-C."""
     return 128 + (error.args[0] if isinstance(error, Terminated) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP end what is done as Ctrl-C does, unless they are ignored, as nohup has it.
+    """A context in which SIGTERM and SIGHUP raise like Ctrl-C, unless they are ignored, as under nohup.
 
-    Only the main thread may ask for signals; elsewhere nothing changes.
+    Signals can be handled only in the main thread; in other threads nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -55,18 +55,18 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def refuse_overwriting(paths: Iterable[Path], *, overwrite: bool) -> None:
-    """Raise, before anything is done, if there are results already and nobody has allowed to replace them."""
+    """Raise, before anything is computed, if results exist already and ``overwrite`` is False."""
     there = [path for path in paths if path.exists()]
     if there and not overwrite:
         raise ValueError(
-            f"{', '.join(map(str, there))} {'is' if len(there) == 1 else 'are'} there already. Pass --overwrite to "
-            "replace what is there, or another --out."
+            f"{', '.join(map(str, there))} {'exists' if len(there) == 1 else 'exist'} already. Pass --overwrite to "
+            "replace, or choose another --out."
         )
 
 
 @contextmanager
 def staged(directory: Path | None) -> Iterator[Path | None]:
-    """A place to write: its content moves to the directory together in the end, and vanishes if something fails."""
+    """A temporary directory whose content is moved to ``directory`` at the end, or removed if something fails."""
     if directory is None:
         yield None
         return
@@ -86,17 +86,17 @@ def staged(directory: Path | None) -> Iterator[Path | None]:
             _move(fresh, directory, old)
     except BaseException:
         if is_new:
-            with suppress(OSError):  # not empty: then something in it is worth keeping
+            with suppress(OSError):  # not empty: keep it
                 directory.rmdir()
         raise
 
 
 def _move(fresh: Path, directory: Path, old: Path) -> None:
-    """Move files and folders from one directory to another; folders that they replace go to a third one."""
+    """Move files and folders from one directory to another; folders that they replace are moved to a third."""
     for path in fresh.iterdir():
         target = directory / path.name
         if target.exists() and target.is_dir() != path.is_dir():
-            raise ValueError(f"{target} should be replaced by a {'folder' if path.is_dir() else 'file'}: move it away.")
+            raise ValueError(f"{target} is in the way of a {'folder' if path.is_dir() else 'file'}. Move it first.")
     for path in fresh.iterdir():
         target = directory / path.name
         if path.is_dir() and target.is_dir():
@@ -105,13 +105,13 @@ def _move(fresh: Path, directory: Path, old: Path) -> None:
 
 
 def written_text(written: Iterable[Path]) -> str:
-    """The sentence that says which files were written."""
+    """A line that lists the written files."""
     listed = ", ".join(map(str, written))
-    return f"\nWrote {listed}." if listed else "\nNothing was written; pass --out DIR to keep the results."
+    return f"\nWrote {listed}." if listed else "\nNothing was written; pass --out DIR to save the results."
 
 
 def table(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of cells, in columns as wide as they need to be."""
+    """Rows of cells as aligned text columns."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
@@ -124,7 +124,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def _finite(document: Any) -> Any:
-    """The document with null for NaN and infinities, which JSON does not have."""
+    """The document with None in place of NaN and infinities, which JSON cannot represent."""
     if isinstance(document, dict):
         return {name: _finite(entry) for name, entry in document.items()}
     if isinstance(document, list):
@@ -133,12 +133,12 @@ def _finite(document: Any) -> Any:
 
 
 def complain(kind: str, message: object) -> None:
-    """One line on stderr, an error or a warning."""
+    """Print an error or a warning as one line on stderr."""
     click.echo(f"brtf: {kind}: {' '.join(str(message).split())}", err=True)
 
 
 def sentence(error: Exception) -> str:
-    """What an exception has to say."""
+    """The message of an exception."""
     if isinstance(error, OSError) and error.strerror is not None and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
     return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""``brtf report``: the page of a saved fit."""
+"""``brtf report``: write the report page of a saved fit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from brtf.cli.output import refuse_overwriting
 
 
 def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
-    """Whole numbers separated by commas, or by an x in a size."""
+    """Parse integers separated by commas, or by an x in a size."""
     if text is None:
         return None
     try:
         return [int(number) for number in text.replace("x", ",").split(",")]
     except ValueError:
-        raise click.BadParameter(f"whole numbers such as {parameter.metavar} are needed, got {text}.") from None
+        raise click.BadParameter(f"must be integers such as {parameter.metavar}, got {text}.") from None
 
 
 @click.command()
@@ -30,7 +30,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     "--data",
     metavar="F",
     type=click.Path(path_type=Path),
-    help="Data with entries that the fit has not seen: they judge its intervals.",
+    help="Data with held-out entries, on which the intervals are evaluated.",
 )
 @click.option("--key", metavar="NAME", help="Which array of an .npz or .mat file.")
 @describes_table
@@ -41,9 +41,9 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     "--image-size",
     metavar="48x64",
     callback=_numbers,
-    help="Height and width, where --image-modes is pixels[, colours].",
+    help="Height and width, if --image-modes is pixels[, colours].",
 )
-@click.option("--title", help="Headline of the page.")
+@click.option("--title", help="Title of the page.")
 def report(
     result: Path,
     out: Path | None,
@@ -57,11 +57,11 @@ def report(
     image_size: list[int] | None,
     title: str | None,
 ) -> int:
-    """Write a page about a saved fit, or about a checkpoint: one HTML file that needs no network.
+    """Write a report on a saved fit or a checkpoint, as one self-contained HTML file.
 
-    It tells the rank and the strengths of the components, draws their factors with credible bands, the outliers, the
-    residuals against the fitted law and the course of the fit, and shows slices of the data beside the low-rank part.
-    A checkpoint holds no data: what needs them is left out, and the page says so.
+    It shows the rank and the strengths of the components, their factors with credible bands, the outliers, the
+    residuals against the fitted distribution, the course of the fit, and slices of the data beside the low-rank part.
+    A checkpoint does not contain the data: parts that need them are left out, and the page says so.
     """
     from brtf.io.checkpoint import load_result
     from brtf.view.report import require_page, write_report

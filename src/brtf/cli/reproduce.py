@@ -1,4 +1,4 @@
-"""``brtf reproduce``: the tables and figures of the paper, measured anew."""
+"""``brtf reproduce``: run the paper's experiments again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brtf.cli.output import DONE, complain, interrupted_code
 from brtf.research.experiments import EXPERIMENTS
 
 LIMITS = {True: 120.0, False: 1800.0}
-"""Seconds that a method may take, in quick and in full runs."""
+"""Time limit of one measurement in seconds, by whether the run is quick."""
 
 
 @click.command()
@@ -23,23 +23,27 @@ LIMITS = {True: 120.0, False: 1800.0}
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("reproduction"),
     show_default=True,
-    help="Where rows, pictures and the page go.",
+    help="Where to write rows, pictures and the page.",
 )
-@click.option("--quick/--full", default=True, show_default=True, help="One draw of few conditions, or all repeats.")
+@click.option(
+    "--quick/--full", default=True, show_default=True, help="A few conditions once, or all conditions and repeats."
+)
 @click.option(
     "--clip",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Video for Fig. 4 and 5  [default: a generated one].",
+    help="Video for Fig. 4 and 5  [default: a synthetic one].",
 )
 @click.option(
     "--faces",
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True),
-    help="Faces for Table 3: pixels x persons x poses x lights  [default: drawn ones].",
+    help="Faces for Table 3: pixels x persons x poses x lights  [default: synthetic ones].",
 )
-@click.option("--limit", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Of one measurement.")
-@click.option("--page-only", is_flag=True, help="Measure nothing: make the page of what is there.")
+@click.option(
+    "--limit", metavar="SECONDS", type=click.FloatRange(min=0, min_open=True), help="Time limit of one measurement."
+)
+@click.option("--page-only", is_flag=True, help="Measure nothing; make the page from existing rows.")
 @click.option("--markdown", metavar="FILE", type=click.Path(path_type=Path), help="Also write the page as Markdown.")
 @seed_option
 def reproduce(
@@ -53,14 +57,14 @@ def reproduce(
     markdown: Path | None,
     seed: int,
 ) -> int:
-    """Measure the paper's experiments: fig2 fig3 table1 table2 video faces, or those that are NAMEd.
+    """Run the paper's experiments: fig2 fig3 table1 table2 video faces, or only the given NAMEs.
 
-    Every measurement is a row, a small JSON file in DIR/rows with its seed and version. Rows that are there are not
-    measured again: stop with Ctrl-C whenever you like, and the same command goes on. A method that fails or takes
-    longer than --limit is a row that says so. In the end DIR/reproduction.html shows tables and figures beside the
-    paper's numbers, and where BRTF is not the best.
+    Every measurement is a row, a small JSON file in DIR/rows with its seed and version. Existing rows are not measured
+    again: stop with Ctrl-C at any time, and the same command continues. If a method fails or exceeds --limit, its row
+    says so. At the end DIR/reproduction.html shows tables and figures beside the paper's numbers, and where BRTF is not
+    the best.
 
-    --quick (a few minutes) and --full (hours) keep their rows apart where they differ.
+    --quick (a few minutes) and --full (hours) use separate rows where they differ.
     """
     from tqdm import tqdm
 
@@ -73,7 +77,7 @@ def reproduce(
     cases = page.plan(names or EXPERIMENTS, quick=quick, seed=seed, inputs=inputs)
     rows = runs.Rows(out / "rows")
     left = [case for case in cases if rows.read(case) is None]
-    click.echo(f"{len(cases) - len(left)} of {len(cases)} rows are there, {len(left)} are left.", err=True)
+    click.echo(f"{len(cases) - len(left)} of {len(cases)} rows exist, {len(left)} are left.", err=True)
     if left and not page_only:
         out.mkdir(parents=True, exist_ok=True)
         n_measured = 0
@@ -86,7 +90,7 @@ def reproduce(
                         complain("warning", f"{row.experiment} {row.settings.get('method', '')}: {row.error}")
         except KeyboardInterrupt as interrupt:
             n_left = len(left) - n_measured
-            click.echo(f"brtf: interrupted; {n_left} rows are left, and the same command goes on from there.", err=True)
+            click.echo(f"brtf: interrupted; {n_left} rows are left, and the same command continues.", err=True)
             return interrupted_code(interrupt)
     found = page.page(cases, rows, quick=quick)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``brtf show``: what a saved fit found."""
+"""``brtf show``: print a summary of a saved fit."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TRACE_LINES = 5
 @click.argument("result", metavar="RESULT.brtf", type=click.Path(path_type=Path))
 @json_option
 def show(result: Path, as_json: bool) -> int:
-    """Print what a saved fit found: the summary, the strength of every component, the end of the trace.
+    """Print the results of a saved fit: the summary, the strength of every component, the end of the trace.
 
-    Of a checkpoint it is what the unfinished fit has found so far.
+    For a checkpoint, these are the results of the unfinished fit so far.
 
     The strength of a component is the root mean square of its rank-one term, in the units of the data, or of the
-    transformed data if a link was fitted.
+    transformed data if the fit used a link.
     """
     from brtf.api.estimator import load
     from brtf.results.summary import fitted_to

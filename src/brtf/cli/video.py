@@ -1,4 +1,4 @@
-"""``brtf video``: part a clip from a fixed camera into background and foreground."""
+"""``brtf video``: separate a clip from a fixed camera into background and foreground."""
 
 from __future__ import annotations
 
@@ -26,23 +26,29 @@ if TYPE_CHECKING:
 
 WRITTEN = ("background.mp4", "foreground.mp4", "mask.mp4", "result.brtf", "report.html")
 FEWEST_COMPONENTS = 2
-"""A scene and a change of its light; of C channels the scene alone needs C components."""
+"""One component for the scene and one for changes of its light; a scene with C channels needs C components."""
 
 
 @click.command()
 @click.argument("source", metavar="INPUT")
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="Where to write the clips.")
 @overwrite_option
-@click.option("--scale", type=float, default=1.0, show_default=True, help="Size of the frames, at most 1.")
-@click.option("--frames", metavar="A:B", help="Which frames, from A up to but not B, counted from 0  [default: all].")
-@click.option("--gray", is_flag=True, help="Fit one grey channel instead of the colours.")
+@click.option("--scale", type=float, default=1.0, show_default=True, help="Scale of the frames, at most 1.")
+@click.option(
+    "--frames", metavar="A:B", help="Frames from A up to but not including B, counted from 0  [default: all]."
+)
+@click.option("--gray", is_flag=True, help="Convert to grey first.")
 @click.option("--drop", type=float, default=0.0, show_default=True, help="Share of the pixels to hide at random.")
-@click.option("--clean", is_flag=True, help="Make the mask one of connected objects.")
-@click.option("--max-rank", type=int, help="The largest rank considered  [default: 2, or 3 in colour].")
-@click.option("--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="When to give up.")
+@click.option("--clean", is_flag=True, help="Smooth the mask into connected objects.")
+@click.option("--max-rank", type=int, help="Largest rank of the background  [default: 2, or 3 in colour].")
+@click.option(
+    "--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="Maximum number of sweeps."
+)
 @max_seconds_option
-@click.option("--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Nats per observed entry.")
-@click.option("--jobs", type=int, default=-1, show_default=True, help="Threads to work with; -1 for all cores.")
+@click.option(
+    "--tol", type=float, default=DEFAULTS.tol, show_default=True, help="Convergence, in nats per observed entry."
+)
+@click.option("--jobs", type=int, default=-1, show_default=True, help="Number of threads; -1 for all cores.")
 @seed_option
 @keeps_itself
 @json_option
@@ -66,19 +72,19 @@ def video(
     quiet: bool,
     kept: dict[str, Any],
 ) -> int:
-    """Part the clip in INPUT into background and foreground.
+    """Separate the clip in INPUT into background and foreground.
 
     INPUT is a video from a fixed camera (MP4, MOV, Matroska, WebM, AVI, MPEG, GIF and others), a folder of PNG or JPEG
     images, a quoted pattern such as "in*.jpg", or an .npy or .npz array (frames, height, width[, 3]) of levels from 0
     to 255. The background is the low-rank part of pixels x channels x frames, with a noise level per pixel
     and outliers shared by the colours. A pixel is foreground when it is more likely an outlier than not.
 
-    Writes into DIR: background.mp4, foreground.mp4 (on grey) and mask.mp4, for any browser, result.brtf (all of it, for
-    `brtf show` and `brtf.load`) and report.html, a page with the frames. Pixels that were dropped are never foreground,
-    but with --clean they take after their neighbours.
+    Writes into DIR: background.mp4, foreground.mp4 (on grey) and mask.mp4, which any browser plays, result.brtf (the
+    complete result, for `brtf show` and `brtf.load`) and report.html, a page with the frames. Dropped pixels are never
+    foreground, but with --clean they take the label of their nearest neighbour.
 
-    With --checkpoint, a fit that was interrupted or killed goes on with --resume, everything else being the same; what
-    was interrupted without it is kept in DIR.
+    With --checkpoint, a fit that was interrupted or killed can be continued with --resume and otherwise the same
+    options. Without --checkpoint, an interrupted fit is saved in DIR.
     """
     from brtf.api.estimator import BRTF
     from brtf.video.clips import read_clip
@@ -117,7 +123,7 @@ def video(
 
 
 def _frames(text: str | None) -> slice | None:
-    """A:B or A:B:STEP as a slice."""
+    """Parse A:B or A:B:STEP as a slice."""
     if text is None:
         return None
     try:
@@ -146,7 +152,7 @@ def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
 
 
 def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]:
-    """What was found, by name; of the noise levels of all pixels the lowest, the middle and the highest."""
+    """The results by name; for the noise levels of the pixels the minimum, median and maximum."""
     noise = np.quantile(np.sqrt(model.noise_variance_), (0.0, 0.5, 1.0)).tolist()
     return {
         **model.summary().numbers,
