@@ -113,7 +113,7 @@ def test_the_gain_of_one_more_component_decides():
     (doubt,) = diagnose(replace(result, cap_gain=1234.4))
     assert str(doubt) == (
         "max_rank=2 was reached; one more component would raise the bound by about 1,234 nats. "
-        "Raise max_rank, or leave it out: without it the rank is found."
+        "Raise max_rank, or leave it out to have the rank determined."
     )
     assert "about 2.7 nats" in diagnose(replace(result, cap_gain=2.71))[0].sentence
 

@@ -282,7 +282,7 @@ class TestCheckpoints:
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         assert np.isfinite(loaded.predict_interval()).all()
-        with pytest.raises(ValueError, match=r"The entries held back, .* are not in a checkpoint"):
+        with pytest.raises(ValueError, match=r"A checkpoint does not contain the calibration entries"):
             loaded.predict_interval(of="observation")
 
     def test_what_was_loaded_goes_on(self, tmp_path):
@@ -334,11 +334,11 @@ class TestCheckpoints:
         assert StopReason.UNFINISHED.value in page
         assert 'id="components"' in page
         assert 'id="residuals"' not in page
-        assert "Residuals, and which entries are outliers. The entries are not there" in page
+        assert "Residuals, and which entries are outliers. A checkpoint, or the result" in page
         np.save(tmp_path / "y.npy", SMALL)
         outcome = invoke("report", tmp_path / "c.brtf", "--overwrite", "--data", tmp_path / "y.npy")
         assert outcome.exit_code == 2
-        assert "cannot be told from what the fit has seen" in outcome.stderr
+        assert "cannot be compared with the fitted entries" in outcome.stderr
 
     def test_of_another_version(self, tmp_path):
         """It cannot be gone on from, but looked at."""

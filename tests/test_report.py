@@ -110,14 +110,14 @@ class TestPage:
     def test_other_models_have_their_pages(self):
         paper = BRTF(max_rank=4, inference="paper", tol=1e-2, random_state=0).fit(DATA.observed)
         page = Page(build_page(paper.result_))
-        assert "no common law of the outliers’ deviations" in page.text
-        assert "was kept only if" not in page.text
+        assert "no common distribution of outlier deviations" in page.text
+        assert "was accepted only if" not in page.text
         plain = BRTF(max_rank=3, robust=False, random_state=0).fit(FULL - DATA.outliers)
         page = Page(build_page(plain.result_))
         assert "Outliers. The model was fitted without them." in page.text
         assert "All 960 entries" in page.text
         replaced = BRTF(max_rank=3, outlier_kind="replacement", random_state=0).fit(DATA.observed)
-        assert "no common law of the outliers’ deviations" in Page(build_page(replaced.result_)).text
+        assert "no common distribution of outlier deviations" in Page(build_page(replaced.result_)).text
         shared = BRTF(max_rank=3, outlier_modes=[2], random_state=0).fit(DATA.observed)
         assert "additive, shared along modes 2" in Page(build_page(shared.result_)).text
         per_slice = BRTF(max_rank=3, noise="per-slice", random_state=0).fit(DATA.observed)
@@ -156,13 +156,13 @@ class TestHeldOut:
     def test_entries_held_back_are_compared(self):
         found = BRTF(max_rank=3, calibrate="conformal", random_state=0).fit(FULL)
         page = Page(build_page(found.result_))
-        assert "48 entries that the fit held back" in page.text
-        assert "predict_interval stretches them" in page.text
+        assert "48 entries set aside for calibration" in page.text
+        assert "predict_interval scales them" in page.text
 
     def test_data_with_more_entries_are_compared(self, model):
         page = Page(build_page(model.result_, observe(FULL)))
         n_hidden = np.count_nonzero(~DATA.mask)
-        assert f"{n_hidden} entries of the data given that the fit has not seen" in page.text
+        assert f"{n_hidden} entries of the given data that the fit has not seen" in page.text
         assert "seen every entry" in Page(build_page(model.result_, observe(DATA.observed))).text
 
     @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -247,7 +247,7 @@ class TestFile:
         outcome = CliRunner().invoke(cli.main, ["report", str(tmp_path / "fit.brtf"), "--out", str(out), *options])
         assert outcome.exit_code == 0, outcome.output
         page = Page(out.read_text(encoding="utf-8"))
-        assert "entries of the data given" in page.text
+        assert "entries of the given data" in page.text
         assert "Frames" in page.text
 
     def test_a_table_is_put_in_place_by_its_labels(self, tmp_path):
@@ -257,7 +257,7 @@ class TestFile:
         arguments = ["report", str(tmp_path / "fit.brtf"), "--data", str(tmp_path / "hidden.csv")]
         outcome = CliRunner().invoke(cli.main, arguments)
         assert outcome.exit_code == 0, outcome.output
-        assert f"{len(hidden)} entries of the data given" in Page((tmp_path / "fit.html").read_text()).text
+        assert f"{len(hidden)} entries of the given data" in Page((tmp_path / "fit.html").read_text()).text
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -308,8 +308,8 @@ def test_the_page_says_where_the_bound_was_re_scaled(tmp_path):
     assert any(event.startswith("bound re-scaled") for event in model.trace_["event"])
     model.report(tmp_path / "page.html")
     text = Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
-    assert re.search(r"On the way the bound was re-scaled \(\d\.\d\d shared entries worth one\)", text)
-    assert "The bound is drawn from where it compares with the final one." in text
+    assert re.search(r"The bound was rescaled during the fit \(\d\.\d\d shared entries worth one\)", text)
+    assert "The bound is drawn from where it is comparable with the final one." in text
 
 
 def test_nothing_is_drawn_where_there_are_no_outliers(model, monkeypatch):
@@ -328,4 +328,4 @@ def test_the_page_says_what_lowered_the_bound():
     assert "kept only if it raised the bound, but for coming down to max_rank. The bound is drawn from" in text
     free = Page(build_page(BRTF(random_state=0).fit(data).result_)).text
     assert "kept only if it raised the bound. " in free
-    assert "is drawn from where" not in free and "another form" not in free and "re-scaled" not in free
+    assert "is drawn from where" not in free and "another form" not in free and "rescaled" not in free

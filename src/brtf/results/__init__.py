@@ -1,1 +1,1 @@
-"""What a fit has found: answers with their uncertainty, and doubts about them."""
+"""Results of a fit: answers with uncertainties, a summary, and a diagnosis of problems."""

@@ -1,4 +1,4 @@
-"""Doubts about a finished fit: data that the model does not describe, each with what to do about it."""
+"""Diagnosis of a finished fit: signs that the model does not suit the data, each with a remedy."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from brtf.model.local_models import SlabModel
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
-"""Share of the observed entries beyond which outliers are no exception any more."""
+"""Share of the observed entries above which outliers are no longer exceptional."""
 MANY_EQUAL, FEWEST_OTHERS = 0.25, 0.05
-"""Share of entries of one value from which it is looked at who the others are, and their share at least."""
+"""Share of entries with the same value from which the others are examined, and the minimum share of those."""
 MOST_CANDIDATES = 16
-"""Values that are counted in all data, of those that are common in some block."""
+"""Largest number of values counted over all data, out of those that are common in some block."""
 RARER_VALUE = 0.02
-"""Share of the rarer of two values from which data count as binary."""
+"""Share of the rarer of two values from which data are considered binary."""
 MET = 0.005
-"""Share of outliers below which data are as good as met."""
+"""Outlier rate below which the data count as fitted exactly."""
 BEYOND_CHANCE, N_CONTROLS, CLIP = 1.5, 5, 3.0
-"""How much more the leading direction of the residuals must explain than that of the same residuals with random signs,
-of which there are so many; and standard deviations at which they are clipped."""
+"""How much more the leading singular direction of the residuals must explain than with random signs, the number of
+random sign patterns, and the number of standard deviations at which residuals are clipped."""
 LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
-"""Entries of a tensor, and length of a mode, up to which the residuals are searched for structure."""
+"""Largest number of entries, and largest length of a mode, for which the residuals are searched for structure."""
 
 
 def diagnose(result: Result) -> tuple[Doubt, ...]:
-    """The doubts about a fit, the gravest first; empty where nothing is wrong."""
+    """The problems found with a fit, the most serious first; empty if there are none."""
     found = (
         _not_converged(result),
         _mask(result),
@@ -56,13 +56,13 @@ def _mask(result: Result) -> Doubt | None:
         return None
     return Doubt(
         "mask",
-        "All entries that the mask calls observed are equal, and most of the others are not.",
+        "All observed entries are equal, and most of the masked entries are not.",
         "The mask is probably inverted: True means observed. Pass mask=~mask.",
     )
 
 
 def _rank(result: Result) -> Doubt | None:
-    if result.settings.inference == "paper":  # whose outliers take up the noise
+    if result.settings.inference == "paper":  # in which outliers absorb the noise
         return None
     if result.rank > 0:
         return None
@@ -78,8 +78,8 @@ def _rank(result: Result) -> Doubt | None:
     return Doubt(
         "rank 0",
         "No component was found, yet the data have structure: their leading direction explains far more than chance.",
-        "It is called outliers, or is not low-rank, as a peak that moves is not. Look at the data; try "
-        'link="log" or "sqrt" where levels span decades, or robust=False.',
+        "It was explained as outliers, or it is not low-rank, like a moving peak. Plot the data; try "
+        'link="log" or "sqrt" if values span orders of magnitude, or robust=False.',
     )
 
 
@@ -90,12 +90,12 @@ def _cap(result: Result) -> Doubt | None:
         "cap",
         f"max_rank={result.settings.max_rank} was reached; one more component would raise the bound by about "
         f"{result.cap_gain:,.{0 if result.cap_gain >= 10 else 1}f} nats.",
-        "Raise max_rank, or leave it out: without it the rank is found.",
+        "Raise max_rank, or leave it out to have the rank determined.",
     )
 
 
 def _values(result: Result) -> Doubt | None:
-    """Two values, or one value nearly everywhere: no noise is around them."""
+    """Data with only two values, or one value nearly everywhere, which show no Gaussian noise."""
     if result.outlier_rate < MET and _is_met(result):
         return None
     distinct, common, share = _tally(result.observations)
@@ -103,8 +103,8 @@ def _values(result: Result) -> Doubt | None:
     if len(distinct) == 2 and rarer >= RARER_VALUE and rarer * result.observations.n_observed > 1.5:
         return Doubt(
             "binary",
-            f"The data have two values only, {distinct[0]:.6g} and {distinct[1]:.6g}.",
-            "brtf describes numbers with Gaussian noise: read the low-rank part as a score, not as a probability, and "
+            f"The data have only two values, {distinct[0]:.6g} and {distinct[1]:.6g}.",
+            "brtf assumes Gaussian noise: read the low-rank part as a score, not as a probability, and "
             "do not trust outliers and intervals.",
         )
     if not MANY_EQUAL <= share <= 1.0 - FEWEST_OTHERS:
@@ -115,8 +115,8 @@ def _values(result: Result) -> Doubt | None:
     return Doubt(
         "equal values",
         f"{100 * share:.3g} % of the entries are exactly {common:.6g}, and {100 * outlying:.3g} % of "
-        "the others are called outliers: entries that are all equal show no noise.",
-        f'Counts: try link="sqrt". If {common:.6g} stands for missing, mark it so: mask=, or NaN.',
+        "the others were labelled outliers: entries that are all equal show no noise.",
+        f'For counts try link="sqrt". If {common:.6g} means missing, pass mask= or set it to NaN.',
     )
 
 
@@ -169,10 +169,10 @@ def _outliers(result: Result) -> Doubt | None:
         return None
     return Doubt(
         "outliers",
-        f"{100 * result.outlier_rate:.3g} % of the entries are called outliers: that is no exception any more.",
+        f"{100 * result.outlier_rate:.3g} % of the entries were labelled outliers, which are no longer exceptions.",
         ("" if result.settings.max_rank is None else "Raise max_rank, or leave it out. ")
-        + 'Try link="log" or "sqrt" where noise grows with the level, noise="auto" where it differs between '
-        'slices, or outlier_kind="replacement" where other values stand in place of the data.',
+        + 'Try link="log" or "sqrt" if the noise grows with the level, noise="auto" if it differs between '
+        'slices, or outlier_kind="replacement" if values are replaced rather than shifted.',
     )
 
 
@@ -190,12 +190,12 @@ def _replacement(result: Result) -> Doubt | None:
 
 
 def _is_met(result: Result) -> bool:
-    """Whether the noise is far below the data."""
+    """Whether the fit reproduces the data up to negligible noise."""
     return result.state.noise_variance < 1e-6
 
 
 def _has_structure(result: Result) -> bool:
-    """Whether the residuals, as one unfolding after the other, have a leading direction beyond chance."""
+    """Whether any unfolding of the residuals has a leading singular direction beyond chance."""
     observations = result.observations
     residual = result.standardized_residuals()
     typical = 1.4826 * float(np.median(np.abs(residual)))

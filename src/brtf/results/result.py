@@ -1,4 +1,4 @@
-"""What a fit means afterwards: the low-rank part, outliers and predictions in the user's units; save and load."""
+"""The result of a fit: the low-rank part, outliers and predictions in the user's units."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
     from brtf.results.summary import Summary
 
 LARGEST_RATIO = 1e100
-"""Other data may be this many scales of the fitted ones in size; their squares are finite then."""
+"""Largest size of new data in units of the scale of the fitted data; beyond it squares might overflow."""
 Quantity = Literal["low_rank", "observation"]
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A finished fit: the data, the posterior, and how it was reached. Everything it returns is in the user's units.
+    """A finished fit: the data, the posterior, and how the fit went. Everything it returns is in the user's units.
 
-    Only the factors and the noise variance are those of t(Y), where the fit had a link t.
+    With a link t, the factors and the noise variance refer to t(Y).
 
     Attributes
     ----------
-    observations : the data, referred to and not copied; their scale is that of t(Y)
+    observations : the data, not copied; their scale is that of t(Y)
     state : the posterior of t(Y), in units of ``observations.scale``
-    trace : one record per sweep that was kept and per proposal
-    stop_reason, settings : why it ended, and what was asked
+    trace : one record per accepted sweep and per proposal
+    stop_reason, settings : why the fit ended, and its options
     seconds : wall-clock time of the fit
-    held_back : entries that were not fitted, by which the intervals of new observations are calibrated, if any
-    cap_gain : nats that one more component would bring, where the cap on the rank held it down
-    diagnosis : doubts about the fit, the gravest first; empty where nothing is wrong
+    held_back : calibration entries, which were not fitted, for conformal intervals; None without them
+    cap_gain : nats by which one more component would raise the bound, if ``max_rank`` was reached
+    diagnosis : problems found with the fit, the most serious first; empty if there are none
     """
 
     observations: Observations
@@ -89,17 +89,17 @@ class Result:
 
     @cached_property
     def link(self) -> Link:
-        """The link t between the data and what was fitted."""
+        """The link t that was applied to the data."""
         return LINKS[self.settings.link].for_data(self.observations.values)
 
     def as_modelled(self, observations: Observations) -> Observations:
-        """t(Y) of any data in the user's units, in the scale of the fit: what the state describes."""
+        """Transform data in the user's units to t(Y) with the scale of the fit, as described by the state."""
         modelled = self.link.apply(observations)
         largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
                 f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
-                "that were fitted: nothing can be said of it. Check its units."
+                "that were fitted. Check its units."
             )
         return replace(modelled, scale=self.scale)
 
@@ -133,12 +133,12 @@ class Result:
 
     @cached_property
     def bound_shift(self) -> float:
-        """What turns a bound of the scaled t(Y) into one of the data themselves: Σ ln |dt/dy| − M ln(scale)."""
+        """Σ ln |dt/dy| − M ln(scale), which turns a bound for the scaled t(Y) into one for the data themselves."""
         return self.link.bound_shift(self.observations)
 
     @property
     def bound(self) -> float:
-        """The lower bound of ln p(Y) of the state, the last finite one, for the data in the user's units."""
+        """The lower bound of ln p(Y), the last finite one, for the data in the user's units."""
         finite = [record.bound for record in self.trace if np.isfinite(record.bound)]
         return (finite[-1] if finite else np.nan) + self.bound_shift
 
@@ -146,7 +146,7 @@ class Result:
 
     @property
     def rows(self) -> tuple[RowGaussians, ...]:
-        """The posterior of every mode's rows, in units of the scale, as sure as one can be of them."""
+        """The posterior of the rows of every mode, in units of the scale, with corrected covariances."""
         return honest_rows(self.state)
 
     def factor_means(self) -> list[Array]:
@@ -162,7 +162,7 @@ class Result:
     def low_rank(self, coords: Any = None) -> Array:
         """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a link."""
         centre = self._centre(coords) * self.scale
-        if self.link.name is None:  # whose mean is x̄, whatever the variance
+        if self.link.name is None:  # the mean is x̄, whatever the variance
             return centre
         return self.link.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
 
@@ -175,12 +175,12 @@ class Result:
     def low_rank_variance(self, coords: Any = None) -> Array:
         """Var x at the given coordinates (M,), or for the whole tensor, in units of the scale of t(Y) squared.
 
-        That of the factors, and of components too weak to be seen.
+        It includes the variance of the factors and that of components too weak to be detected.
         """
         return self.factor_variance(coords) + hidden_variance(self.state)
 
     def factor_variance(self, coords: Any = None, *, method: Literal["exact", "first-order"] = "exact") -> Array:
-        """What the factors' posterior says of Var x; the variance of what is hidden is part of the noise found.
+        """Var x from the posterior of the factors alone; undetected components are part of the noise estimate.
 
         ``"exact"`` is Σ_{rs} Π_n (ããᵀ+V)_{rs} − x̄² of the posterior; ``"first-order"`` is the paper's sum over the
         modes of (⊛_{k≠n} ã)ᵀ V⁽ⁿ⁾ (⊛_{k≠n} ã), which leaves out products of covariances.
@@ -216,12 +216,11 @@ class Result:
         return self.link.outliers(self.observations.values.ravel(), mean * self.scale)
 
     def outlier_probability_at_entries(self) -> Array:
-        """Posterior probability that each observed entry carries an outlier, (M,).
+        """Posterior probability that each observed entry is an outlier, (M,).
 
-        The paper's model has no indicator of outliers, and its S takes up much of the noise too. There an entry is
-        called an outlier when |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations
-        (or three of the noise, where most entries are met exactly); the probability of that is taken under
-        q(s_m) = N(s̄_m, σ²_m).
+        The paper's model has no outlier indicator, and its S absorbs much of the noise. There an entry counts as an
+        outlier if |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations (or three
+        of the noise, if most entries are fitted exactly), with its probability under q(s_m) = N(s̄_m, σ²_m).
         """
         outliers = self.state.outliers
         if not outliers.has_outliers:
@@ -234,19 +233,19 @@ class Result:
         return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
 
     def _local_posteriors(self) -> tuple[Array, Array]:
-        """p of every observed entry, and the share of its deviation that is an outlier's if there is one; (M,)."""
+        """Responsibility of every entry, and the share of its deviation due to an outlier if it is one; (M,)."""
         pieces = list(map(self.outliers_of_block, self.entries_together.block_list))
         probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return probability, share
 
     @cached_property
     def entries_together(self) -> Observations:
-        """The data in blocks that do not part entries which are outliers together."""
+        """The data in blocks that do not split groups of entries with shared outliers."""
         return grouped(self._modelled, () if self.state.structure is None else self.state.structure.modes)
 
     @property
     def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
-        """p of a block's entries, and the share of their deviation that is an outlier's if there is one; each (m,)."""
+        """Responsibility of a block's entries, and the share of a deviation due to an outlier if it is one; (m,)."""
         state, observations = self.state, self.entries_together
         means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
 
@@ -268,7 +267,7 @@ class Result:
         return self.state.slices.precision.mean[entry_positions(observations, self.state.slices.modes)]
 
     def _relative_precision_at(self, coords: Any) -> Array | float:
-        """ω̄ of the slice of every entry asked for, in the shape of the answer; 1 where the noise is common."""
+        """ω̄ of the slice of every requested entry, in the shape of the answer; 1 where the noise is common."""
         slices = self.state.slices
         if slices is None:
             return 1.0
@@ -296,9 +295,10 @@ class Result:
         return dense
 
     def impute(self, *, replace_outliers: bool = False) -> Array:
-        """The data with missing entries filled by the low-rank part; on request also without their outliers.
+        """The data with missing entries filled in by the low-rank part and, on request, with the outliers subtracted.
 
-        Of entries held back it is not known whether they carry an outlier: then the low-rank part stands for them too.
+        Calibration entries have no outlier probability, so with ``replace_outliers`` they are replaced by the low-rank
+        part.
         """
         observed = self.observations.values.ravel().astype(np.float64)
         if replace_outliers:
@@ -312,7 +312,7 @@ class Result:
     # ---- in other forms ------------------------------------------------------------------------------------
 
     def outlier_table(self, *, first_position: int = 0) -> Table:
-        """The entries that are more likely outliers than not, the largest first, as columns by name.
+        """The entries with an outlier probability above ½, the largest outliers first, as columns by name.
 
         Labels or positions (from ``first_position``) of the modes, then ``observed``, ``low_rank``, ``outlier`` and
         ``probability``.
@@ -333,7 +333,7 @@ class Result:
         """Every entry of the tensor, observed or imputed, as columns by name.
 
         Labels or positions of the modes, then the value by its own name (``value`` without one), ``std`` of the
-        low-rank part, and ``missing``: whether the value is the low-rank part, as none was given.
+        low-rank part, and ``missing``: whether no value was given and the low-rank part is used.
         """
         observations = self.observations
         n_bytes = 8 * (observations.order + 3) * observations.n_entries
@@ -350,7 +350,7 @@ class Result:
         return to_frame(self.outlier_table() if of == "outliers" else self.imputed_table())
 
     def to_xarray(self) -> Any:
-        """Everything of the fit as an xarray.Dataset with the labels of the data; see :meth:`brtf.BRTF.to_xarray`."""
+        """The results as an xarray.Dataset with the labels of the data; see :meth:`brtf.BRTF.to_xarray`."""
         observations = self.observations
         n_bytes = 5 * 8 * observations.n_entries
         check_memory(n_bytes, f"a dataset of shape {observations.shape}", "use to_frame(), or predict() with coords=")
@@ -378,7 +378,7 @@ class Result:
         return to_cp_tensor(self.factor_means())
 
     def _given(self) -> Array:
-        """The data as a dense tensor, NaN where nothing was given; entries held back were."""
+        """The data as a dense tensor, including calibration entries; NaN where nothing was given."""
         given = with_gaps(self.observations, self.observations.values.ravel())
         if self.held_back is not None:
             given[tuple(self.held_back.entry_coords())] = self.held_back.values
@@ -391,7 +391,7 @@ class Result:
         return error_law(self.state)
 
     def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
-        """Standard deviation of the low-rank part, or of a new observation; infinite where that has none."""
+        """Standard deviation of the low-rank part, or of a new observation; infinite where it does not exist."""
         centre = self._centre(coords)
         if _asks_low_rank(of):
             return self.link.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
@@ -413,19 +413,19 @@ class Result:
             half = half * self._conformal_factor(level)
             low, high = (middle - half) / spread, (middle + half) / spread
         centre = self._centre(coords)
-        with np.errstate(over="ignore"):  # an end beyond the range of floats is infinite
+        with np.errstate(over="ignore"):  # ends that overflow are infinite
             return self.link.interval((centre + low) * self.scale, (centre + high) * self.scale)
 
     def _conformal_factor(self, level: float) -> float:
-        """What the half widths of that level must be multiplied with to cover the entries held back; 1 without them.
+        """Factor for the half widths at this level so that intervals cover the calibration entries; 1 without them.
 
-        The middle of an interval, which is not x̄ where outliers are one-sided, stays where it is.
+        The centre of an interval, which is not x̄ where outliers are one-sided, does not change.
         """
         if self.held_back is None:
             if self.settings.calibrate is not None and self.observations.in_chunks:
                 raise ValueError(
-                    "The entries held back, by which these intervals are calibrated, are not in a checkpoint. Go on "
-                    'from it with fit(Y, resume=…), or ask for the intervals of="low_rank".'
+                    "A checkpoint does not contain the calibration entries that these intervals need. Resume the fit "
+                    'with fit(Y, resume=…), or ask for intervals of="low_rank".'
                 )
             return 1.0
         fit = fit_at_entries(self.as_modelled(self.held_back), self.rows, per_entry=True)
@@ -436,10 +436,10 @@ class Result:
         return split_conformal(np.abs(fit.residual * spread - middle) / half, level)
 
     def _error_law_in_slices(self, relative: Array | float, variance: Array) -> tuple[ErrorLaw, Array | float, Array]:
-        """The law of errors, the unit in which it is meant, as 1/unit, and Var x in that unit: the slice's noise.
+        """Error distribution, its unit (the noise of the slice) as 1/unit, and Var x in that unit.
 
-        How far replaced values are off does not depend on the noise: with those the unit is the data's scale, and the
-        noise of the slice goes to the variance.
+        The deviation of replaced values does not depend on the noise: with those the unit is the scale of the data, and
+        the noise of the slice is added to the variance.
         """
         law = self.error_law
         if self.state.slices is None or self.state.structure is None or self.state.structure.law is None:
@@ -447,13 +447,13 @@ class Result:
         return replace(law, scale_sq=np.zeros_like(law.scale_sq)), 1.0, law.scale_sq[0] / relative + variance
 
     def log_density(self, observations: Observations) -> Array:
-        """ln p(y) of other entries of the same tensor under the predictive distribution, in the user's units."""
+        """ln p(y) of new entries of the same tensor under the posterior predictive, in the user's units."""
         modelled = self.as_modelled(observations)
         fit = fit_at_entries(modelled, self.rows, per_entry=True)
         relative = self._relative_precision(observations)
         spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
         density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
-        if self.link.mirrored:  # −z would have given the same y
+        if self.link.mirrored:  # −z gives the same y
             mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
             mirrored_values = replace(modelled, values=-modelled.values)
             other = self._log_density_of_deviation(mirrored_values, spread * mirrored, variance, spread)
@@ -463,7 +463,7 @@ class Result:
     def _log_density_of_deviation(
         self, modelled: Observations, deviation: Array, variance: Array, spread: Array
     ) -> Array:
-        """ln p of the deviations in units of the slices' noise; replaced values have a law of their own."""
+        """ln p of the deviations in units of the slice's noise; replaced values have their own distribution."""
         law = None if self.state.structure is None else self.state.structure.law
         if law is None:
             return self.error_law.log_density(deviation, variance)
@@ -510,7 +510,7 @@ class Result:
     # ---- the summary ----------------------------------------------------------------------------------------
 
     def summary(self) -> Summary:
-        """The numbers everyone asks for; prints as text, shows as a table in a notebook."""
+        """The main numbers of the fit; prints as text, and as a table in a notebook."""
         from brtf.results.summary import Summary
 
         return Summary.of(self)
@@ -549,13 +549,13 @@ class Result:
 
 
 def check_quantity(of: str) -> None:
-    """Refuse what is neither of the two quantities one can ask for."""
+    """Raise if ``of`` is not a known quantity."""
     if not isinstance(of, str) or of not in ("low_rank", "observation"):
         raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
 
 
 def _middle_and_half(law: ErrorLaw, level: float, variance: Array) -> tuple[Array, Array]:
-    """Middle and half width of the central interval of y − x̄."""
+    """Centre and half width of the central interval of y − x̄."""
     low, high = law.interval(level, variance)
     if law.is_symmetric or np.isinf(high).any():
         return np.zeros_like(high), high
@@ -568,7 +568,7 @@ def _asks_low_rank(of: str) -> bool:
 
 
 def _in_squared_units(variance: Array, scale: float) -> Array:
-    """Variances in the squared units of the data; infinite where no float is that large."""
+    """Variances in the squared units of the data; infinite where they overflow."""
     with np.errstate(over="ignore"):
         return np.square(np.sqrt(variance) * scale)
 

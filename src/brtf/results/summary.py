@@ -1,4 +1,4 @@
-"""What a fit found, in a dozen lines: numbers for a script, text for a terminal, a table for a notebook."""
+"""Summary of a fit in a dozen lines: numbers for a script, text for a terminal, a table for a notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brtf.results.result import Result
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """The numbers everyone asks of a fit; prints as text, and shows as a table in a notebook.
+    """The main numbers of a fit; prints as text, and as a table in a notebook.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Summary:
         )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Pairs of a name and what there is to say, in words."""
+        """Pairs of a name and a text."""
         numbers = self.numbers
         return [
             *(("doubt", f"{doubt['sentence']} {doubt['remedy']}") for doubt in numbers["diagnosis"]),
@@ -94,16 +94,16 @@ class Summary:
 
 
 def fitted_to(link: str | None) -> str:
-    """What the components add up to, and whose units the noise is in."""
+    """What was fitted, the data or their transform: the units of the components and the noise."""
     return "the data" if link is None else f"{link}(data)"
 
 
 def times(shape: Iterable[int]) -> str:
-    """The lengths of the modes as one reads them aloud."""
+    """The lengths of the modes as text, such as 30 x 20 x 10."""
     return " x ".join(map(str, shape))
 
 
 def rank_in_words(numbers: dict[str, Any]) -> str:
-    """The rank found, and the cap if there was one."""
+    """The rank found and the largest rank allowed, as text."""
     cap = "no cap" if numbers["max_rank"] is None else f"capped at {numbers['max_rank']}"
     return f"{numbers['rank']} ({cap})"

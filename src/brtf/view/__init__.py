@@ -1,1 +1,1 @@
-"""What is looked at: the summary, plots and the report."""
+"""What a user looks at: plots and the report page."""

@@ -1,4 +1,4 @@
-"""Plots of a result with matplotlib: axes in, axes out. Nothing is shown or saved here."""
+"""Plots of a result with matplotlib, drawn on given or new axes. Nothing is shown or saved here."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def plot_factors(
     components : sequence of int or None
         The components to draw; None draws all, the strongest first.
     level : float
-        Probability that the band holds, at each position, between 0 and 1.
+        Probability that the band contains the truth at each position, between 0 and 1.
     axes : array of matplotlib Axes or None
         Where to draw: as many as components times modes, in any shape; a new figure if None.
 
@@ -111,7 +111,7 @@ def plot_factors(
 
 
 def plot_trace(result: Result, *, axes: Any = None) -> NDArray[Any]:
-    """Draw the course of the fit: the bound, as nats below the best one, and the rank, with the moves that were kept.
+    """Draw the bound, as nats below the best one, and the rank over the sweeps, with the accepted moves.
 
     Parameters
     ----------
@@ -144,13 +144,12 @@ def plot_trace(result: Result, *, axes: Any = None) -> NDArray[Any]:
 
 
 def plot_outliers(result: Result, *, modes: tuple[int, int] | None = None, ax: Axes | None = None) -> Axes:
-    """Draw a map of the outliers: their mean probability over all other modes, empty where nothing was observed.
+    """Draw a map of the mean outlier probability over all other modes, empty where nothing was observed.
 
     Parameters
     ----------
     result : Result
-    modes : (int, int) or None
-        The modes downwards and to the right; the two longest if None.
+    modes : (int, int) or None The vertical and the horizontal mode; the two longest if None.
     ax : matplotlib Axes or None
         Where to draw; a new figure if None.
 
@@ -178,7 +177,7 @@ def plot_outliers(result: Result, *, modes: tuple[int, int] | None = None, ax: A
 
 
 def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
-    """Label some positions by their names, where numbers of their own would not say what they are."""
+    """Label some positions by name if the axis has names rather than numbers."""
     counted = np.array_equal(values, np.arange(axis.length))
     if axis.kind == "position" or (axis.kind == "number" and not counted):
         return
@@ -189,7 +188,7 @@ def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar sign does not begin a formula."""
+    """Text with dollar signs escaped, so that matplotlib does not read them as formulas."""
     return text.replace("$", r"\$")
 
 

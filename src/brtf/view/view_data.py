@@ -1,4 +1,4 @@
-"""The numbers behind the plots and the report page: what to draw of a result, and nothing of how."""
+"""The numbers behind the plots and the report page: what to draw, not how."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brtf.model.state import component_amplitudes
 from brtf.results.result import Result
 
 MOST_HELD_OUT = 20_000
-"""Held-out entries that are compared: coverages are then right to 0.7 %, two standard deviations, at worst."""
+"""Largest number of held-out entries to compare: coverage is then accurate to 0.7 %, two standard deviations."""
 LEVELS = np.array([0.05, *np.linspace(0.1, 0.9, 9), 0.95, 0.99])
 MARKS = {
     Kind.BIRTH: "birth",
@@ -35,13 +35,13 @@ MARKS = {
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """A mode and its positions as a reader knows them.
+    """Name and labels of a mode and its positions.
 
     Attributes
     ----------
-    name : what the mode is called
-    kind : "position" without labels, "number" or "date" for labels that rise, else "name"
-    values : (I,) where each position stands on an axis
+    name : name of the mode
+    kind : "position" without labels, "number" or "date" for increasing labels, else "name"
+    values : (I,) coordinate of each position on an axis
     labels : (I,) the labels, or the positions themselves
     """
 
@@ -63,7 +63,7 @@ class Axis:
 
 
 def axis_of(observations: Observations, mode: int) -> Axis:
-    """The axis of a mode, by its labels where it has some."""
+    """The axis of a mode, with its labels if it has any."""
     length, labels = observations.shape[mode], observations.labels
     positions = np.arange(length, dtype=np.float64)
     name = f"mode {mode}" if labels is None else str(labels.dims[mode])
@@ -80,13 +80,13 @@ def axis_of(observations: Observations, mode: int) -> Axis:
 
 
 def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:
-    """The two longest modes, in rising order: what a map of a tensor shows best."""
+    """The two longest modes, in increasing order: the most useful ones for a map of a tensor."""
     first, second = sorted(np.argsort([-length for length in shape], kind="stable")[:2].tolist())
     return first, second
 
 
 def spread(length: int, most: int) -> NDArray[np.intp]:
-    """At most that many positions, evenly spread, the first and the last among them."""
+    """At most ``most`` evenly spaced positions, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
 
 
@@ -106,8 +106,8 @@ def by_strength(result: Result) -> NDArray[np.intp]:
 def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
     """Means and standard deviations (I_n, R) of every mode's factor, each column of root mean square one.
 
-    A component's size is its strength, and is told once. Its sign may be moved between two modes: in every mode but
-    the last the entry of largest size is positive.
+    The size of a component is reported as its strength. Signs can be moved between modes: in every mode but the last
+    the entry of largest size is made positive.
     """
     profiles = []
     sign = np.ones(result.rank)
@@ -127,7 +127,7 @@ def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
 
 
 def half_width(level: float) -> float:
-    """How many standard deviations a central Gaussian interval of that level reaches to each side."""
+    """Half width of a central Gaussian interval of the given level, in standard deviations."""
     if not 0 < level < 1:
         raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
     return float(ndtri(0.5 * (1 + level)))
@@ -174,16 +174,16 @@ def nats_below_best(trace: tuple[Record, ...]) -> tuple[Array, Array, float]:
 
 @dataclass(frozen=True, eq=False)
 class ResidualHistogram:
-    """Residuals t(y) − x̄ in standard deviations of the noise, and what the fitted law expects.
+    """Residuals t(y) − x̄ in standard deviations of the noise, and the counts expected from the fitted distribution.
 
-    The bins are equal in asinh of the residual, as outliers may be a thousand times as large as the noise.
+    The bins have equal width in asinh of the residual, because outliers may be a thousand times as large as the noise.
 
     Attributes
     ----------
     edges : (B+1,) of the bins
     count : (B,) entries in each
-    expected : (B,) by the law of noise and outliers
-    noise : (B,) the share of it that is noise alone; equal to ``expected`` where no law of their deviations was learnt
+    expected : (B,) counts expected from noise and outliers
+    noise : (B,) counts expected from noise alone; equal to ``expected`` if outliers have no common distribution
     """
 
     edges: Array
@@ -193,7 +193,7 @@ class ResidualHistogram:
 
 
 def residual_histogram(result: Result, n_bins: int = 61) -> ResidualHistogram:
-    """The residuals of all observed entries against the fitted law of noise and outliers."""
+    """The residuals of all observed entries against the fitted distribution of noise and outliers."""
     residuals = np.arcsinh(result.standardized_residuals())
     reach = max(float(np.abs(residuals).max()) * (1 + 1e-9), np.arcsinh(4.0))
     edges = np.linspace(-reach, reach, n_bins + 1)
@@ -208,7 +208,7 @@ def residual_histogram(result: Result, n_bins: int = 61) -> ResidualHistogram:
 
 
 def _bin_masses(law: ErrorLaw, edges: Array, unit: float) -> Array:
-    """The law's mass between the edges in asinh(residual / unit), by the midpoint rule with 32 points a bin."""
+    """Probability of each bin between edges in asinh(residual / unit), by the midpoint rule with 32 points per bin."""
     n_points = 32
     step = (edges[1] - edges[0]) / n_points
     points = edges[:-1, None] + step * (np.arange(n_points) + 0.5)
@@ -222,7 +222,7 @@ def _bin_masses(law: ErrorLaw, edges: Array, unit: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Outliers:
-    """Entries that are more likely outliers than not, the largest first: coordinates (N, K) and vectors (K,)."""
+    """Entries with an outlier probability above ½, the largest outliers first: coordinates (N, K) and vectors (K,)."""
 
     coords: NDArray[np.intp]
     observed: Array
@@ -263,9 +263,9 @@ def outlier_rates(observations: Observations, probability: Array, mode: int) -> 
 def outlier_map(
     observations: Observations, probability: Array, modes: tuple[int, int], *, most_cells: int = 160
 ) -> Array:
-    """Mean outlier probability over two modes, the first downwards; NaN where nothing was observed.
+    """Mean outlier probability over two modes, the first vertical; NaN where nothing was observed.
 
-    Where a mode is longer than ``most_cells``, neighbouring positions share a cell.
+    If a mode is longer than ``most_cells``, neighbouring positions share a cell.
     """
     lengths = tuple(observations.shape[mode] for mode in modes)
     cells = tuple(min(length, most_cells) for length in lengths)
@@ -275,7 +275,7 @@ def outlier_map(
 
 
 def full_colour(observations: Observations, cells: Array) -> float:
-    """The mean outlier probability that a map is to show in full colour: the largest, or one outlier in a cell."""
+    """The mean outlier probability shown in full colour on a map: the largest, or that of one outlier per cell."""
     return max(float(np.nanmax(cells)), np.count_nonzero(~np.isnan(cells)) / observations.n_observed)
 
 
@@ -290,12 +290,12 @@ def _mean_by(group: NDArray[np.intp], values: Array, n_groups: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """How a fit predicts entries it has not seen.
+    """How well a fit predicts held-out entries.
 
     Attributes
     ----------
-    level : (L,) probabilities that intervals of a new observation are to hold
-    covered : (L,) shares of the held-out values that they do hold
+    level : (L,) levels of the intervals of a new observation
+    covered : (L,) share of the held-out values inside the intervals
     n_entries : held-out entries that were compared
     rmse, mae, log_density : root mean square and mean of |y − x̄|, and the mean log predictive density in nats
     """
@@ -309,9 +309,9 @@ class Calibration:
 
 
 def calibration(result: Result, held_out: Observations) -> Calibration:
-    """Compare the fit's own intervals with held-out entries; every k-th of them where there are very many.
+    """Compare the model's intervals with held-out entries; every k-th of them if there are very many.
 
-    The intervals are those of the model: a conformal factor, by which they may have been stretched, is left out.
+    The intervals do not include a conformal factor.
     """
     result = replace(result, held_back=None)
     every = -(-held_out.n_observed // MOST_HELD_OUT)

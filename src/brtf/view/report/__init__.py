@@ -1,4 +1,4 @@
-"""A page that tells what a fit found: one HTML file that needs nothing else, made from a result."""
+"""The report: one self-contained HTML page about a fit, made from a result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["require_page", "write_report"]
 
 
 def require_page() -> Any:
-    """The module that builds the page, or a sentence that says what to install: to be asked before a long fit."""
+    """Import the module that builds the page, or raise with what to install; call it before a long fit."""
     require("jinja2", extra="viz", purpose="a report")
     return require("brtf.view.report.page", extra="viz", purpose="a report")
 
@@ -29,11 +29,11 @@ def write_report(
     image_size: Sequence[int] | None = None,
     title: str | None = None,
 ) -> None:
-    """Write one self-contained HTML page about a fit, wholly or not at all.
+    """Write one self-contained HTML page about a fit, atomically.
 
-    The page asks nothing of the network. It tells what was fitted, the strengths of the components, their factors with
-    credible bands, the outliers, the residuals against the fitted law, the course of the fit, the calibration where
-    entries were held out, and shows slices of the tensor as pictures. What it cannot show it names, with the reason.
+    The page works offline. It shows the strengths of the components, their factors with credible bands, the outliers,
+    the residuals against the fitted distribution, the course of the fit, the calibration if entries were held out, and
+    slices of the tensor as pictures. Whatever it cannot show is listed with the reason.
 
     Parameters
     ----------
@@ -41,19 +41,19 @@ def write_report(
     path : path-like
         Where to write; an existing file is replaced.
     data : array-like, Observations or None
-        The data, if they hold more than the result does: entries that the fit has not seen, by which the page then
-        judges its intervals. They may be sparse; labelled data are put in place by their labels.
+        Data with entries that the fit has not seen, on which the intervals are evaluated. They may be sparse; labelled
+        data are aligned by their labels.
     image_modes : sequence of int or None
         The modes that make up a picture: (rows, columns) or (rows, columns, colours). None: the two longest modes.
-    image_size : (height, width) or None
-        With it ``image_modes`` is (pixels,) or (pixels, colours): one mode runs over all pixels, row by row.
+    image_size : (height, width) or None If given, ``image_modes`` is (pixels,) or (pixels, colours): one mode runs over
+        all pixels, row by row.
     title : str or None
-        Headline; the name of the data, or their shape, if None.
+        Title of the page; the name of the data, or their shape, if None.
 
     Raises
     ------
     ValueError
-        ``data`` are not those of this fit, or the image modes do not suit the tensor.
+        ``data`` disagree with the fitted data, or the image modes do not match the tensor.
     ImportError
         jinja2 or pillow is missing: they come with ``pip install "brtf[viz]"``.
     """

@@ -1,4 +1,4 @@
-"""The charts of the page: each takes a result, or what a view made of it, and returns safe SVG."""
+"""The charts of the page: each takes a result, or data from ``view_data``, and returns safe SVG."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from brtf.view.view_data import (
 
 MOST_BARS = 16
 MOST_NAMED = 40
-"""Positions with names of their own that are listed one below the other; more are drawn as a line."""
+"""Largest number of named positions drawn as rows; more are drawn as a line."""
 MOST_POINTS = 1500
-"""Points of a line: a chart has fewer pixels than that across."""
+"""Largest number of points of a line, more than a chart has pixels across."""
 MOST_BARS_ALONG = 360
 LETTER = 7.5
-"""Width of a letter of a label, about."""
+"""Approximate width of a character of a label."""
 WIDE = 440.0
-"""Width of charts that take more than a third of a page."""
+"""Width of charts wider than a third of the page."""
 LEVEL = 0.95
-"""Of the credible bands."""
+"""Level of the credible bands."""
 
 
 def shortened(text: str, longest: int) -> str:
@@ -50,7 +50,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ticks:
-    """As many labels, every k-th, as find room side by side; at the given values."""
+    """Every k-th label, as many as fit side by side, at the given values."""
     widest = max(len(shortened(axis.text(k), longest)) for k in spread(axis.length, 50))
     # The first and the last label stand inside the chart, so one of their neighbours comes half a label closer.
     n_labels = int(np.clip(1.0 + room / (1.5 * LETTER * widest + 12.0), 2, 6))
@@ -59,13 +59,13 @@ def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ti
 
 
 def axis_ticks(axis: Axis, room: float) -> Ticks | None:
-    """Ticks where the labels stand; None where round numbers will do."""
+    """Ticks at the labels; None for plain round numbers."""
     rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
     return None if rounded else label_ticks(axis, axis.values, room)
 
 
 def position_ticks(axis: Axis, room: float) -> Ticks:
-    """Ticks by position, however uneven the labels; round ones where positions are all there is."""
+    """Ticks by position, even if labels are unevenly spaced; round numbers if there are no labels."""
     if axis.kind == "position":
         return [(value, text) for value, text in Scale(0.0, axis.length - 0.5).ticks(4) if value == round(value)]
     return label_ticks(axis, np.arange(axis.length, dtype=np.float64), room)
@@ -147,12 +147,12 @@ def _named_profile(axis: Axis, mean: Array, low: Array, high: Array, title: str)
 
 
 def _thinned(values: Array, n_points: int, reduce: Callable[[Array], Any]) -> Array:
-    """Fewer numbers, each standing for a run of neighbours."""
+    """Reduce an array to at most ``n_points`` values, each representing a run of neighbours."""
     return np.array([reduce(run) for run in np.array_split(values, n_points)], dtype=np.float64)
 
 
 def bound_chart(result: Result) -> Markup:
-    """The bound over the sweeps, as nats below the best one, with the moves that were kept."""
+    """The bound over the sweeps, as nats below the best one, with the accepted moves."""
     sweeps, gap, floor = nats_below_best(result.trace)
     ceiling = 2.0 * max(float(gap.max(initial=0.0)), 10.0 * floor)
     # Larger is better: the axis runs from far below the best bound up to it.
@@ -182,7 +182,7 @@ def bound_chart(result: Result) -> Markup:
 
 
 def rank_chart(result: Result) -> Markup:
-    """The rank over the sweeps, with every move: those kept as marks, those dropped as ticks at the foot."""
+    """The rank over the sweeps, with accepted moves as marks and rejected ones as ticks at the bottom."""
     sweeps = np.array([record.sweep for record in result.trace], dtype=np.float64)
     ranks = np.array([record.rank for record in result.trace], dtype=np.float64)
     highest = max(float(ranks.max()), 1.0)
@@ -212,12 +212,12 @@ def _told(sweep: int, event: str) -> str:
 
 
 def residual_chart(histogram: ResidualHistogram) -> Markup:
-    """The histogram of residuals on a logarithmic scale, and what noise and the whole law expect."""
+    """Histogram of the residuals on a logarithmic scale, with counts expected from noise and from noise with outliers."""
     drawn = np.concatenate([histogram.count, histogram.expected])
     chart = Chart(
         Scale(histogram.edges[0], histogram.edges[-1], "asinh"),
         Scale(0.5, 2.0 * float(drawn.max()), "log"),
-        "Residuals against the fitted law",
+        "Residuals against the fitted distribution",
         width=WIDE,
         height=250.0,
         x_title="residual, in standard deviations of the noise",
@@ -238,12 +238,12 @@ def residual_chart(histogram: ResidualHistogram) -> Markup:
 
 
 def _visible(expected: Array) -> Array:
-    """Expected counts, left out where far less than one entry is expected."""
+    """Expected counts, with NaN where far less than one entry is expected."""
     return np.where(expected > 0.4, expected, np.nan)
 
 
 def rates_chart(observations: Observations, probability: Array, mode: int) -> Markup:
-    """Where along a mode outliers are: the mean outlier probability at every position."""
+    """The mean outlier probability at every position of a mode."""
     rates = 100.0 * outlier_rates(observations, probability, mode)
     return _bars_along(axis_of(observations, mode), rates, "outliers, % of the observed", "bar two", least_top=1.2)
 
@@ -254,7 +254,7 @@ def noise_chart(axis: Axis, noise_sd: Array) -> Markup:
 
 
 def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top: float = 0.0) -> Markup:
-    """A bar for every position of a mode; of neighbours the highest where there are very many."""
+    """A bar for every position of a mode; if there are very many, the highest of each run of neighbours."""
     titles: list[str] | None = None
     x_title = axis.name
     if axis.length > MOST_BARS_ALONG:
@@ -278,7 +278,7 @@ def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top:
 
 
 def map_chart(observations: Observations, probability: Array, modes: tuple[int, int]) -> Markup:
-    """Where outliers are over two modes; the stronger the colour, the larger their mean probability."""
+    """Map of outliers over two modes; stronger colours mean a larger mean probability."""
     down, right = (axis_of(observations, mode) for mode in modes)
     cells = outlier_map(observations, probability, modes)
     top = float(np.nanmax(cells))
@@ -302,7 +302,7 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
 
 
 def calibration_chart(found: Calibration) -> Markup:
-    """Shares of held-out values inside their intervals against the level asked for; the grey band is chance alone."""
+    """Share of held-out values inside their intervals against the level; the grey band is the variation by chance."""
     chart = Chart(
         Scale(0.0, 100.0),
         Scale(0.0, 100.0),

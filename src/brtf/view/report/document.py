@@ -1,4 +1,4 @@
-"""Pages about several fits at once: words, tables and figures in sections, as one HTML file or as Markdown."""
+"""Pages about several fits: text, tables and figures in sections, as one HTML file or as Markdown."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ STANDALONE = """<style>
 svg { background: #ffffff; color-scheme: light; }
 %s
 </style>"""
-"""What an SVG file of its own needs that the page gives to a chart inside it."""
+"""Styles that a standalone SVG file needs and a chart inside the page inherits."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table: its text, a smaller remark beneath, and what sets it apart.
+    """One cell of a table: its text, a small remark below it, and a mark.
 
-    ``mark`` is "best" for the best of its column, "bad" for what failed, and "" otherwise.
+    ``mark`` is "best" for the best of its column, "bad" for a failure, and "" otherwise.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: a header, rows that begin with a name, a caption, and how many columns at the end hold words."""
+    """A table: a header, rows that begin with a name, a caption, and the number of text columns at the end."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -43,7 +43,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart as SVG, or a picture as PNG, with the name of the file it would be and a caption."""
+    """A chart as SVG or a picture as PNG, with a file name and a caption."""
 
     name: str
     content: str | bytes
@@ -51,14 +51,14 @@ class Figure:
 
     @property
     def address(self) -> str:
-        """The picture as the address of itself."""
+        """The picture as a data URI."""
         content = self.content.encode() if isinstance(self.content, str) else self.content
         return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A sentence of the reading, and whether it is good news ("good"), bad news ("bad") or neither ("")."""
+    """A sentence of the conclusions, and whether it is good news ("good"), bad news ("bad") or neither ("")."""
 
     text: str
     tone: Literal["", "good", "bad"] = ""
@@ -70,12 +70,12 @@ class Section:
 
     Attributes
     ----------
-    name : of the address within the page
+    name : its anchor within the page
     title : str
     about : what was done, a paragraph each
-    verdicts : how to read it, the most important first
+    verdicts : conclusions, the most important first
     figures, tables : sequences, shown in this order
-    remarks : what is to be said of the tables, a paragraph each
+    remarks : notes on the tables, a paragraph each
     """
 
     name: str
@@ -89,7 +89,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A page: its headline, what it is about, notes that go with it, and sections."""
+    """A page: its title, a lead paragraph, notes and sections."""
 
     title: str
     lead: str
@@ -98,7 +98,7 @@ class Document:
 
 
 def html(document: Document, version: str) -> str:
-    """The page as one HTML file that needs nothing else; whatever its words are, they stay words."""
+    """The page as one self-contained HTML file; all text is escaped."""
     from markupsafe import Markup
 
     return render(
@@ -111,9 +111,9 @@ def html(document: Document, version: str) -> str:
 
 
 def markdown(document: Document, pictures: Path, prefix: str) -> str:
-    """The page as Markdown; figures are written into a folder, their names beginning with the prefix.
+    """The page as Markdown; figures are written to a folder under names that begin with the prefix.
 
-    Addresses in the text are the files' bare names: the text belongs into the same folder.
+    The text refers to figures by bare file names, so it belongs in the same folder.
     """
     parts = [f"# {document.title}", document.lead, *document.notes]
     for section in document.sections:
@@ -140,7 +140,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def _standalone(chart: str) -> bytes:
-    """A chart of the page as a file of its own, on white."""
+    """A chart as a standalone SVG file on a white background."""
     css = asset("page.css") + asset("document.css")
     css = re.sub(r"@media[^{]*\{(?:[^{}]*\{[^{}]*\})*[^{}]*\}", "", css)
     kept = [

@@ -1,4 +1,4 @@
-"""What is known of the data when a page is made: the entries fitted, those held back, and those given besides."""
+"""The data available to a page: fitted entries, calibration entries, and further data given by the user."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from brtf.data.observations import Observations, entry_positions
 from brtf.results.result import Result
 
 LARGEST_TENSOR = 2**62
-"""Entries of a larger tensor cannot be numbered with 64 bits."""
+"""Largest number of entries that can be numbered with 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
 class EntryVector:
-    """Numbers at some entries of a tensor, found by coordinates.
+    """Numbers at some entries of a tensor, looked up by coordinates.
 
     Attributes
     ----------
     shape : of the tensor
     numbers : (M,) in the order of the entry vector
-    positions : (M,) rising, where the entries stand in C order; None where there is one for every place
+    positions : (M,) increasing positions of the entries in C order; None if there is a number for every entry
     """
 
     shape: tuple[int, ...]
@@ -92,7 +92,7 @@ def unseen(result: Result, given: Observations) -> Observations | None:
 
 
 def _aligned(result: Result, given: Observations) -> Observations:
-    """The same entries at their places in the tensor that was fitted: by labels if both have them, else by position."""
+    """Move the given entries to their positions in the fitted tensor: by labels if both have them, else by position."""
     observations = result.observations
     shape, labels = observations.shape, observations.labels
     if math.prod(shape) >= LARGEST_TENSOR:
@@ -121,5 +121,5 @@ def _aligned(result: Result, given: Observations) -> Observations:
 
 
 def _keys(labels: NDArray[Any], like: NDArray[Any]) -> list[Any]:
-    """Labels as keys that agree with those of the other data: dates whatever their unit, and where tables hold text."""
+    """Labels as keys comparable with those of other data: dates of any unit, also where tables hold them as text."""
     return (labels.astype("M8[us]") if "M" in (labels.dtype.kind, like.dtype.kind) else labels).tolist()

@@ -1,4 +1,4 @@
-"""The viewer: slices of the tensor as pictures, data | low rank | outliers | standard deviation, one slider for all."""
+"""The viewer: slices of the tensor as pictures of data, low-rank part, outliers and standard deviation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from brtf.view.view_data import axis_of, longest_modes, spread
 
 MOST_FRAMES = 60
 LONGEST_SIDE = 256
-"""Pixels along a side of a picture: two fit side by side on a laptop, one on a phone."""
+"""Largest number of pixels along a side of a picture: two fit side by side on a laptop, one on a phone."""
 FRAMES_FOR_SHADES = 8
-"""Frames whose numbers decide what the colours stand for."""
+"""Number of frames from which the colour ranges are determined."""
 MOST_BYTES = 6_000_000
-"""What all pictures together may add to a page."""
+"""Largest total size of the pictures of a page."""
 OUTLYING = 4.0
-"""Standard deviations of the noise from which an entry would be an outlier: what is smaller stays pale."""
+"""Number of noise standard deviations shown in full colour; smaller values stay pale."""
 SPARSEST = 0.01
-"""With a smaller share of entries observed a slice is nearly empty, and a picture of it says nothing."""
+"""Smallest share of observed entries for which slices are shown; below it pictures would be nearly empty."""
 Positions = NDArray[np.intp]
 
 
@@ -41,7 +41,7 @@ class Layout:
     rows, columns : modes downwards and to the right; the same mode where it runs over the pixels of a picture
     colours : mode of three colours, or None
     size : (height, width), the extent of a picture
-    photo : whether the values are levels of light
+    photo : whether the values are light levels
     """
 
     rows: int
@@ -62,7 +62,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the pictures side by side: its name, what its colours mean, and its ends in numbers."""
+    """One of the pictures side by side: its name, its colour scale, and the values at the ends."""
 
     name: str
     kind: str
@@ -85,7 +85,7 @@ class Viewer:
 
     @property
     def stretched(self) -> bool:
-        """Whether cells are drawn wider or taller than they are, as the picture would be a strip."""
+        """Whether cells are stretched because the picture would be a narrow strip."""
         return not self.photo and not 0.5 <= self.size[0] / self.size[1] <= 2.0
 
 
@@ -100,11 +100,11 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Shades:
-    """What numbers the ends of the colours stand for, in all frames alike.
+    """The values at the ends of the colour scales, common to all frames.
 
     Attributes
     ----------
-    layout : whose pictures are drawn
+    layout : layout of the pictures
     low, high : of data and low rank
     reach : of the outliers, to both sides
     least, most : of the standard deviation
@@ -119,7 +119,7 @@ class Shades:
 
     @classmethod
     def of(cls, frames: Sequence[Frame], layout: Layout, noise_sd: float) -> Shades:
-        """Ends that suit the given frames; an outlier in full colour is several times as large as the noise."""
+        """Colour ranges for the given frames; an outlier in full colour is several times as large as the noise."""
         data, low_rank, outliers, std = (
             np.concatenate([part.ravel() for part in k]) for k in zip(*frames, strict=True)
         )
@@ -136,7 +136,7 @@ class Shades:
         reach = max(float(np.quantile(sizes, 0.995)) if sizes.size else high, OUTLYING * noise_sd)
         least, most = (float(end) for end in np.quantile(std, (0.0, 0.998))) if std.size else (0.0, 1.0)
         if most - least < 0.05 * most:
-            least = 0.0  # nearly the same everywhere: shades of rounding would mislead
+            least = 0.0  # nearly constant: do not show rounding errors as shades
         return cls(layout, low, high, reach, least, most)
 
     @property
@@ -154,7 +154,7 @@ class Shades:
         ]
 
     def draw(self, frame: Frame) -> list[str]:
-        """The four pictures of a frame, as addresses of themselves."""
+        """The four pictures of a frame, as data URIs."""
         std = np.where(np.isfinite(frame.std), frame.std, np.nan)
         return [
             self._levels(frame.data),
@@ -172,7 +172,7 @@ class Shades:
 def layout_of(
     observations: Observations, image_modes: Sequence[int] | None, image_size: Sequence[int] | None
 ) -> Layout:
-    """The modes asked for, or a guess: colours where a mode has three positions and the values are levels of light."""
+    """The given modes, or a guess: a mode of length three is colour if the values look like light levels."""
     shape = observations.shape
     if image_modes is None:
         if image_size is not None:
@@ -217,11 +217,11 @@ def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -
 
     Parameters
     ----------
-    known : where values are looked up, one after the other: the fitted entries, and what else is known of the data
+    known : sources of values, tried in order: the fitted entries, and other available data
     """
     observations = result.observations
     if result.rank == 0 and not np.any(result.outlier_probability_at_entries() > 0.5):
-        return "The fit found neither components nor outliers: there is nothing to set beside the data."
+        return "The fit found neither components nor outliers: there is nothing to compare with the data."
     if observations.n_observed < SPARSEST * observations.n_entries or observations.n_entries >= LARGEST_TENSOR:
         share = 100 * observations.n_observed / observations.n_entries
         return f"Only {number(share, 2)} % of the entries were observed: a picture of a slice would be nearly empty."
@@ -271,7 +271,7 @@ def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -
 
 @dataclass(frozen=True)
 class Still:
-    """One picture with its legend: its address, its size in pixels and what its colours mean."""
+    """One picture with its legend: its data URI, its size in pixels and its colour scale."""
 
     address: str
     size: tuple[int, int]
@@ -279,7 +279,7 @@ class Still:
 
 
 def pixel_picture(values: Array, layout: Layout, name: str, *, signed: bool) -> Still:
-    """Numbers over the mode of pixels as a picture: of either sign around zero, or from zero up."""
+    """Numbers over the mode of pixels as a picture: on a diverging scale if signed, else from zero up."""
     rows, columns = (spread(length, LONGEST_SIDE) for length in layout.size)
     cells = values.reshape(layout.size)[np.ix_(rows, columns)]
     reach = float(np.max(np.abs(cells), where=np.isfinite(cells), initial=0.0)) or 1.0
@@ -312,7 +312,7 @@ def _frame(
     size: tuple[int, int],
     layout: Layout,
 ) -> Frame:
-    """Data, low-rank part, outliers and standard deviation of one picture; of three colours the most marked outlier."""
+    """Data, low-rank part, outliers and standard deviation of one picture; in colour, the largest outlier."""
     data = values[0].at(coords)
     for more in values[1:]:
         data = np.where(np.isnan(data), more.at(coords), data)

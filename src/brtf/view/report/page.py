@@ -1,4 +1,4 @@
-"""What the page says, and its making: a dictionary of texts and charts goes into the template, which escapes it all."""
+"""Build the report page: a dictionary of texts and charts for the template, which escapes everything."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from brtf.view.view_data import (
     residual_histogram,
 )
 
-NOT_IN_FILE = "The entries are not there: a checkpoint, and a fit of data that come in chunks, hold none of them."
+NOT_IN_FILE = "A checkpoint, or the result of a fit to data in chunks, does not contain the entries."
 MOST_COMPONENTS = 12
-"""Components whose factors are drawn, the strongest."""
+"""Number of components whose factors are drawn, the strongest first."""
 MOST_OUTLIERS = 20
 MOST_MOVES = 200
 MOVE_WORDS = {"birth": "birth", "death": "death", "merge": "merge", "prune": "prune", "other": "other change"}
@@ -65,7 +65,7 @@ def build_page(
     """The page as text; see :func:`brtf.view.report.write_report`."""
     here = not result.observations.in_chunks
     if data is not None and not here:
-        raise ValueError(f"data= cannot be told from what the fit has seen. {NOT_IN_FILE}")
+        raise ValueError(f"data= cannot be compared with the fitted entries. {NOT_IN_FILE} Leave out data=.")
     layout = layout_of(result.observations, image_modes, image_size)
     held_out = result.held_back if data is None else unseen(result, data)
     known = [part for part in (result.observations, result.held_back, held_out) if part is not None]
@@ -139,7 +139,7 @@ def _lead(result: Result) -> str:
 
 
 def _tiles(result: Result, probability: Array | None) -> list[tuple[str, str, str]]:
-    """Name, number and remark of what one wants to know first."""
+    """Name, value and remark of the most important numbers."""
     observations, settings = result.observations, result.settings
     sd, differ = _noise_sd(result)
     noise = "standard deviation, typical slice" if differ else "standard deviation"
@@ -226,7 +226,7 @@ def _outliers(result: Result, probability: Array, layout: Layout) -> dict[str, A
 
 
 def _outlier_map(observations: Observations, probability: Array, layout: Layout) -> Panel:
-    caption = "Where outliers are: their mean probability over all other modes. Grey: nothing observed."
+    caption = "Mean outlier probability over all other modes. Grey: nothing observed."
     if layout.pixels:
         rates = 100.0 * outlier_rates(observations, probability, layout.rows)
         return Panel(pixel_picture(rates, layout, "outliers, % of the observed", signed=False), caption)
@@ -249,7 +249,7 @@ def _course(result: Result) -> dict[str, Any]:
     kinds = [kind for kind in MOVE_WORDS if any(move.kind == kind for move in kept)]
     legend = [(glyph(kind, f"move {kind}"), MOVE_WORDS[kind]) for kind in kinds]
     if len(kept) < len(all_moves):
-        legend.append((glyph("dropped", "move dropped"), "tried and dropped"))
+        legend.append((glyph("dropped", "move dropped"), "rejected"))
     return {
         "judged": result.settings.inference == "calibrated",
         "imposed": imposed(result.trace),
@@ -279,7 +279,7 @@ def _calibration(result: Result, held_out: Observations | None, *, given: bool) 
     covered = {f"{100 * level:g} %": _percent(share) for level, share in zip(found.level, found.covered, strict=True)}
     return {
         "chart": charts.calibration_chart(found),
-        "source": "of the data given that the fit has not seen" if given else "that the fit held back",
+        "source": "of the given data that the fit has not seen" if given else "set aside for calibration",
         "compared": f"{found.n_entries:,}" + (f" of {n_held_out:,}" if n_held_out > found.n_entries else ""),
         "rows": [
             ("root mean square error", number(found.rmse)),
@@ -292,7 +292,7 @@ def _calibration(result: Result, held_out: Observations | None, *, given: bool) 
 
 
 def _details(result: Result) -> list[tuple[str, str]]:
-    """Everything that was asked and found, in words."""
+    """All settings and results as text."""
     observations, settings = result.observations, result.settings
     modes = ", ".join(
         f"{axis.name} ({axis.length:,})" for axis in (axis_of(observations, mode) for mode in range(observations.order))
@@ -301,10 +301,10 @@ def _details(result: Result) -> list[tuple[str, str]]:
         ("modes", modes),
         *Summary.of(result).rows(),
         ("outlier model", result.state.outliers.description),
-        ("outliers asked for", _outliers_asked(settings)),
+        ("outlier option", _outliers_asked(settings)),
         ("start", str(settings.init) if isinstance(settings.init, str) else "given factors"),
-        ("noise asked for", settings.noise),
-        ("calibration asked for", settings.calibrate or "none"),
+        ("noise option", settings.noise),
+        ("calibration option", settings.calibrate or "none"),
         ("tolerance", f"{settings.tol:g} nats per observed entry"),
         ("most sweeps", f"{settings.max_sweeps:,}"),
         ("brtf", result.version),
@@ -319,7 +319,7 @@ def _outliers_asked(settings: Settings) -> str:
 
 
 def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None, *, given: bool) -> list[str]:
-    """What the page does not show, and why."""
+    """What is missing from the page, and why."""
     reasons = []
     if isinstance(viewer, str):
         reasons.append(f"Pictures of slices. {viewer}")
@@ -333,11 +333,11 @@ def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None,
         reasons.append(f"Residuals, and which entries are outliers. {NOT_IN_FILE}")
         return reasons
     if held_out is None and given:
-        reasons.append("Calibration. The fit has seen every entry of the data given.")
+        reasons.append("Calibration. The fit has seen every entry of the given data.")
     elif held_out is None:
         reasons.append(
-            'Calibration. No entry was held out: fit with calibrate="conformal", or give the page data with entries '
-            "that the fit has not seen (brtf report --data)."
+            'Calibration. No entry was held out: fit with calibrate="conformal", or pass data with held-out entries '
+            "(brtf report --data)."
         )
     observations = result.observations
     seen = np.zeros(observations.shape[0], dtype=bool)
@@ -346,7 +346,7 @@ def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None,
         axis = axis_of(observations, 0)
         unheld = count_of(np.count_nonzero(~seen), "position", "positions")
         reasons.append(
-            f"Data, residuals and outliers at {unheld} of {axis.name}. The result holds no entry there: nothing was "
-            "observed, or it was fitted in an earlier block, which is not kept."
+            f"Data, residuals and outliers at {unheld} of {axis.name}. The result has no entry there: nothing was "
+            "observed, or it was fitted in an earlier block, whose entries are not kept."
         )
     return reasons

@@ -1,4 +1,4 @@
-"""Pictures as data URIs: numbers become colours that read on a light and on a dark page."""
+"""Pictures as data URIs, in colours that work on light and dark pages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Pixels = NDArray[np.uint8]
 COOL, WARM, DEEP = (38, 116, 196), (222, 94, 32), (16, 140, 128)
 MISSING = (128, 128, 128, 64)
 N_SHADES = 64
-"""Steps of a colour ramp: more are not told apart, and cost bytes."""
+"""Steps of a colour ramp: more cannot be distinguished, and take more space."""
 LOSSLESS_PIXELS = 16_384
-"""Photographs of fewer pixels are enlarged on the page, where the traces of lossy compression would show."""
+"""Smaller photographs are enlarged on the page, where compression artefacts would be visible."""
 
 
 def ramp(values: NDArray[Any], low: float, high: float, colour: tuple[int, int, int]) -> Pixels:
@@ -53,7 +53,7 @@ def photograph(values: NDArray[Any], low: float, high: float) -> Pixels:
 
 
 def data_uri(pixels: Pixels, *, lossy: bool = False) -> str:
-    """A picture (H, W, 4) as the address of itself, in WebP: exact unless it is a large photograph."""
+    """A picture (H, W, 4) as a data URI in WebP: lossless unless it is a large photograph."""
     picture = Image.fromarray(np.ascontiguousarray(pixels))
     target = io.BytesIO()
     exact = not lossy or pixels.shape[0] * pixels.shape[1] <= LOSSLESS_PIXELS

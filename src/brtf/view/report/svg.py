@@ -1,4 +1,4 @@
-"""Charts as inline SVG: scales, axes and a few marks. Colours are classes, so that the page's light and dark apply."""
+"""Charts as inline SVG: scales, axes and a few marks. Colours are CSS classes, so the theme of the page applies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GLYPHS = {
     "other": "M-3.5,0a3.5,3.5 0 1,0 7,0a3.5,3.5 0 1,0 -7,0Z",
     "dropped": "M0,-3 0,3",
 }
-"""Outlines of the marks of moves, around the origin."""
+"""Outlines of the marks for moves, centred at the origin."""
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number as people write it: 12,300 or −0.05 or 3.2×10⁻⁷."""
+    """A number as readable text: 12,300 or −0.05 or 3.2×10⁻⁷."""
     if not math.isfinite(value):
         return "not a number" if math.isnan(value) else ("−∞" if value < 0 else "∞")
     size = abs(value)
@@ -45,7 +45,7 @@ def number(value: float, digits: int = 4) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """An interval of numbers that an axis shows: equal steps, equal factors, or asinh (both, through zero)."""
+    """The range of an axis and its type: linear, logarithmic, or asinh (logarithmic on both sides of zero)."""
 
     low: float
     high: float
@@ -53,19 +53,19 @@ class Scale:
 
     @classmethod
     def around(cls, values: ArrayLike, *, margin: float = 0.0, zero: bool = False) -> Scale:
-        """A linear scale that holds all finite values, with a margin as a share of their range."""
+        """A linear scale that contains all finite values, with a margin as a share of their range."""
         finite = np.asarray(values, dtype=np.float64)
         finite = finite[np.isfinite(finite)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
         if zero:
             low, high = min(low, 0.0), max(high, 0.0)
-        if not high - low > 1e-290:  # as good as equal: no step between ticks
+        if not high - low > 1e-290:  # practically equal: no step between ticks
             low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
         reach = margin * (high - low)
         return cls(low - reach, high + reach)
 
     def place(self, values: ArrayLike) -> Array:
-        """Where values stand between the ends, 0 to 1; what is beyond an end stands at it."""
+        """Relative positions of values on the scale, 0 to 1; values beyond an end are placed at the end."""
         bent, low, high = (self._bend(np.asarray(v, dtype=np.float64)) for v in (values, self.low, self.high))
         return np.clip((bent - low) / (high - low), 0.0, 1.0)
 
@@ -95,13 +95,13 @@ class Scale:
 
 
 class Chart:
-    """One chart: marks in the order they are added, inside axes that carry their own scale.
+    """One chart: axes, and marks in the order in which they are added.
 
     Parameters
     ----------
     x, y : the scales
-    description : what a screen reader says
-    width, height : of the drawing; it is stretched to the page's column
+    description : text for screen readers
+    width, height : size of the drawing, which is scaled to the column of the page
     left, bottom : room for the ticks of y and of x
     x_title, y_title : what the axes show
     x_ticks, y_ticks : pairs of a value and its text; round numbers if None
@@ -165,7 +165,7 @@ class Chart:
             self._add("path", style, d="".join(path))
 
     def steps(self, x: ArrayLike, y: ArrayLike, style: str) -> None:
-        """A line that keeps its value until the next point."""
+        """A step line that keeps its value until the next point."""
         along, up = np.repeat(np.asarray(x, dtype=float), 2)[1:], np.repeat(np.asarray(y, dtype=float), 2)[:-1]
         self.line(along, up, style)
 
@@ -176,7 +176,7 @@ class Chart:
         self._add("path", style, d="M" + "L".join(f"{a:.1f},{b:.1f}" for a, b in edge) + "Z")
 
     def bars(self, edges: ArrayLike, heights: ArrayLike, style: str, titles: Sequence[str] | None = None) -> None:
-        """Bars from the foot of the chart, between neighbouring edges; none where a height is not finite."""
+        """Bars from the bottom of the chart, between neighbouring edges; none where a height is not finite."""
         along = self.at_x(edges)
         up = self.at_y(heights)
         for k, finite in enumerate(np.isfinite(np.asarray(heights, dtype=float))):
@@ -189,17 +189,17 @@ class Chart:
                     ElementTree.SubElement(bar, "title").text = titles[k]
 
     def interval(self, low: float, high: float, y: float, style: str) -> None:
-        """A level line from low to high."""
+        """A horizontal line from low to high."""
         start, stop = self.at_x([low, high])
         self._add("line", style, x1=start, x2=stop, y1=float(self.at_y(y)), y2=float(self.at_y(y)))
 
     def rule(self, x: float, style: str) -> None:
-        """An upright line across the chart."""
+        """A vertical line across the chart."""
         along = float(self.at_x(x))
         self._add("line", style, x1=along, x2=along, y1=self.top, y2=self.bottom)
 
     def mark(self, x: float, y: float, glyph: str, style: str, title: str) -> None:
-        """A glyph with a sentence that shows when it is pointed at."""
+        """A glyph with a tooltip."""
         where = f"translate({float(self.at_x(x)):.1f},{float(self.at_y(y)):.1f})"
         drawn = self._add("path", style, d=GLYPHS[glyph], transform=where)
         ElementTree.SubElement(drawn, "title").text = title
@@ -215,11 +215,11 @@ class Chart:
         self._add("rect", "frame", x=self.left, y=self.top, **size)
 
     def note(self, text: str, x: float, y: float, *, dy: float = 0.0, style: str = "note") -> None:
-        """Words that begin at a place of the chart, moved down by ``dy``."""
+        """Text that begins at a point of the chart, moved down by ``dy``."""
         self._text(text, float(self.at_x(x)), float(self.at_y(y)) + dy, "start", style)
 
     def markup(self) -> Markup:
-        """The chart as safe HTML: every text in it is escaped."""
+        """The chart as safe HTML: all text is escaped."""
         return Markup(ElementTree.tostring(self.root, encoding="unicode"))
 
     def _add(self, tag: str, style: str, **attributes: Any) -> ElementTree.Element:
@@ -235,7 +235,7 @@ class Chart:
 
 
 def glyph(kind: str, style: str) -> Markup:
-    """A mark of its own, for a legend."""
+    """A single mark, for a legend."""
     root = ElementTree.Element("svg", {"viewBox": "-7 -7 14 14", "class": "glyph", "aria-hidden": "true"})
     ElementTree.SubElement(root, "path", {"class": style, "d": GLYPHS[kind]})
     return Markup(ElementTree.tostring(root, encoding="unicode"))
