@@ -284,7 +284,7 @@ class TestFaults:
                 return original(client, lanes, *others)
 
             monkeypatch.setattr(executors, "_on_cluster", dying)
-            with pytest.raises(ConnectionError, match="The Dask scheduler was lost"):
+            with pytest.raises(ConnectionError, match="The connection to the Dask scheduler was lost"):
                 BRTF(**FEW, executor=address).fit(chunked, checkpoint=kept, every=0)
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
         same_digits(BRTF(**FEW).fit(chunked), resumed)

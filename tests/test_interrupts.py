@@ -272,7 +272,7 @@ class TestCheckpoints:
             assert np.isnan(loaded.outlier_rate_)
         else:
             assert loaded.outlier_rate_ == pytest.approx(model.outlier_rate_, abs=0.02)
-        with pytest.raises(ValueError, match=r"left behind .* from a checkpoint fit"):
+        with pytest.raises(ValueError, match=r"does not contain the data .* from a checkpoint with fit"):
             loaded.outliers()
         loaded.save(tmp_path / "saved.brtf")
         assert str(brtf.load(tmp_path / "saved.brtf").summary()) == str(loaded.summary())

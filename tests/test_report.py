@@ -325,7 +325,7 @@ def test_the_page_says_what_lowered_the_bound():
     with pytest.warns(FitWarning, match="max_rank=1 was reached"):
         capped = BRTF(1, random_state=0).fit(data)
     text = Page(build_page(capped.result_)).text
-    assert "kept only if it raised the bound, but for coming down to max_rank. The bound is drawn from" in text
+    assert "accepted only if it raised the bound, except coming down to max_rank. The bound is drawn from" in text
     free = Page(build_page(BRTF(random_state=0).fit(data).result_)).text
-    assert "kept only if it raised the bound. " in free
+    assert "accepted only if it raised the bound. " in free
     assert "is drawn from where" not in free and "another form" not in free and "rescaled" not in free

@@ -1,1 +1,1 @@
-"""The front door: observations, checks of what comes in, files read, blocks and chunks of entries, passes over them."""
+"""Input: observations and their checks, file readers, blocks and chunks of entries, passes over them."""

@@ -1,4 +1,4 @@
-"""The arrays of numbers that everything else hands around."""
+"""Array types shared by all packages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Array = NDArray[np.float64]
 
 
 class SentOnce:
-    """Numbers that never change and may be many: a cluster gets them once, and keeps them while they are used."""
+    """Base class of large immutable data that are sent to a cluster once and kept there while in use."""
 
     @property
     def nbytes(self) -> int:
-        """How much is sent."""
+        """Number of bytes to send."""
         raise TypeError("SentOnce is abstract")

@@ -1,4 +1,4 @@
-"""BLAS held to one thread while blocks are worked on."""
+"""Limit BLAS to one thread while blocks are processed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _blas_lock, _blas_limits = Lock(), list[Any]()
 
 @contextmanager
 def blas_on_one_thread() -> Iterator[None]:
-    """Hold BLAS to one thread: the caller's, and that of the process where there is but one for all.
+    """Limit BLAS to one thread, for the calling thread or, if BLAS has only a global limit, for the process.
 
-    Of several fits at once the first sets the limit of the process and the last to end puts it back. Each does so from
-    a thread that ends at once: threadpoolctl refuses limits, silently, while the thread that last set one is alive.
+    If several fits run at once, the first sets the limit of the process and the last to end restores it. Each does so
+    from a short-lived thread, because threadpoolctl silently ignores limits while the thread that last set one is
+    alive.
     """
     with _blas_lock:
         if _blas_limits:
@@ -42,7 +43,7 @@ def _one_thread() -> Any:
 
 @lru_cache(maxsize=1)
 def _libraries(n_modules: int) -> ThreadpoolController:
-    """The libraries at hand: looked for again, which takes milliseconds, only after imports, which may bring more."""
+    """The loaded BLAS libraries; searched again, which takes milliseconds, only after new imports."""
     return ThreadpoolController()
 
 

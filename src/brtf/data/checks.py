@@ -1,4 +1,4 @@
-"""What the front door checks: numbers, shapes, masks, labels and coordinates, each with its sentence."""
+"""Checks of the input: numbers, shapes, masks, labels and coordinates, each with its error message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 LONGEST_MODE = 2**62
-"""Positions and their sums stay within 64-bit integers."""
+"""Largest length of a mode, so that positions and their sums fit into 64-bit integers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What the user calls the modes and their positions.
+    """The user's names of the modes and labels of their positions.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Labels:
 
 
 def check_dtype(dtype: DTypeLike | None) -> None:
-    """Refuse what is neither float32 nor float64 nor None."""
+    """Raise unless the dtype is float32, float64 or None."""
     try:
         known = dtype is None or np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))
     except TypeError:
@@ -68,7 +68,7 @@ def cast_values(values: NDArray[Any], dtype: DTypeLike | None) -> NDArray[np.flo
 
 
 def read_numbers(data: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """The data as an array of real numbers, and what numpy.ma says is observed (None = everything)."""
+    """The data as an array of real numbers, and the observed entries according to numpy.ma (None = all)."""
     try:
         array = np.asarray(data)
     except ValueError as error:
@@ -90,7 +90,7 @@ def read_numbers(data: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] 
 def drop_missing(
     values: NDArray[Any], observed: NDArray[np.bool_] | None, place: Callable[[Sequence[Any]], str]
 ) -> NDArray[np.bool_] | None:
-    """What is observed once NaN is missing (None = everything); infinite observed values are an error."""
+    """The observed entries with NaN counted as missing (None = all); infinite observed values are an error."""
     pieces = [slice(start, start + _rows_at_once(values)) for start in range(0, len(values), _rows_at_once(values))]
     if all(np.isfinite(values[rows]).all() for rows in pieces):
         return observed
@@ -110,7 +110,7 @@ def drop_missing(
 
 
 def _rows_at_once(values: NDArray[Any]) -> int:
-    """Rows that are looked at together, so that nothing as large as the data is made along the way."""
+    """Number of rows to check at once, so that no temporary is as large as the data."""
     return max(1, len(values) * 2**16 // max(values.size, 1))
 
 
@@ -180,7 +180,7 @@ def check_coords(coords: Any, n_values: int, shape: tuple[int, ...]) -> list[NDA
         raise nothing_observed()
     for mode, column in enumerate(columns):
         if column.dtype.kind not in "iu":
-            # The first that is no whole number tells most; floats that are all whole are refused too.
+            # Report the first value that is not an integer; floats with integer values are refused too.
             odd = column != np.floor(column) if column.dtype.kind == "f" else np.zeros(1, dtype=bool)
             entry = int(odd.argmax())
             raise TypeError(

@@ -1,7 +1,7 @@
-"""Chunks that were read and are kept for the next pass: in memory while they fit, of coordinates then in a file.
+"""Cache of chunks between passes: in memory while they fit; coordinates that do not fit go into a file.
 
-What is kept of coordinates is what was read of them, checked, sorted, and in the smallest integers that hold the
-positions. So a table is decoded once, not at every pass.
+Coordinates are cached after checking and sorting, with positions in the smallest sufficient integer type, so that a
+table is decoded once and not at every pass.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from brtf.data.memory import process_bytes, scratch_directory
 from brtf.data.observations import Observations
 
 HELD_SHARE = 0.25
-"""Share of the memory of a process in which chunks are kept."""
+"""Share of the memory of a process used for cached chunks."""
 FREE_SHARE = 0.1
-"""Share of the disk that stays free."""
+"""Share of the disk to leave free."""
 ALIGNMENT = 64
-"""Where values may begin in the file."""
+"""Alignment of values in the file, in bytes."""
 Key = tuple[str, int]
-"""Which data a chunk belongs to, and its number there."""
+"""The data set a chunk belongs to, and its number in it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a chunk of coordinates is in a file: its values (m,), and then its positions (N, m)."""
+    """Location of a chunk of coordinates in a file: its values (m,), followed by its positions (N, m)."""
 
     file: IO[bytes]
     start: int
@@ -50,10 +50,11 @@ class Place:
 
 
 class Held:
-    """Chunks that are kept.
+    """The cached chunks of a process.
 
-    Every pass goes over all chunks in turn, so the first that fit stay in memory; those of earlier data make way. The
-    file has no name: nobody else can change it, and it is gone as soon as the process is, however that ends.
+    Every pass visits all chunks in order, so the first ones that fit stay in memory; chunks of earlier data are
+    evicted. The file has no name: no other process can change it, and it disappears with the process, however that
+    ends.
     """
 
     def __init__(self) -> None:
@@ -63,20 +64,20 @@ class Held:
         self._file: IO[bytes] | None = None
 
     def release(self) -> None:
-        """Keep nothing; what is being worked on stays as long as it is."""
+        """Empty the cache; chunks in use stay alive until they are no longer needed."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
             self._parts, self._n_bytes, self._file = {}, 0, None
 
     def get(self, key: Key) -> Observations | None:
-        """The entries of a chunk, if they are kept."""
+        """The entries of a chunk, if they are cached."""
         with self._lock:
             part = self._parts.get(key)
             return part.read() if isinstance(part, Place) else part
 
     def put(self, key: Key, part: Observations) -> None:
-        """Keep the entries of a chunk if there is room for them."""
+        """Cache the entries of a chunk if there is room for them."""
         with self._lock:
             if any(other[0] != key[0] for other in self._parts):
                 self.release()
@@ -87,7 +88,7 @@ class Held:
             elif part.coords is not None and part.n_observed:
                 try:
                     place = self._written(part.values, part.coords, part.shape)
-                except OSError:  # there is no such disk, or no room on it after all
+                except OSError:  # the directory does not exist, or the disk is full
                     return
                 if place is not None:
                     self._parts[key] = place
@@ -107,11 +108,11 @@ class Held:
 
 
 HELD = Held()
-"""Those of this process."""
+"""The cache of this process."""
 
 
 def compact(part: Observations) -> Observations:
-    """The same, with positions in the smallest integers that hold them."""
+    """Copy of a chunk with positions in the smallest sufficient integer type."""
     if part.coords is None:
         return part
     coords: Any = part.coords.astype(np.min_scalar_type(max(part.shape) - 1))

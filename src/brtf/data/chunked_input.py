@@ -1,7 +1,7 @@
-"""The front door for data in chunks: what they are cut into, and a first pass that checks everything.
+"""Input in chunks: how data are divided, and a first pass that checks everything.
 
-Dask arrays, Zarr arrays, mapped files and directories of coordinates become `ChunkedObservations`; nothing of their
-size is ever held by the process that asks.
+Dask arrays, Zarr arrays, memory-mapped files and directories of coordinates become `ChunkedObservations`; the driver
+never holds anything of their size.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from brtf.data.readers.stores import warn_of_damage
 from brtf.data.scale import count_next_bits, scale_by_counts
 
 CHUNK_ENTRIES = 2**24
-"""Entries of a chunk at most, unless the store has larger ones: 64 MB of float32."""
+"""Largest number of entries of a chunk, unless the store has larger ones: 64 MB of float32."""
 LEAST_CHUNKS = 64
-"""Chunks at least, as long as they have a few blocks: there is work for as many workers."""
+"""Smallest number of chunks, as long as each has a few blocks, to keep that many workers busy."""
 
 
 def comes_in_chunks(data: Any) -> bool:
-    """Whether data are of a kind that is read chunk by chunk.
+    """Whether data are read chunk by chunk.
 
-    Dask and Zarr arrays always; mapped files if a cluster reads them, or if they take more than half of the memory.
+    Dask and Zarr arrays always are; memory-mapped files if a cluster reads them or they exceed half of the memory.
     """
     package = type(data).__module__.partition(".")[0]
     if package in ("dask", "zarr"):
@@ -60,7 +60,7 @@ def comes_in_chunks(data: Any) -> bool:
 def observe_chunks(
     Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | None, n_entries: int | None = None
 ) -> ChunkedObservations:
-    """Observations of a Dask array, a Zarr array or a mapped file, after a first pass over all chunks.
+    """Observations of a Dask array, a Zarr array or a memory-mapped file, after a first pass over all chunks.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def observe_chunks(
     dtype
         float32, float64 or None, as in `observe`.
     n_entries
-        Entries of a chunk to aim at; None leaves it to the data.
+        Target number of entries of a chunk; None for the default.
     """
     shape = check_shape(Y.shape, "Y")
     read_numbers(np.empty((0, 0), Y.dtype), "Y")
@@ -107,12 +107,12 @@ def observe_chunks(
 
 
 def row_blocks(Y: Any, mask: Any) -> Iterator[tuple[Any, Any]]:
-    """Data that come in chunks as arrays of rows with their masks, one after another, each held only while it is used.
+    """Iterate over chunked data as arrays of rows with their masks, one in memory at a time.
 
     Parameters
     ----------
     Y
-        A Dask array, an xarray.DataArray of one, whose labels stay, or a Zarr array.
+        A Dask array, an xarray.DataArray of one (labels are kept), or a Zarr array.
     mask
         Of the same shape, or None.
     """
@@ -135,7 +135,7 @@ def _computed(array: Any, rows: slice) -> Any:
 
 
 def _is_whole_map(data: Any) -> bool:
-    """Whether an array is a file, mapped as a whole, that can be mapped again elsewhere."""
+    """Whether an array is a memory map of a whole file, which another process can map too."""
     return (
         isinstance(data, np.memmap)
         and isinstance(data.base, mmap.mmap)
@@ -147,8 +147,8 @@ def _is_whole_map(data: Any) -> bool:
 def _check_mask(mask: Any, Y: Any) -> None:
     if type(mask).__module__.partition(".")[0] != type(Y).__module__.partition(".")[0]:
         raise TypeError(
-            f"mask is a {type(mask).__name__}, but Y comes in chunks, as a {type(Y).__name__}: give a mask of that "
-            "kind, which is read chunk by chunk too."
+            f"mask is a {type(mask).__name__}, but Y is a {type(Y).__name__}, which is read in chunks. Give a mask of "
+            "that kind."
         )
     if np.dtype(mask.dtype) != np.bool_:
         raise TypeError(
@@ -160,7 +160,7 @@ def _check_mask(mask: Any, Y: Any) -> None:
 
 
 def _rows_per_chunk(shape: tuple[int, ...], stored_rows: int, n_entries: int | None) -> int:
-    """Rows of a chunk: whole stored chunks, and whole blocks where both go together."""
+    """Number of rows of a chunk: whole stored chunks, and whole blocks if both are possible."""
     row_size = math.prod(shape[1:])
     if n_entries is None:
         n_entries = min(CHUNK_ENTRIES, max(4 * BLOCK_ENTRIES, math.prod(shape) // LEAST_CHUNKS))
@@ -203,7 +203,7 @@ def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
         Y = Y.rechunk({0: _rows_per_chunk(Y.shape, 1, n_entries)})
     if any(n_blocks > 1 for n_blocks in Y.numblocks[1:]):
         warnings.warn(
-            f"Y is cut along {count_of(sum(n > 1 for n in Y.numblocks[1:]), 'mode', 'modes')} other than the first: "
+            f"Y is split along {count_of(sum(n > 1 for n in Y.numblocks[1:]), 'mode', 'modes')} other than the first: "
             "it is rechunked into whole rows, which moves data at every pass. Store it with chunks of whole rows.",
             UserWarning,
             stacklevel=2,
@@ -223,15 +223,15 @@ def _dask_chunks(Y: Any, mask: Any, n_entries: int | None) -> tuple[Chunk, ...]:
 
 @dataclass(frozen=True, eq=False)
 class RowSurvey:
-    """What a first look at some chunks finds.
+    """Results of the first pass over some chunks.
 
     Attributes
     ----------
     n_observed : of every chunk
     largest : max |y|
     seen : per mode, whether anything is observed at each position
-    n_infinite, infinite : how many, and the first one's index and value
-    n_clashes, clash : entries that the mask calls observed and that are NaN: how many, and the first one's index
+    n_infinite, infinite : number of infinite entries, and index and value of the first
+    n_clashes, clash : number of NaN entries that the mask marks as observed, and index of the first
     """
 
     n_observed: tuple[int, ...]
@@ -243,7 +243,7 @@ class RowSurvey:
     clash: tuple[int, ...] | None = None
 
     def check(self, masked: bool) -> None:
-        """Refuse what no data may hold."""
+        """Raise if the data contain invalid entries."""
         if masked and self.clash is not None:
             raise ValueError(
                 f"mask says that Y{place_of(self.clash)} is observed, but it is NaN "
@@ -259,13 +259,13 @@ class RowSurvey:
 
 
 def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Reading) -> RowSurvey:
-    """A first look at a chunk of rows."""
+    """The first pass over a chunk of rows."""
     piece = read()
     values = cast_values(piece.values, dtype)
     expected = (chunk.rows.stop - chunk.rows.start, *shape[1:])
     if values.shape != expected:
         raise ValueError(f"{chunk.name} has shape {values.shape} instead of {expected}.")
-    if piece.mask is None and np.isfinite(values.sum(dtype=np.float64)):  # as almost always: every entry is a number
+    if piece.mask is None and np.isfinite(values.sum(dtype=np.float64)):  # the usual case: all entries are finite
         rows = np.zeros(shape[0], np.bool_)
         rows[chunk.rows] = True
         everywhere = (rows, *(np.ones(length, np.bool_) for length in shape[1:]))
@@ -309,7 +309,7 @@ def _both(one: RowSurvey, other: RowSurvey) -> RowSurvey:
 
 
 def scale_of_chunks(observations: ChunkedObservations) -> float:
-    """`robust_scale` of all values, to the last bit, with a pass over the chunks for every sixteen bits of it."""
+    """`robust_scale` of all values, bit-identical, with one pass over the chunks per sixteen bits."""
 
     def count(prefixes: list[int], shift: int) -> NDArray[np.int64]:
         def add(sums: Sums, block: Block) -> None:

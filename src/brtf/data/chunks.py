@@ -1,7 +1,7 @@
-"""Data that are too large to hold: known by their shape and their numbers, read chunk by chunk where they are needed.
+"""Data too large for memory: described by shape and counts, and read chunk by chunk where they are needed.
 
-A chunk is a run of rows of the first mode, or a file of coordinates. It says where its entries are, not what they are:
-it travels between processes, and whoever receives it reads the entries. Read, it is cut into the usual blocks.
+A chunk is a run of rows of the first mode, or a file of coordinates. It describes where its entries are stored and can
+be sent to another process, which reads the entries and divides them into the usual blocks.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from brtf.data.observations import Block, Labels, Layout, Observations
 from brtf.data.readers.stores import read_stored
 
 NOT_HERE = (
-    "The entries of these data are not held here, and this needs them all at once. Ask for coordinates: "
-    "predict(coords=…); or let every chunk be written: write(STORE.zarr)."
+    "This needs all entries in memory, but the data are read in chunks. Ask for some entries with "
+    "predict(coords=…), or write the results chunk by chunk with write(STORE.zarr)."
 )
 LEFT_BEHIND = (
-    "The data of this fit were left behind when it was saved. Ask for coordinates, predict(coords=…), or fit again; "
-    "from a checkpoint fit(Y, resume=…) goes on."
+    "This file does not contain the data of the fit. Ask for some entries with predict(coords=…), fit again, or resume "
+    "from a checkpoint with fit(Y, resume=…)."
 )
 FEWEST_LANES, LANE_BYTES = 64, 2**26
-"""Lanes at least, if there are as many chunks, and the bytes of each where there are more."""
+"""Smallest number of lanes, if there are that many chunks, and the bytes of a lane if there are more."""
 LANE_COORDINATES, LANE_PER_ROW = 2**20, 4
-"""Entries of each given by coordinates, which take longer, and at least for every row of all modes, whose sums move."""
+"""Entries of a lane of coordinates, which take longer, and the minimum per row of all modes, whose sums are sent."""
 
 
 class ChunkError(ValueError):
-    """A chunk that cannot be read or worked on; the sentence names it."""
+    """A chunk that cannot be read or processed; the message names it."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Stands where data in memory have an array: its type and size are known, and nothing else is to be had."""
+    """Placeholder for the array of data in memory: only its type and size are known."""
 
     dtype: np.dtype[Any]
     size: int
@@ -63,7 +63,7 @@ class Elsewhere:
     __gt__ = __ge__
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):  # what Python itself asks every object for
+        if name.startswith("__"):  # special attributes that Python looks up
             raise AttributeError(name)
         raise ValueError(self.why)
 
@@ -75,8 +75,8 @@ class Piece:
     Attributes
     ----------
     values : (b, I_1, …, I_{N−1}), or (m,) with coordinates
-    mask : of the same shape, True = observed; None where nothing but NaN is missing
-    coords : (N, m); None where the values are dense
+    mask : of the same shape, True = observed; None if only NaN is missing
+    coords : (N, m); None if the values are dense
     """
 
     values: NDArray[Any]
@@ -89,9 +89,9 @@ Reading = Callable[[], Piece]
 
 
 class Source(Protocol):
-    """Where the entries of a chunk are.
+    """Where the entries of a chunk are stored.
 
-    ``inputs`` are parts of a Dask graph that have to be computed first, and which ``read`` is then given.
+    ``inputs`` are parts of a Dask graph that are computed first and passed to ``read``.
     """
 
     @property
@@ -102,15 +102,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """One chunk: its place among the others, and where its entries are.
+    """One chunk: its position in the data, and where its entries are stored.
 
     Attributes
     ----------
-    name : as a user knows it
+    name : for messages to the user
     source : where it is read
-    key : which data it belongs to, and its number there
+    key : the data set it belongs to, and its number in it
     rows : the rows of the first mode that it covers; all of them for coordinates
-    entries : its run of the entry vector; empty before anyone has looked
+    entries : its range of the entry vector; empty before the first pass
     """
 
     name: str
@@ -120,7 +120,7 @@ class Chunk:
     entries: slice = field(default_factory=lambda: slice(0, 0))
 
     def read(self, *given: Any) -> Piece:
-        """The entries; whatever goes wrong is said of this chunk."""
+        """Read the entries; errors name this chunk."""
         try:
             return self.source.read(*given)
         except MemoryError:
@@ -132,16 +132,16 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedObservations(Observations):
-    """Observations whose entries are elsewhere, in chunks.
+    """Observations whose entries are stored elsewhere, in chunks.
 
-    The arrays of :class:`Observations` are :class:`Elsewhere`. Pickled, it is an outline without chunks and labels:
-    what a worker needs to know of the whole.
+    The arrays of :class:`Observations` are :class:`Elsewhere`. Pickling leaves out chunks and labels, which workers do
+    not need.
 
     Attributes
     ----------
     chunks : in the order of the entry vector
     largest_size : max |y|
-    seen : per mode, whether anything is observed at each position; None where that is everywhere
+    seen : per mode, whether anything is observed at each position; None if everywhere
     """
 
     chunks: tuple[Chunk, ...] = ()
@@ -170,7 +170,7 @@ class ChunkedObservations(Observations):
 
     @property
     def lanes(self) -> tuple[tuple[Chunk, ...], ...]:
-        """Chunks that are worked on one after another, their sums travelling as one: fixed by the data alone."""
+        """Groups of consecutive chunks whose sums are returned together; they depend on the data alone."""
         n_lanes = dense_lanes(self.values.nbytes)
         if self.layout == "coordinates":
             n_lanes = max(FEWEST_LANES, self.n_observed // LANE_COORDINATES)
@@ -188,15 +188,15 @@ class ChunkedObservations(Observations):
 
     def in_one_block(self) -> Observations:
         raise ValueError(
-            "Outliers that are shared along the first mode, or between coordinates, need the data in memory: these "
-            "come in chunks. Leave the first mode out of outlier_modes, or put another mode first."
+            "Outliers shared along the first mode, or between coordinates, need data in memory, but Y is read in "
+            "chunks. Leave the first mode out of outlier_modes, or put another mode first."
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
         raise ValueError(_why_not_here(self.chunks))
 
     def cut(self, chunk: Chunk, read: Reading) -> Iterator[Block]:
-        """The blocks of a chunk, at their places in the whole."""
+        """The blocks of a chunk, at their positions in the whole tensor."""
         part = HELD.get(chunk.key)
         if part is None:
             part = compact(as_observations(read(), self.values.dtype, self.layout, self.shape))
@@ -217,19 +217,19 @@ class ChunkedObservations(Observations):
         if part.n_observed != expected:
             raise ChunkError(
                 f"{chunk.name} has {part.n_observed} observed entries, but had {expected} when the fit began: "
-                "it was changed or is damaged. Put it back, or begin anew."
+                "it was changed or is damaged. Restore it, or start again."
             )
 
 
 def dense_lanes(n_bytes: int) -> int:
-    """Lanes of dense data: enough for many workers, few enough for their sums to be small beside them."""
+    """Number of lanes of dense data: enough for many workers, few enough that their sums are small in comparison."""
     return max(FEWEST_LANES, n_bytes // LANE_BYTES)
 
 
 def lanes_of(chunks: tuple[Chunk, ...], n_lanes: int) -> tuple[tuple[Chunk, ...], ...]:
-    """The chunks dealt to at most so many lanes, in order.
+    """Divide the chunks into at most ``n_lanes`` lanes, in order.
 
-    Blocks of a Dask array are computed before their task, so each is a lane of its own.
+    Blocks of a Dask array are computed before their task, so each is a separate lane.
     """
     if n_lanes >= len(chunks) or chunks[0].source.inputs:
         return tuple((chunk,) for chunk in chunks)
@@ -248,7 +248,7 @@ def outline(
     chunks: tuple[Chunk, ...] = (),
     seen: tuple[NDArray[np.bool_], ...] | None = None,
 ) -> ChunkedObservations:
-    """Observations in chunks, or the outline of such that were left behind."""
+    """Observations in chunks, or an outline of them without the chunks."""
     why = _why_not_here(chunks)
     masks = {"masked": Elsewhere(np.dtype(np.bool_), math.prod(shape), why)}
     columns = {"coordinates": Elsewhere(np.dtype(np.intp), len(shape) * n_observed, why)}
@@ -263,7 +263,7 @@ def _why_not_here(chunks: tuple[Chunk, ...]) -> str:
 
 
 def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:
-    """What was read of a chunk as observations of its own, in the layout of the whole."""
+    """The entries of a chunk as observations in the layout of the whole tensor."""
     if piece.coords is not None:
         coords, entries = in_order(piece.coords, piece.values)
         return Observations(shape, cast_values(entries, dtype), None, coords, 1.0)
@@ -278,7 +278,7 @@ def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: t
 
 
 def in_order(coords: NDArray[np.intp], values: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:
-    """Coordinates (N, m) and their values in C order; the same arrays where they are, each entry once."""
+    """Coordinates (N, m) and their values in C order without duplicates; unchanged if they are already."""
     ahead = np.zeros(max(coords.shape[1] - 1, 0), np.bool_)
     for positions in coords[::-1]:
         ahead = (positions[1:] > positions[:-1]) | ((positions[1:] == positions[:-1]) & ahead)
@@ -289,14 +289,14 @@ def in_order(coords: NDArray[np.intp], values: NDArray[Any]) -> tuple[NDArray[np
 
 
 def observed_of(mask: NDArray[np.bool_] | None, values: NDArray[Any]) -> NDArray[np.bool_]:
-    """True where a chunk's entries are observed: its mask says so, and they are not NaN."""
+    """True where the entries of a chunk are observed: True in its mask and not NaN."""
     present: NDArray[np.bool_] = ~np.isnan(values)
     return present if mask is None else present & mask
 
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Rows of an array that is sliced where it lies: a Zarr array or a :class:`MappedFile`, and perhaps its mask."""
+    """Rows of a stored array, a Zarr array or a :class:`MappedFile`, and optionally of its mask."""
 
     array: Any
     mask: Any
@@ -313,12 +313,12 @@ class StoredRows:
 
 @dataclass(frozen=True, eq=False)
 class DaskRows:
-    """A block of a Dask array, and perhaps of its mask: Dask computes them where the task runs."""
+    """A block of a Dask array, and optionally of its mask, computed by Dask where the task runs."""
 
     inputs: tuple[Any, ...]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"inputs": ()}  # they travel as what a task depends on
+        return {"inputs": ()}  # they are sent as dependencies of the task
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)
@@ -329,7 +329,7 @@ class DaskRows:
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file of numbers in C order, mapped anew wherever rows of it are read."""
+    """A file of numbers in C order, memory-mapped wherever rows of it are read."""
 
     path: str
     dtype: np.dtype[Any]
@@ -344,5 +344,5 @@ class MappedFile:
 
 
 def read_rows(array: Any, rows: slice) -> NDArray[Any]:
-    """Rows of an array where it lies; of a Zarr array only where all its stored chunks are there."""
+    """Read rows of a stored array; for Zarr, raise if a stored chunk is missing."""
     return array[rows] if isinstance(array, MappedFile) else read_stored(array, rows)

@@ -1,4 +1,4 @@
-"""A directory of coordinate files: every file is a chunk, read where it is needed."""
+"""Directories of coordinate files, each of which is a chunk."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from brtf.data.readers.tables import exact_numbers, parquet_header
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
 COMPARED_AT_ONCE = 2**24
-"""Coordinates that are brought together at a time to find duplicates between files."""
+"""Number of coordinates compared at a time to find duplicates between files."""
 MIXERS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x27D4EB2F165667C5], np.uint64)
-"""Odd numbers whose multiples spread over all 64 bits."""
+"""Odd multipliers that spread positions over all 64 bits of a hash."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def observe_parts(
 
 @dataclass(frozen=True)
 class FileSurvey:
-    """What a first look at some files finds.
+    """Results of the first pass over some files.
 
     Attributes
     ----------
@@ -138,7 +138,7 @@ class FileSurvey:
     first, last : index tuples, in C order
     overlapping : whether the ranges between first and last of two files overlap: only then can files share an entry
     dtype : of the values
-    wrong : what no data may hold, as a sentence
+    wrong : an error message, if the data are invalid
     """
 
     n_observed: tuple[int, ...]
@@ -152,7 +152,7 @@ class FileSurvey:
     wrong: str | None
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse what no data may hold."""
+        """Raise if the data are invalid."""
         if self.wrong is not None:
             raise ValueError(self.wrong)
         for mode, (low, high) in enumerate(zip(self.lowest, self.highest, strict=True)):
@@ -164,7 +164,7 @@ class FileSurvey:
 
 
 def _survey(order: int, chunk: Chunk, read: Reading) -> FileSurvey:
-    """A first look at a file."""
+    """The first pass over a file."""
     piece = read()
     values, coords = piece.values, piece.coords
     kind = np.dtype(np.float32 if values.dtype == np.float32 else np.float64)
@@ -216,7 +216,7 @@ def _both(one: FileSurvey, other: FileSurvey) -> FileSurvey:
 
 
 def _check_duplicates(observations: ChunkedObservations) -> None:
-    """Refuse entries that two files hold: some of the coordinates are brought together at a time."""
+    """Raise if two files contain the same entry; coordinates are compared in parts to limit memory."""
     n_classes = -(-observations.n_observed // COMPARED_AT_ONCE)
     mixers = np.resize(MIXERS, observations.order)[:, None]
     for which in range(n_classes):

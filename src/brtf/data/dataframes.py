@@ -1,6 +1,6 @@
-"""Tables of pandas: what their columns hold, and whether a row is an entry (long) or a row of a matrix (wide).
+"""pandas tables: the kinds of their columns, and whether a row is an entry (long) or a row of a matrix (wide).
 
-A table alone does not say which it is, so it is guessed only where the other reading makes no sense.
+A table does not say which it is, so the layout is inferred only if the other one makes no sense.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_GUESSED_ORDER = 8
-"""Of a tensor with more modes the index columns must be named: a long table of so many is rarer than a wide one."""
+"""Largest number of index columns inferred: with more, a wide table is likelier than a long one."""
 MOST_WHOLE_COLUMNS = 4
-"""Columns, the value included, of a long table of whole numbers alone: with more it may be a table of counts."""
+"""Largest number of columns, including the value, of an all-integer long table: with more it may hold counts."""
 
 Kind = Literal["labels", "whole", "numbers"]
-"""Text, dates and the like; whole numbers; other numbers, or some missing."""
+"""Labels (text, dates); integers; other numbers, or integers with some missing."""
 
 
 def kinds_of(frame: Any) -> list[Kind]:
-    """What each column of a table holds, by its type."""
+    """The kind of each column of a table, by its type."""
     from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
 
     def kind(dtype: Any) -> Kind:
@@ -36,9 +36,9 @@ def kinds_of(frame: Any) -> list[Kind]:
 def looks_long(frame: Any, kinds: Sequence[Kind]) -> bool:
     """Whether every column but the last indexes a mode, and the last holds the values.
 
-    Labels index, and so do whole numbers, and beside labels any numbers, if there are enough rows: as many as a tensor
-    of rank one has numbers of its own, Σ_n (I_n − 1) + 1, or twice as many where the values are whole numbers too. In a
-    table of measurements nearly every number is another, so there never are.
+    Index columns hold labels or integers (next to labels, any numbers), and there are enough rows: at least as many as
+    a tensor of rank one has parameters, Σ_n (I_n − 1) + 1, or twice as many if the values are integers too. In a table
+    of measurements nearly all numbers are distinct, so there are never enough.
     """
     if not kinds:
         return False
@@ -57,7 +57,7 @@ def looks_long(frame: Any, kinds: Sequence[Kind]) -> bool:
 
 
 def refuse_long(frame: Any) -> None:
-    """Raise what says how to pass a long table, or one with labels among its columns, if this is one."""
+    """Raise if this is a long table or has label columns; the message says how to pass it."""
     kinds = kinds_of(frame)
     if "labels" in kinds:
         found = [
@@ -80,7 +80,7 @@ def refuse_long(frame: Any) -> None:
 
 
 def _named(frame: Any, kinds: Sequence[Kind]) -> str:
-    """The arguments of `from_frame` by which the last column of numbers is the value and all others index the modes."""
+    """Arguments of `from_frame` with the last numeric column as value and all others as index."""
     names = list(frame.columns)
     values = [name for name, kind in zip(names, kinds, strict=True) if kind != "labels"]
     if not values or not 3 <= len(names) <= 1 + LARGEST_GUESSED_ORDER:
@@ -89,7 +89,7 @@ def _named(frame: Any, kinds: Sequence[Kind]) -> str:
 
 
 def numbers_in(frame: Any) -> NDArray[Any]:
-    """The numbers of a table; mixed and nullable numeric columns have no common NumPy type."""
+    """The numbers of a table as one array; mixed and nullable numeric columns have no common NumPy type."""
     array: NDArray[Any] = frame.to_numpy()
     if array.dtype == object and "labels" not in kinds_of(frame):
         array = frame.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -1,8 +1,8 @@
-"""Who works on the chunks: this process, a local cluster of processes, or any cluster that a Dask scheduler leads.
+"""Processing of chunks by this process, a local cluster of processes, or the cluster of a Dask scheduler.
 
-A task is a function of a lane, a few chunks in a row; what it returns is added up in a tree that is fixed by the order
-of the lanes. Who works, and how many they are, does not change a digit. A task reaches a cluster as one more part of
-the graph, which the scheduler keeps: whatever a worker takes down with it is sent and computed again.
+A task is a function of a lane, a few consecutive chunks; its results are added in a tree fixed by the order of the
+lanes, so the number of workers does not change a digit. The task itself is part of the graph, which the scheduler
+keeps: whatever is lost with a worker is sent and computed again.
 """
 
 from __future__ import annotations
@@ -34,44 +34,44 @@ from brtf.data.extras import require
 Value = TypeVar("Value")
 Finished = TypeVar("Finished")
 Lane = tuple[Chunk, ...]
-"""Chunks that are worked on one after another; their sums travel as one."""
+"""Consecutive chunks whose sums are returned together."""
 Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
-"""A function of the chunks of a lane, each of which it may read."""
+"""A function of the chunks of a lane, with functions that read them."""
 Adding = Callable[[Value, Value], Value]
 
 ALLOWED_FAILURES = 3
-"""Workers that may die over one chunk before it is given up, in clusters that are started here."""
+"""Number of workers that may die over one chunk before it is given up, in clusters started here."""
 ENVIRONMENT = {
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), 1),
     **dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), 2**25),
     "MALLOC_ARENA_MAX": 1,
     "DASK_LOGGING__DISTRIBUTED": "critical",
 }
-"""Environment of workers that are started here. Dask has them give memory back in pieces of 64 KB, and then every array
-of the size of a block is fetched from the system anew: sweeps take twice as long. What goes wrong is told here."""
+"""Environment of workers started here. By default Dask makes them return memory in pieces of 64 KB, so that every array
+of the size of a block is allocated from the system again and sweeps take twice as long. Their logs are silenced."""
 LOOPBACK = "127.0.0.1"
-"""Where clusters that are started here listen: whoever reaches a scheduler or a worker may run anything there."""
+"""Address of clusters started here, local because anyone who can connect to a Dask process can run code in it."""
 ANSWER_SECONDS = 30.0
-"""How long to wait for a scheduler to answer."""
+"""Seconds to wait for a scheduler to answer."""
 LATE_DEATHS = 1.0
-"""Seconds after which the scheduler knows of workers that died over tasks of the last pass."""
+"""Seconds after which the scheduler has noticed workers that died in the last pass."""
 LARGEST_MESSAGE = 2**30
-"""Bytes of a message from which a warning says what it is."""
+"""Size of a message in bytes from which a warning is given."""
 LEAST_PIECE = 2**18
-"""Bytes of the posterior of a mode's rows from which it is sent by itself, and kept from pass to pass."""
+"""Size in bytes from which the posterior of the rows of a mode is sent separately and kept between passes."""
 ANYWHERE = ""
-"""Stands for the address of any worker."""
-SCHEDULER_LOST = "The Dask scheduler was lost. Begin again; a fit with a checkpoint goes on from it with resume."
+"""Placeholder for the address of any worker."""
+SCHEDULER_LOST = "The connection to the Dask scheduler was lost. Fit again; a fit with a checkpoint can be resumed."
 FAN_IN = 8
-"""Values that one task adds up: a power of two, so that the tree is the one of neighbours."""
+"""Number of values added by one task: a power of two, so that the result equals pairwise addition."""
 ALIGNMENT = 64
-"""Addresses of arrays that arrive are multiples of it."""
+"""Alignment of received arrays in bytes."""
 
 _client: ContextVar[Any] = ContextVar("brtf_client", default=None)
 
 
 def check_executor(executor: Any) -> None:
-    """Refuse what is none of the three."""
+    """Raise unless the executor is None, "processes", an address or a client."""
     if isinstance(executor, str) and executor != "processes" and not executor.rpartition(":")[2].isdigit():
         raise ValueError(
             f'executor must be "processes" or the address of a Dask scheduler with its port, such as '
@@ -87,15 +87,15 @@ def check_executor(executor: Any) -> None:
 
 @contextmanager
 def executing(executor: Any, n_workers: int = 1, security: Any = None) -> Iterator[str | None]:
-    """Have the chunks worked on by the executor; the value is the address of its dashboard, if it has one.
+    """A context in which the executor processes chunks; its value is the address of the dashboard, if there is one.
 
     Parameters
     ----------
     executor
-        None: this process. ``"processes"``: a cluster of ``n_workers`` processes on this machine, for the time being.
-        An address such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
+        None: this process. ``"processes"``: a temporary cluster of ``n_workers`` processes on this machine. An address
+        such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
     security
-        A ``distributed.Security`` for an address, such as :func:`certified` gives; None: as Dask is configured.
+        A ``distributed.Security`` for an address, as returned by :func:`certified`; None: Dask's configuration.
     """
     check_executor(executor)
     if executor is None:
@@ -113,13 +113,13 @@ def executing(executor: Any, n_workers: int = 1, security: Any = None) -> Iterat
             _client.reset(token)
             _pieces.reset(pieces_token)
             pieces.release()
-            with suppress(OSError):  # of a scheduler that was lost
+            with suppress(OSError):  # the scheduler may be lost
                 if client.status == "running":
                     client.run(_release, on_error="ignore")
 
 
 def _has_dashboard(dask_scheduler: Any) -> bool:
-    """On the scheduler: whether there is more behind its link than a page that says there is nothing."""
+    """Run on the scheduler: whether it serves a real dashboard and not only a placeholder page."""
     return bool(getattr(dask_scheduler.http_application, "applications", ()))
 
 
@@ -128,7 +128,7 @@ def _release() -> None:
 
 
 def is_remote() -> bool:
-    """Whether others than this process work on the chunks."""
+    """Whether other processes than this one process the chunks."""
     return _client.get() is not None
 
 
@@ -141,12 +141,12 @@ def _client_of(executor: Any, n_workers: int, security: Any) -> Iterator[Any]:
     if executor != "processes":
         try:
             client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False, security=security)
-        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two of TLS without certificates
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two if TLS certificates are missing
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(f"No Dask scheduler answers at {executor!r}: {reason}.{_advice(executor)}") from error
         logger = logging.getLogger("distributed.client")
         level = logger.level
-        logger.setLevel(logging.CRITICAL)  # a scheduler that is lost is told in one sentence
+        logger.setLevel(logging.CRITICAL)  # a lost scheduler is reported by one error
         try:
             with client:
                 yield client
@@ -164,14 +164,14 @@ def _advice(address: str) -> str:
 
 
 def certified(address: str | None, ca_file: str, cert: str, key: str) -> Any:
-    """A ``distributed.Security`` that speaks to the scheduler at an address over TLS, and in no other way.
+    """A ``distributed.Security`` that allows only TLS connections to the scheduler at an address.
 
     Parameters
     ----------
     address
         Where the scheduler is, ``tls://host:port``.
     ca_file, cert, key
-        PEM files: the certificate of the authority that all sides trust, one's own, and its private key.
+        PEM files: the CA certificate that all sides trust, your own certificate, and its private key.
     """
     if address is None or not address.startswith("tls://"):
         raise ValueError(f"Certificates are for a Dask scheduler at an address such as tls://host:8786, got {address}.")
@@ -182,7 +182,7 @@ def certified(address: str | None, ca_file: str, cert: str, key: str) -> Any:
 
 @contextmanager
 def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
-    """A ``distributed.Client`` of a cluster of processes on this machine, for the time being.
+    """A ``distributed.Client`` of a temporary cluster of processes on this machine.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
         "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
     }
     with dask.config.set(options):
-        with _interrupts_ignored():  # by the workers from then on: Ctrl-C is for this process, which then ends them
+        with _interrupts_ignored():  # inherited by the workers: Ctrl-C is for this process, which then stops them
             cluster = distributed.LocalCluster(
                 n_workers=n_workers,
                 threads_per_worker=1,
@@ -223,7 +223,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
-    """The task's values for all lanes, added up in the fixed tree; ``add`` returns a new value."""
+    """Run the task on all lanes and add the values in the fixed tree; ``add`` returns a new value."""
     (total,) = parts_over_lanes(lanes, lambda lane: (task(lane),), 1, add, _as_it_is, pool)
     return total
 
@@ -240,7 +240,7 @@ def parts_over_lanes(
     finish: Callable[[Value], Finished],
     pool: Pool | None = None,
 ) -> Iterator[Finished]:
-    """The same for values in parts: each is added up by itself, and finished by whoever added it; part after part."""
+    """Run the task on all lanes and yield its values part by part; each part is added and finished where it is."""
     if not lanes:
         raise ValueError(LEFT_BEHIND)
     packed, pieces = pack_task(task)
@@ -250,14 +250,14 @@ def parts_over_lanes(
         if n_bytes > LARGEST_MESSAGE:
             warnings.warn(
                 f"The posterior of all rows, {n_bytes / 1e9:.1f} GB, is sent to every worker at every sweep, and this "
-                "process and each worker hold several copies of it: a mode is very long. Lower max_rank, or put fewer "
-                "rows into one fit.",
+                "process and each worker hold several copies of it, because a mode is very long. Lower max_rank, or "
+                "fit fewer rows at once.",
                 UserWarning,
                 stacklevel=2,
             )
         yield from _on_cluster(client, lanes, (packed, pieces), n_parts, add_parts, finish)
         return
-    work = partial(_here, unpack_task(packed, pieces))  # packed here too: it is a copy, whoever works
+    work = partial(_here, unpack_task(packed, pieces))  # packed here too, so that every executor works on a copy
     yield from map(finish, in_tree(map(work, lanes) if pool is None else pool.map(work, lanes), add_parts))
 
 
@@ -266,7 +266,7 @@ def _add_parts(add: Adding[Value], first: tuple[Value, ...], second: tuple[Value
 
 
 def pack_task(task: Task[Value]) -> tuple[bytes, list[SentOnce]]:
-    """A task as bytes, without the posterior of many rows: that is sent by itself, and once."""
+    """A task as bytes, without the large posteriors of rows, which are sent separately and once."""
     cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
     pieces: list[SentOnce] = []
 
@@ -284,7 +284,7 @@ def pack_task(task: Task[Value]) -> tuple[bytes, list[SentOnce]]:
 
 
 def unpack_task(packed: bytes, pieces: Sequence[SentOnce]) -> Task[Any]:
-    """The task, with the posterior of many rows in its places."""
+    """The task, with the large posteriors of rows put back in place."""
 
     class Unpacking(pickle.Unpickler):
         def persistent_load(self, number: int) -> SentOnce:
@@ -295,7 +295,7 @@ def unpack_task(packed: bytes, pieces: Sequence[SentOnce]) -> Task[Any]:
 
 
 def in_tree(values: Iterable[Value], add: Adding[Value]) -> Value:
-    """Values added up as neighbours, and sums of neighbours as neighbours; at most log₂ of them are held at a time."""
+    """Pairwise sum of values in order; at most log₂ of their number are in memory at a time."""
     held: list[tuple[int, Value]] = []
     for value in values:
         size = 1
@@ -324,10 +324,10 @@ def _read_here(chunk: Chunk) -> Piece:
 
 
 class Parcel(Generic[Value]):
-    """A value on its way: the arrays in it arrive where arrays that are made here would be.
+    """A value being sent, whose arrays are aligned when it is received.
 
-    Dask leaves them at any address of what it received, and NumPy takes other ways with numbers that are not at
-    multiples of their size: its products of matrices would end in other last digits.
+    Dask leaves them at arbitrary addresses in its receive buffer, and NumPy's matrix products of unaligned arrays
+    differ in the last digits.
     """
 
     def __init__(self, value: Value) -> None:
@@ -347,7 +347,7 @@ def _received(packed: bytes, given: list[NDArray[np.uint8]]) -> Parcel[Any]:
 
 
 def _aligned(given: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A copy of some bytes, at an address that suits every kind of number."""
+    """A copy of some bytes at an aligned address."""
     room = np.empty(given.size + ALIGNMENT, np.uint8)
     start = -room.ctypes.data % ALIGNMENT
     copy = room[start : start + given.size]
@@ -356,7 +356,7 @@ def _aligned(given: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 class Message:
-    """A task on its way: travels as bytes, and is unpacked once by every worker that has lanes."""
+    """A task being sent as bytes, unpacked once by every worker that has lanes."""
 
     def __init__(self, packed: bytes) -> None:
         self.packed = packed
@@ -376,18 +376,18 @@ class Message:
 
 
 def _there(lane: Lane, message: Message, pieces: Sequence[Parcel[SentOnce]], *given: Any) -> Parcel[Any]:
-    """On a worker: the same, of what Dask computed before; a lane that needs such inputs has but one chunk."""
+    """Run a task on a worker, with the inputs that Dask computed; a lane that needs inputs has only one chunk."""
     with blas_on_one_thread():
         task = message.task([piece.value for piece in pieces])
         return Parcel(task((chunk, partial(chunk.read, *given)) for chunk in lane))
 
 
 class Pieces:
-    """The posterior of many rows, as workers were sent it: that of the last pass stays with them until the next.
+    """Large posteriors of rows on the workers: those of the last pass are kept until the next.
 
-    So what does not change from pass to pass is sent once, and what follows from it is computed once by every worker.
-    A worker's own copy is a task of its own, which Dask does not take for a replica that memory could be saved by. It
-    depends on one whose arguments the scheduler keeps: a worker that dies loses nothing.
+    So whatever does not change between passes is sent once, and every worker computes derived quantities once. Each
+    worker's copy is a separate task, so that Dask does not drop it as a redundant replica. It depends on a task whose
+    arguments the scheduler keeps, so nothing is lost if a worker dies.
     """
 
     def __init__(self, client: Any) -> None:
@@ -395,7 +395,7 @@ class Pieces:
         self._copies: list[tuple[SentOnce, dict[str, Any]]] = []
 
     def release(self) -> None:
-        """Let the workers forget them."""
+        """Release the copies on the workers."""
         self._copies = []
 
     def of(self, pieces: list[SentOnce], addresses: Iterable[str]) -> dict[str, list[Any]]:
@@ -422,16 +422,16 @@ _pieces: ContextVar[Pieces] = ContextVar("brtf_pieces")
 
 
 class Homes:
-    """Which worker a lane goes to: the one that had it last, and so may still hold its chunks, if it is alive.
+    """Assignment of lanes to workers: a lane goes to the worker that had it last and may have its chunks in the cache.
 
-    Nobody has more than a fair share. Neighbours go together, so that most of their sums are added where they are.
+    No worker gets more than its fair share. Neighbouring lanes stay together, so that most sums are added locally.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], str] = {}
 
     def of(self, lanes: tuple[Lane, ...], n_threads: dict[str, int]) -> list[str]:
-        """An address for each lane, of workers with that many threads."""
+        """The address of a worker for each lane, given the number of threads of every worker."""
         shares = accumulate((n_threads[address] for address in sorted(n_threads)), initial=0)
         total = sum(n_threads.values())
         room = {
@@ -463,14 +463,14 @@ def _on_cluster(
     add: Adding[tuple[Value, ...]],
     finish: Callable[[Value], Finished],
 ) -> Iterator[Finished]:
-    """One graph: the message, the lanes that depend on it, and for every part the tree of its sums."""
+    """Build and run one graph: the message, the lanes that depend on it, and a tree of sums for every part."""
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     packed, pieces = message
     parts = range(n_parts)
     try:
         n_threads = _n_threads(client)
         sent = dask.delayed(Message, pure=False)(packed)
-        if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are
+        if lanes[0][0].source.inputs or not n_threads:  # Dask knows where its own data are stored
             received = _pieces.get().of(pieces, [ANYWHERE])[ANYWHERE]
             values = [_delayed(lane, sent, received) for lane in lanes]
         else:
@@ -493,13 +493,13 @@ def _on_cluster(
 
 
 def _n_threads(client: Any) -> dict[str, int]:
-    """Threads of every worker, by its address."""
+    """Number of threads of every worker, by address."""
     try:
         n_threads = dict(client.nthreads())
     except OSError as error:
         raise ConnectionError(SCHEDULER_LOST) from error
     if not n_threads:
-        warnings.warn("The cluster has no workers: waiting until one comes.", UserWarning, stacklevel=2)
+        warnings.warn("The cluster has no workers: waiting for one.", UserWarning, stacklevel=2)
     return n_threads
 
 
@@ -511,7 +511,7 @@ def _delayed(lane: Lane, sent: Any, pieces: list[Any]) -> Any:
 def _summed(
     client: Any, values: list[Any], parts: range, add: Adding[tuple[Value, ...]], finish: Callable[[Value], Finished]
 ) -> Iterator[Finished]:
-    """Parts of the values of delayed tasks, or of futures, added up and finished where they are."""
+    """Yield the parts of the values of delayed tasks or futures, added and finished on the workers."""
     dask = require("dask", extra="big", purpose="executor=")
     cut, adding = dask.delayed(_part, pure=False), dask.delayed(partial(_added, add), pure=False)
     totals = []
@@ -528,7 +528,7 @@ def _summed(
             yield total
     finally:
         for future in futures:
-            future.release()  # so that tasks which are tried again are new ones
+            future.release()  # so that retried tasks are new ones
 
 
 def _part(parcel: Parcel[tuple[Value, ...]], number: int) -> Parcel[tuple[Value, ...]]:
@@ -552,16 +552,16 @@ def _compute(client: Any, values: list[Any]) -> list[Any]:
 
 
 def _large_graphs() -> Any:
-    """Dask warns of more than 10 MB, and says to change it."""
+    """Dask configuration that allows large graphs, for which it warns above 10 MB."""
     dask = require("dask", extra="big", purpose="executor=")
     return dask.config.set({"distributed.admin.large-graph-warning-threshold": 2**60})
 
 
 def _one_after_another(client: Any, lanes: tuple[Lane, ...], packed: bytes, pieces: list[SentOnce]) -> list[Any]:
-    """The values of the lanes as futures, and the name of the first over which workers die.
+    """Run the lanes one by one and return their futures; raise with the name of the first lane over which workers die.
 
-    Dask blames all that a worker had been given for its death: several deaths in one pass are nobody's fault yet, and
-    one that the last pass left behind may still be counted against a lane. So a lane is given up at its second trial.
+    Dask blames every task of a worker for its death, so several deaths in one pass do not identify a lane, and a death
+    in the last pass may still be counted against one. A lane is therefore given up only at its second trial.
     """
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     sent = dask.delayed(Message, pure=False)(packed)
@@ -580,7 +580,7 @@ def _one_after_another(client: Any, lanes: tuple[Lane, ...], packed: bytes, piec
         if isinstance(error, distributed.KilledWorker):
             raise ChunkError(
                 f"{_name(lane)} was given up: {error.allowed_failures + 1} workers died over it, one after another, "
-                "perhaps for want of memory. Make the chunks smaller, or look into what it holds."
+                "perhaps out of memory. Make the chunks smaller, or check its content."
             ) from error
         futures.append(future)
     return futures

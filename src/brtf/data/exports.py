@@ -1,4 +1,4 @@
-"""Answers in the forms of other libraries: long tables for pandas, labelled arrays for xarray, factors for TensorLy."""
+"""Export to other libraries: long tables for pandas, labelled arrays for xarray, factors for TensorLy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Table = dict[str, NDArray[Any]]
 
 
 def mode_names(observations: Observations) -> list[str]:
-    """What the modes are called: as the user calls them, or mode_0, mode_1, …"""
+    """Names of the modes: the user's names, or mode_0, mode_1, …"""
     labels = observations.labels
     return [f"mode_{mode}" for mode in range(observations.order)] if labels is None else distinct_names(labels.dims)
 
@@ -37,9 +37,9 @@ def long_table(
     coords
         (N, M) entries, in the order of the rows.
     numbers
-        Names and columns (M,). A name that is taken already gets an underscore at its end.
+        Names and columns (M,). A name that is already taken gets a trailing underscore.
     first_position
-        Where positions without labels start to count.
+        First position of modes without labels.
     """
     labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     positions = [
@@ -76,7 +76,7 @@ def to_dataset(
     slices: Mapping[str, tuple[Sequence[int], NDArray[Any]]],
     attrs: Mapping[str, Any],
 ) -> Any:
-    """Everything of a fit as an xarray.Dataset with the labels of the data.
+    """The results of a fit as an xarray.Dataset with the labels of the data.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def to_dataset(
     factors
         (I_n, R) per mode, which become ``factor_<mode>`` along the mode and ``component``.
     slices
-        By name the modes that an array runs along, and the array.
+        Arrays along some modes, by name: the modes and the array.
     attrs
         Plain numbers and text.
     """
@@ -118,7 +118,7 @@ def to_cp_tensor(factors: Sequence[NDArray[np.float64]]) -> Any:
 
 
 def distinct_names(names: Iterable[str]) -> list[str]:
-    """The names, with an underscore at the end of those that are taken."""
+    """The names, with a trailing underscore for duplicates."""
     distinct: dict[str, None] = {}
     for name in names:
         while name in distinct:

@@ -1,4 +1,4 @@
-"""Optional libraries: imported where they are needed, and asked for by the name of their extra."""
+"""Optional libraries, imported where they are needed, with errors that name the extra to install."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 class MissingLibraryError(ImportError, ValueError):
-    """An optional library is not installed; the sentence says which extra brings it."""
+    """An optional library is not installed; the message names the extra to install."""
 
 
 def require(module: str, *, extra: str, purpose: str) -> Any:
-    """Import an optional library, or say how to get it.
+    """Import an optional library, or raise with how to install it.
 
     Parameters
     ----------
     module
         What to import.
     extra
-        The extra of this package that brings it.
+        The extra of this package that installs it.
     purpose
         What it is needed for, to end "is needed for …".
     """

@@ -1,4 +1,4 @@
-"""What fits into the memory that this process may use: asked before anything large is allocated."""
+"""Memory available to this process, checked before anything large is allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def available_bytes(root: str = "/") -> int:
-    """What this process may use, in bytes: the memory of the machine, or less where a limit is set.
+    """Bytes available to this process: the memory of the machine, or less if a limit is set.
 
     Limits are those of the process (``ulimit -v`` and ``-d``) and of its container (control groups, version 1 and 2).
 
@@ -34,7 +34,7 @@ def _process_limits() -> Iterator[int]:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
-    """The limits of the control group and of those it is in, as far as they can be seen from here."""
+    """The limits of the control group and its visible ancestors."""
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:  # not Linux
@@ -48,7 +48,7 @@ def _group_limits(root: Path) -> Iterator[int]:
             top, file = mounted / "memory", "memory.limit_in_bytes"
         else:
             continue
-        place = top / path.strip("/")  # in a container it may be a path outside; then its own group is at the top
+        place = top / path.strip("/")  # in a container the path may be outside; then the group is mounted at the top
         for folder in (place, *place.parents):
             if folder.is_relative_to(top):
                 with suppress(OSError):
@@ -58,16 +58,16 @@ def _group_limits(root: Path) -> Iterator[int]:
 
 
 def process_bytes() -> int:
-    """What this process may use, in bytes: the limit of a Dask worker, or `available_bytes`."""
+    """Bytes available to this process: the limit of a Dask worker, or `available_bytes`."""
     worker = _dask_worker()
     limit = None if worker is None else worker.memory_manager.memory_limit
     return available_bytes() if limit is None else int(limit)
 
 
 def scratch_directory() -> str:
-    """Where this process may put what does not fit into its memory: where a Dask worker does, or TMPDIR, or /var/tmp.
+    """Directory for data that do not fit into memory: that of the Dask worker, or TMPDIR, or /var/tmp.
 
-    Not /tmp, which is memory on many machines.
+    Not /tmp, which is held in memory on many machines.
     """
     worker = _dask_worker()
     if worker is not None:
@@ -83,12 +83,12 @@ def _dask_worker() -> Any:
 
     try:
         return get_worker()
-    except ValueError:  # this is none
+    except ValueError:  # not a Dask worker
         return None
 
 
 def check_memory(n_bytes: int, what: str, advice: str) -> None:
-    """Refuse what cannot fit, in one sentence that says what to do instead."""
+    """Raise a MemoryError with advice if something would not fit into memory."""
     available = available_bytes()
     if n_bytes > available:
         raise MemoryError(

@@ -1,6 +1,6 @@
-"""The front door: any input becomes `Observations`, checked once.
+"""Conversion of any accepted input to `Observations`, checked once.
 
-Entries that were not seen do not exist inside: no layout stores a value for them.
+No layout stores values for missing entries.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ __all__ = [
 ]
 
 BLOCK_ENTRIES = 65536
-"""Entries handled together: half a megabyte of float64, which stays in a core's cache."""
+"""Entries of a block: half a megabyte of float64, which fits into the cache of a core."""
 FEW_ROWS = 128
-"""Rows of mode 0 from which a product of matrices is efficient."""
+"""Number of rows of mode 0 from which matrix products are efficient."""
 
 Layout = Literal["complete", "masked", "coordinates"]
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Entries handled together: a run of the entry vector.
+    """Entries processed together: a range of the entry vector.
 
     Attributes
     ----------
     entries
-        Where the block's m entries stand in the entry vector 0..M-1.
+        Range of the block's m entries in the entry vector 0..M-1.
     values
         (m,) observed values, unscaled; a view.
     rows
@@ -118,9 +118,9 @@ class Observations:
     scale
         Robust scale of the values, see :func:`brtf.data.scale.robust_scale`.
     labels
-        Names of modes and positions, where the input had them.
+        Names of modes and positions, if the input had them.
     mask_doubted
-        Whether the mask that was given looks inverted.
+        Whether the given mask looks inverted.
     """
 
     shape: tuple[int, ...]
@@ -148,12 +148,12 @@ class Observations:
 
     @property
     def in_chunks(self) -> bool:
-        """Whether the entries are elsewhere, in chunks that are read when they are needed."""
+        """Whether the entries are stored elsewhere, in chunks that are read when needed."""
         return False
 
     @property
     def bytes_at_once(self) -> int:
-        """Bytes of the values that are at hand together: all of them, or those of a chunk."""
+        """Bytes of the values in memory at a time: all of them, or those of a chunk."""
         return self.values.nbytes
 
     @property
@@ -189,15 +189,15 @@ class Observations:
 
     @cached_property
     def block_list(self) -> tuple[Block, ...]:
-        """The blocks of usual size, in order; of dense data a few rows at least, if they are not very long."""
-        larger = 2 if self.mask is None else 1  # complete ones are handled in tiles
+        """The blocks of default size, in order; for dense data at least a few rows, unless rows are very long."""
+        larger = 2 if self.mask is None else 1  # complete data are processed in tiles
         several = larger * FEW_ROWS * math.prod(self.shape[1:])
         if self.coords is not None or several <= BLOCK_ENTRIES:
             return tuple(self.blocks())
         return tuple(self.blocks(min(several, larger * 4 * BLOCK_ENTRIES)))
 
     def in_one_block(self) -> Observations:
-        """The same observations, handled all together."""
+        """Copy of the observations with all entries in one block."""
         together = replace(self)
         everything = self.n_observed if self.coords is not None else self.n_entries
         together.__dict__["block_list"] = tuple(self.blocks(everything))
@@ -206,14 +206,13 @@ class Observations:
     def blocks(self, n_entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
         """Cut the entry vector into blocks, in order.
 
-        The dense layouts are cut into runs of whole rows of mode 0 with about `n_entries` entries,
-        observed or missing (at least one row); coordinates into runs of `n_entries`. The blocks put
-        end to end are the entry vector, each entry once.
+        The dense layouts are cut into runs of whole rows of mode 0 with about `n_entries` entries, observed or missing
+        (at least one row); coordinates into runs of `n_entries`. Concatenated, the blocks are the entry vector.
 
         Parameters
         ----------
         n_entries
-            Size to aim at, at least 1.
+            Target size of a block, at least 1.
         """
         if n_entries < 1:
             raise ValueError(f"n_entries must be at least 1, got {n_entries}.")
@@ -241,12 +240,12 @@ class Observations:
         return np.indices(self.shape, dtype=np.intp).reshape(self.order, -1)
 
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
-        """The chosen entries alone, the others missing: dense data stay dense, sparse data sparse.
+        """Keep the chosen entries and treat the others as missing: dense data stay dense, sparse data sparse.
 
         Parameters
         ----------
         chosen
-            (M,) True where an entry of the entry vector stays; at least one of them.
+            (M,) True for entries to keep; at least one of them.
         """
         if chosen.all():
             return self
@@ -264,7 +263,7 @@ class Observations:
     def from_coords(
         cls, coords: Any, values: Any, shape: Sequence[int], *, labels: Labels | None = None
     ) -> Observations:
-        """Observations from coordinates and values; what is not listed is missing.
+        """Observations from coordinates and values; entries that are not listed are missing.
 
         Parameters
         ----------
@@ -284,10 +283,10 @@ class Observations:
     def from_chunks(
         cls, Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None, n_entries: int | None = None
     ) -> Observations:
-        """Observations that are read chunk by chunk, whenever they are needed, and never all at once.
+        """Observations that are read chunk by chunk whenever they are needed, and never all at once.
 
-        What `observe` makes of a Dask or Zarr array; here also of any file that is mapped into memory, and with
-        chunks of a chosen size.
+        `BRTF.fit` reads Dask and Zarr arrays in this way; here memory-mapped files are accepted too, and the size of
+        the chunks can be chosen.
 
         Parameters
         ----------
@@ -298,7 +297,7 @@ class Observations:
         dtype
             float32, float64 or None, as for `brtf.BRTF`.
         n_entries
-            Entries of a chunk to aim at; None: at most 2**24, whole stored chunks.
+            Target number of entries of a chunk; None: at most 2**24, in whole stored chunks.
         """
         from brtf.data.chunked_input import observe_chunks
 
@@ -315,13 +314,14 @@ class Observations:
         shape: Sequence[int] | None = None,
         dtype: DTypeLike | None = None,
     ) -> Observations:
-        """Observations from a directory of coordinate files, each read where and when it is needed.
+        """Observations from a directory of coordinate files, each read when it is needed.
 
         Parameters
         ----------
         directory
-            Holds .parquet, .csv or .tsv tables with the same columns, each small enough for a worker's memory: a row
-            per observed entry. What is not listed is missing, as is a value of NaN; no entry is listed twice.
+            Directory of .parquet, .csv or .tsv tables with the same columns and a row per observed entry, each small
+            enough for the memory of a worker. Entries that are not listed, or whose value is NaN, are missing; no entry
+            may be listed twice.
         index
             The columns that hold positions 0..I_n-1, one per mode, in order; all columns but `value` if None.
         value
@@ -356,8 +356,8 @@ class Observations:
         value
             The column of values; the last one that is not in `index` if None.
         shape
-            None: the positions of a mode are its labels, sorted, each once. Given: the index columns
-            hold positions 0..I_n-1 of a tensor of this shape.
+            None: the positions of a mode are its distinct labels, sorted. If given, the index columns hold positions
+            0..I_n-1 of a tensor of this shape.
         """
         return _from_frame(frame, index, value, shape)
 
@@ -375,9 +375,9 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
         they are needed. A pandas long table, one row per entry, goes through
         `Observations.from_frame`.
     mask
-        Booleans of the shape of `Y`, True = observed. What `Y` holds elsewhere does not matter.
+        Booleans of the shape of `Y`, True = observed. Values of `Y` elsewhere are ignored.
     dtype
-        float32 or float64. None keeps float32 and makes float64 of every other real type.
+        float32 or float64. None keeps float32 and converts every other real type to float64.
 
     Returns
     -------
@@ -415,12 +415,12 @@ def observe_matrix(frame: Any) -> Observations:
 
 
 def warn_empty_slices(observations: Observations) -> None:
-    """Warn, once per mode, of slices in which nothing is observed.
+    """Warn, once per mode, about slices in which nothing is observed.
 
     Parameters
     ----------
     observations
-        Nothing of the size of its shape is allocated for the coordinate layout.
+        For the coordinate layout nothing as large as the shape is allocated.
     """
     if observations.layout == "complete":
         return
@@ -428,7 +428,7 @@ def warn_empty_slices(observations: Observations) -> None:
         seen = observations.positions_seen(mode)
         n_empty = length - seen.size
         if n_empty:
-            # Among the first n + 5 positions at most n are seen, so the first five empty ones are there.
+            # At most n of the first n + 5 positions are observed, so they include the first five empty ones.
             first = np.setdiff1d(np.arange(min(length, seen.size + 5)), seen)[:5]
             listed = ", ".join(str(i) for i in first) + (", ..." if n_empty > 5 else "")
             warnings.warn(
@@ -472,7 +472,7 @@ def _layout(mask: NDArray[np.bool_] | None, coords: NDArray[np.intp] | None) -> 
 
 
 def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
-    """Part a labelled array (xarray, pandas) into its data and its labels; others have none."""
+    """Split a labelled array (xarray, pandas) into its data and its labels; other arrays have no labels."""
     package = type(Y).__module__.partition(".")[0]
     if package == "xarray" and hasattr(Y, "dims") and hasattr(Y, "data"):
         coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
@@ -497,7 +497,7 @@ def _axes_of(frame: Any) -> Labels:
 
 
 def _axis_labels(axis: Any) -> NDArray[Any] | None:
-    """Labels of a pandas axis; None if they merely count 0, 1, 2, ..."""
+    """Labels of a pandas axis; None if they are 0, 1, 2, ..."""
     import pandas
 
     counts = isinstance(axis, pandas.RangeIndex) and axis.equals(pandas.RangeIndex(len(axis)))
@@ -529,7 +529,7 @@ def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | Non
     n_observed = np.count_nonzero(observed)
     if n_observed == 0:
         raise nothing_observed()
-    given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may be the caller's
+    given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may belong to the caller
     doubted = mask is not None and _looks_inverted(array, observed)
     kept = np.array(observed, order="C") if given else np.ascontiguousarray(observed)
     built = _build(shape, array[observed], kept, None, labels, dtype)
@@ -537,7 +537,7 @@ def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | Non
 
 
 def _looks_inverted(array: NDArray[Any], observed: NDArray[np.bool_]) -> bool:
-    """Whether all observed entries are equal, while most of the others, which nobody should have filled in, differ."""
+    """Whether all observed entries are equal while most of the masked ones, which should be empty, differ."""
     value = array[observed][0]
     if (array[observed] != value).any():
         return False
@@ -652,7 +652,7 @@ def _build(
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written through; the array itself stays as it is."""
+    """A read-only view; the array itself stays writable."""
     view = array.view()
     view.flags.writeable = False
     return view

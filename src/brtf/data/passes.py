@@ -1,7 +1,7 @@
-"""Passes over the data: sums over blocks of entries, by as many threads as asked for, always in the same order.
+"""Passes over the data: sums over blocks of entries, by any number of threads, always in the same order.
 
-Nothing else loops over the data. Blocks are dealt to a fixed number of lanes; each lane adds up its blocks one after
-another, and the lanes are added in order. Threads only decide who works on which lane, so they never change a digit.
+Nothing else loops over the data. Blocks are divided into a fixed number of lanes; each lane adds up its blocks in
+order, and the lanes are added in order. The number of threads therefore never changes a digit.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ Field = Callable[[Block], Array]
 """An entry vector that exists block by block: the values (m,) at the entries of a block."""
 Value = TypeVar("Value")
 Sums = tuple[Array, ...]
-"""Arrays that add up over blocks."""
+"""Arrays that are summed over blocks."""
 
 LANES = 8
-"""Sums kept side by side: more than this many threads have nothing to do."""
+"""Number of lanes, and so the largest useful number of threads."""
 SMALL_DATA = 2**18
-"""Entries up to which what was computed of each block is remembered; beyond, computing again beats storing."""
+"""Largest number of entries for which results of blocks are cached; beyond it, recomputing is faster."""
 
 RUN_BYTES = 2**26
-"""Bytes of sums of a mode's rows that are added up and finished together; a longer mode has several such runs."""
+"""Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs."""
 FEWEST_APART = 2**16
-"""Numbers from which a sum is looked through for rows that are zero."""
+"""Size from which a sum is checked for rows that are zero."""
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
 
 
 @contextmanager
 def workers(n_jobs: int | None) -> Iterator[None]:
-    """Let the passes within use that many threads (None: one; −1: as many as the machine has cores).
+    """A context in which passes use that many threads (None: one; −1: all cores).
 
-    BLAS is held to one thread meanwhile: its own would fight with these, and on blocks of this size they cost more in
-    waiting than they give.
+    BLAS is limited to one thread meanwhile: its own threads would compete with these, and do not pay off on blocks of
+    this size.
     """
     n_threads = count_workers(n_jobs)
     with blas_on_one_thread():
@@ -72,16 +72,16 @@ def count_workers(n_jobs: int | None) -> int:
 
 
 def add_up(observations: Observations, zeros: Callable[[], Sums], add: Callable[[Sums, Block], None]) -> Sums:
-    """Σ over all blocks: ``add`` adds the share of a block to sums that started as ``zeros``."""
+    """Sum over all blocks: ``add`` adds the contribution of a block to sums that start as ``zeros``."""
     return visit(observations, zeros, add)[0]
 
 
 def visit(
     observations: Observations, zeros: Callable[[], Sums], look: Callable[[Sums, Block], Value]
 ) -> tuple[Sums, list[Value]]:
-    """The same, with what ``look`` says of every block, in their order.
+    """Visit all blocks: the sums to which ``look`` adds, and the values that it returns, in the order of the blocks.
 
-    Data in chunks have lanes of their own, and whoever works on them (:mod:`~brtf.data.executors`) gets both functions.
+    Data in chunks define their own lanes, and :mod:`~brtf.data.executors` decides where both functions run.
     """
     if isinstance(observations, ChunkedObservations):
 
@@ -115,10 +115,10 @@ def in_runs(
     add: Callable[[Sums, Block], None],
     finish: Callable[[Sums], Value],
 ) -> Iterator[tuple[slice, Value]]:
-    """Sums over all blocks of arrays (I_n, …) of a mode's rows, in runs of these: each run, and what its sums become.
+    """Sums over all blocks of arrays (I_n, …) over the rows of a mode, yielded run by run as ``finish`` returns them.
 
-    So statistics are partitioned along a long mode: of data in chunks the sums of each run are added up by themselves,
-    ``finish`` is called where they are, and only what it returns comes here, run after run.
+    This partitions the statistics of a long mode: for data in chunks the sums of each run are added separately,
+    ``finish`` is called on the worker that has them, and only its value is returned.
     """
     runs = runs_of(shapes)
 
@@ -168,7 +168,7 @@ def _added(total: tuple[Sums, list[Value]], part: tuple[Sums, list[Value]]) -> t
 def _sum(
     first: tuple[tuple[Any, ...], list[Value]], second: tuple[tuple[Any, ...], list[Value]]
 ) -> tuple[tuple[Any, ...], list[Value]]:
-    """The same, with nothing changed: a worker may have to add again."""
+    """Sums and values of two lanes as new objects; the arguments are not changed, as a worker may have to add again."""
     return _sum_arrays(first[0], second[0]), first[1] + second[1]
 
 
@@ -178,9 +178,9 @@ def _sum_arrays(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, .
 
 @dataclass(frozen=True, eq=False)
 class SomeRows:
-    """An array (I, …) that is zero but for some rows: what a lane says of a mode that is longer than it reaches.
+    """An array (I, …) that is zero except for some rows: the sums of a lane that covers only part of a long mode.
 
-    So statistics of a long mode stay apart as far as the data are, and only what there is of them travels.
+    Only the rows that are not zero are stored and sent.
 
     Attributes
     ----------
@@ -192,11 +192,11 @@ class SomeRows:
     positions: NDArray[np.intp]
     values: Array
     n_rows: int
-    __array_ufunc__ = None  # an array that is to be added asks here
+    __array_ufunc__ = None  # so that array + SomeRows calls __radd__
 
     @classmethod
     def of(cls, array: Array) -> Array | SomeRows:
-        """The array, in this form where that is less than half of it."""
+        """The array, as SomeRows if that is less than half its size."""
         if array.ndim < 2 or array.size < FEWEST_APART:
             return array
         positions = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
@@ -224,12 +224,12 @@ class SomeRows:
 
 
 def of_entries(vector: Array) -> Field:
-    """An entry vector (M,) that exists as a whole."""
+    """A field from a whole entry vector (M,)."""
     return lambda block: vector[block.entries]
 
 
 class Remembered(Generic[Value]):
-    """A function of blocks that is computed once for each; for small data only."""
+    """A function of blocks whose values are cached, for small data only."""
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
@@ -245,13 +245,13 @@ class Remembered(Generic[Value]):
         return self._memory[key]
 
     def keep(self, block: Block, value: Value) -> None:
-        """What is known already of a block."""
+        """Store the value of a block that is already known."""
         if self._memory is not None:
             self._memory[_key(block)] = value
 
 
 def _key(block: Block) -> tuple[int, int]:
-    return block.entries.start, block.entries.stop  # a block without entries starts where the next one does
+    return block.entries.start, block.entries.stop  # a block without entries starts at the same entry as the next one
 
 
 def whole(observations: Observations, field: Field) -> Array:

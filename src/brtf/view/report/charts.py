@@ -212,7 +212,7 @@ def _told(sweep: int, event: str) -> str:
 
 
 def residual_chart(histogram: ResidualHistogram) -> Markup:
-    """Histogram of the residuals on a logarithmic scale, with counts expected from noise and from noise with outliers."""
+    """Histogram of the residuals, logarithmic, with the counts expected from noise and from noise with outliers."""
     drawn = np.concatenate([histogram.count, histogram.expected])
     chart = Chart(
         Scale(histogram.edges[0], histogram.edges[-1], "asinh"),
