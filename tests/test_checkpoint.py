@@ -399,7 +399,7 @@ class TestAccidents:
 
     def test_no_other_file_is_lost(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
-        with pytest.raises(ValueError, match="exists, and a checkpoint would take its place"):
+        with pytest.raises(ValueError, match="exists, and a checkpoint would overwrite it"):
             brtf.BRTF().fit(SMALL, checkpoint=tmp_path / "thesis.tex")
         assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
@@ -434,7 +434,7 @@ class TestRefusals:
         other[0, 0, 0] += 1e-12
         n_observed = np.isfinite(SMALL).sum()
         about = f"of shape (9, 8, 7) with {n_observed} observed entries (masked, float64)"
-        go_on = "Go on with the data it was made from, or start anew without resume."
+        go_on = "Resume with the same data, or start again without resume."
         assert refused(kept[0], other) == (
             f"{kept[0]} is a checkpoint of other data, {about}; Y is the same but for its values. {go_on}"
         )
@@ -452,13 +452,13 @@ class TestRefusals:
         ):
             assert refused(kept[0], **{name: got}) == (
                 f"{kept[0]} was made with {name}={made!r}, got {name}={got!r}. "
-                "Go on with the options it was made with, or start anew without resume."
+                "Resume with the same options, or start again without resume."
             )
         assert "was made with init='spectral', got init=[" in refused(kept[0], init=ONE_COMPONENT)
 
     def test_another_seed(self, kept):
         assert refused(kept[0], random_state=1) == (
-            f"{kept[0]} was made with another random_state than 1. Go on with the one it was made with, or with None."
+            f"{kept[0]} was made with another random_state than 1. Resume with the same one, or with None."
         )
         assert "another random_state" in refused(kept[0], random_state=np.random.RandomState(0))
 

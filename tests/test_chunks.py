@@ -572,13 +572,13 @@ class TestResults:
 
     def test_what_is_not_written(self, tmp_path):
         model = BRTF(**FEW).fit(np.random.default_rng(0).standard_normal((6, 5)))
-        with pytest.raises(ValueError, match="held in memory"):
+        with pytest.raises(ValueError, match="these are in memory"):
             model.write(tmp_path / "out.zarr")
         model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, np.random.default_rng(0).standard_normal(SHAPE)))
         with pytest.raises(ValueError, match="what must be some of"):
             model.write(tmp_path / "out.zarr", what=("factors",))
         (tmp_path / "out.zarr").mkdir()
-        with pytest.raises(ValueError, match="exists: name another"):
+        with pytest.raises(ValueError, match="exists already. Name another"):
             model.write(tmp_path / "out.zarr")
 
     def test_saved_without_the_entries(self, tensor, tmp_path):

@@ -305,8 +305,8 @@ class TestCheckpoints:
     def test_nothing_found_yet(self, tmp_path):
         write_checkpoint(tmp_path / "c.brtf", 2, SMALL)
         said = (
-            f"{tmp_path / 'c.brtf'} is a checkpoint of a fit that had found nothing yet, after 1 sweep. Go on from it: "
-            "fit(Y, resume=…), or brtf fit --resume."
+            f"{tmp_path / 'c.brtf'} is a checkpoint of a fit that has no result yet, after 1 sweep. Resume it with "
+            "fit(Y, resume=…) or brtf fit --resume."
         )
         with pytest.raises(ValueError) as caught:
             brtf.load(tmp_path / "c.brtf")
@@ -319,7 +319,7 @@ class TestCheckpoints:
         model = write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
         outcome = invoke("show", tmp_path / "c.brtf")
         assert outcome.exit_code == 0
-        assert "c.brtf is a checkpoint of an unfinished fit: this is the best so far, after " in outcome.stderr
+        assert "c.brtf is a checkpoint of an unfinished fit: this is the best state so far, after " in outcome.stderr
         assert StopReason.UNFINISHED.value in outcome.stdout
         numbers = json.loads(invoke("show", tmp_path / "c.brtf", "--json").stdout)
         assert (numbers["rank"], numbers["bound"], numbers["converged"]) == (model.rank_, model.bound_, False)

@@ -1,1 +1,1 @@
-"""What is written and read again: results, checkpoints, tables and stores."""
+"""Files that brtf writes: results, checkpoints, tables and Zarr stores."""

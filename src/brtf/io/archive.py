@@ -37,17 +37,17 @@ from brtf.results.result import Result
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 CHECKPOINT = "checkpoint"
-"""What the header of a file that is no result says it is."""
+"""Value of the header's ``kind`` for files other than results."""
 PYTHON_SAYS = (
     *("instances of", "object", "unsupported operand", "unhashable", "not convert", "to unpack", "out of bounds"),
     *("zip()", "iteration over", "argument must be"),
 )
-"""Words by which a sentence is known to be the interpreter's or NumPy's and not ours."""
+"""Words that identify an error message of the interpreter or NumPy, which is replaced by our own."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
 def pack(result: Result) -> tuple[Header, Arrays]:
-    """Header and arrays that say everything about a result."""
+    """Header and arrays that describe a result completely."""
     header: Header = {
         "library": result.version,
         "settings": _pack_settings(result.settings),
@@ -57,7 +57,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
     arrays: Arrays = {}
-    if result.observations.in_chunks:  # the entries stay where they are; what follows from all of them does not
+    if result.observations.in_chunks:  # the entries are not saved, but the numbers computed from all of them are
         pack_outline(result.observations, result.link, result.bound_shift, header, arrays)
         header["outlier_rate"] = None if np.isnan(result.outlier_rate) else result.outlier_rate
     else:
@@ -71,13 +71,13 @@ def pack(result: Result) -> tuple[Header, Arrays]:
 
 
 def save_result(result: Result, path: str | os.PathLike[str]) -> None:
-    """Write everything about a result to one ``.brtf`` file, atomically."""
+    """Write a result to one ``.brtf`` file, atomically."""
     write_archive(path, *pack(result))
 
 
 @contextmanager
 def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
-    """Whatever does not add up within is the file's fault, and is said so in one sentence."""
+    """A context in which inconsistent content of a file raises CorruptFile with the name of the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
@@ -88,7 +88,7 @@ def refusing(path: str | os.PathLike[str], what: str) -> Iterator[None]:
 
 
 def unpack(header: Header, arrays: Arrays) -> Result:
-    """The result that :func:`pack` described; an exception says what does not add up."""
+    """The result described by :func:`pack`; raises if the content is inconsistent."""
     trace = unpack_trace(header, arrays)
     observations = unpack_observations(header, arrays)
     state = unpack_state(header, arrays, observations)
@@ -119,7 +119,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
 
 
 def tell_of_entries(result: Result, header: Header) -> None:
-    """Tell a result that has no entries what follows from all of them: see :func:`pack_outline`."""
+    """Set the numbers of a result without entries that depend on all of them: see :func:`pack_outline`."""
     rate = math.nan if header["outlier_rate"] is None else float(header["outlier_rate"])
     if not (math.isnan(rate) or 0 <= rate <= 1):
         raise ValueError(f"the outlier rate is {rate}")
@@ -132,7 +132,7 @@ def tell_of_entries(result: Result, header: Header) -> None:
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
-    """Put all records into header and arrays."""
+    """Add all records of a trace to header and arrays."""
     for field in TRACE_COLUMNS:
         arrays[f"trace.{field}"] = np.array([getattr(record, field) for record in trace])
     header["events"] = {
@@ -143,7 +143,7 @@ def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
 
 
 def unpack_trace(header: Header, arrays: Arrays) -> tuple[Record, ...]:
-    """The records that :func:`pack_trace` described."""
+    """The records described by :func:`pack_trace`."""
     events = header["events"]
     columns = [arrays[f"trace.{field}"] for field in TRACE_COLUMNS]
     if not np.all(columns[-1] >= 0):
@@ -171,13 +171,13 @@ def _unpack_event(packed: Any) -> Event:
 
 def _pack_settings(settings: Settings) -> dict[str, Any]:
     packed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    if not isinstance(packed["init"], str):  # the factors it started from are not part of what was found
+    if not isinstance(packed["init"], str):  # the initial factors are not part of the result
         packed["init"] = "spectral"
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
 
 
 def pack_outline(observations: Observations, link: Link, bound_shift: float, header: Header, arrays: Arrays) -> None:
-    """Put what a result needs to know of its data, without the entries, into header and arrays."""
+    """Add what a result needs to know about its data, without the entries, to header and arrays."""
     _pack_frame(observations, header, arrays)
     header["chunked"] = {
         "layout": observations.layout,
@@ -211,7 +211,7 @@ def _pack_frame(observations: Observations, header: Header, arrays: Arrays) -> N
 
 
 def unpack_observations(header: Header, arrays: Arrays) -> Observations:
-    """The data, or the outline of data that are elsewhere."""
+    """The data, or an outline of data that were not saved."""
     shape = check_shape(header["shape"], "shape")
     scale = float(header["scale"])
     if not 0 < scale < np.inf:
@@ -242,7 +242,7 @@ def _unpack_outline(
     n_observed: int,
     largest: float,
 ) -> Observations:
-    """Data that came in chunks, of which no entry was saved."""
+    """Outline of data in chunks, whose entries were not saved."""
     if layout not in ("complete", "masked", "coordinates") or dtype not in ("float32", "float64"):
         raise ValueError(f"there is no layout {layout!r} of {dtype!r}")
     if type(n_observed) is not int or not 0 < n_observed <= math.prod(shape) or not 0 <= float(largest) < np.inf:
@@ -262,7 +262,7 @@ def _unpack_held_back(arrays: Arrays, observations: Observations) -> Observation
 
 
 def pack_state(state: State, header: Header, arrays: Arrays) -> None:
-    """Put all numbers of a state into header and arrays."""
+    """Add all numbers of a state to header and arrays."""
     header["prior"] = asdict(state.prior)
     for mode, rows in enumerate(state.factors):
         arrays[f"factor.{mode}.mean"] = rows.mean
@@ -291,7 +291,7 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
 
 
 def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
-    """The state of a fit to these observations that :func:`pack_state` described."""
+    """The state described by :func:`pack_state`, of a fit to these observations."""
     entries = (observations.n_observed,)
     outliers: MeanFieldOutliers | LocalModel
     if "local_model" in header:
@@ -410,7 +410,7 @@ def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussi
         checked_array(arrays, f"{name}.mean", (n_rows, rank)),
         checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
     )
-    # as it was: computed from cov again it would round otherwise
+    # stored as it was: recomputed from cov it would differ by rounding
     rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
     return rows
 
@@ -442,7 +442,7 @@ def _unpack_gamma(
 
 
 def checked_array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
-    """An array of the file, which must have the shape and the kind of numbers that its use needs."""
+    """An array of the file; raises unless it has the expected shape and kind."""
     array = arrays[name]
     if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():
         raise ValueError(f"{name} is not what it should be, finite numbers of shape {shape}")

@@ -1,4 +1,4 @@
-"""Checkpoints: where a run stands, in a file from which it goes on to the same end, to the last bit."""
+"""Checkpoints: files from which a run resumes and reaches the same result, to the last bit."""
 
 from __future__ import annotations
 
@@ -73,20 +73,20 @@ PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
 """The plain parts of a proposal, likewise."""
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 SECONDS_BETWEEN = 60.0
-"""How often a checkpoint is written if nothing else is said."""
+"""Default seconds between checkpoints."""
 DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest")
 WITHOUT_EFFECT = ("max_seconds", "n_jobs")
-"""Settings that do not change where a run ends if it is let: it may go on with others."""
+"""Settings that do not affect the result, so that a run may resume with other values."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a run began with, as plain values: a checkpoint goes on with nothing else.
+    """Data, settings and random state that a run began with, as plain values; resuming requires the same.
 
     Attributes
     ----------
-    settings : all that decide where it ends; factors to start from by their SHA-256
-    data : shape, number of entries, layout, type and digest, which do not depend on whether it comes in chunks
+    settings : all that affect the result; initial factors by their SHA-256
+    data : shape, number of entries, layout, type and digest, the same for data in memory and in chunks
     rng : state of the bit generator
     """
 
@@ -108,7 +108,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A checkpoint that was read: what the run began with, how long it ran, and where it stood."""
+    """A checkpoint that was read: the origin of the run, its time so far, and its state."""
 
     path: str
     origin: Origin
@@ -122,14 +122,14 @@ class Checkpoint:
         return str(self.header["library"])
 
     def check(self, origin: Origin) -> None:
-        """Refuse to go on with other data or settings than the run began with."""
+        """Raise if data or settings differ from those the run began with."""
         if self.origin.data != origin.data:
             told = [_described(data) for data in (self.origin.data, origin.data)]
             alike = "the same but for its values"
             difference = alike if told[0] == told[1] else told[1]
             raise ValueError(
                 f"{self.path} is a checkpoint of other data, of {told[0]}; Y is {difference}. "
-                "Go on with the data it was made from, or start anew without resume."
+                "Resume with the same data, or start again without resume."
             )
         others = [name for name, value in origin.settings.items() if self.origin.settings[name] != value]
         if others:
@@ -139,13 +139,13 @@ class Checkpoint:
             )
             raise ValueError(
                 f"{self.path} was made with {made}, got {got}. "
-                "Go on with the options it was made with, or start anew without resume."
+                "Resume with the same options, or start again without resume."
             )
 
     def generator(self, random_state: Any, given: np.random.Generator) -> np.random.Generator:
-        """The generator that the run began with: the user's own, put back, or a new one; another seed is refused.
+        """The generator that the run began with: the user's own, reset, or a new one; raises for another seed.
 
-        ``given`` is what ``random_state`` makes.
+        ``given`` is the generator made from ``random_state``.
         """
         rng = np.random.Generator(_bit_generator(self.origin.rng))
         if random_state is None:
@@ -158,11 +158,11 @@ class Checkpoint:
             return given
         raise ValueError(
             f"{self.path} was made with another random_state than {random_state!r}. "
-            "Go on with the one it was made with, or with None."
+            "Resume with the same one, or with None."
         )
 
     def moment(self, observations: Observations) -> Moment:
-        """Where the run stood; the observations are those that are fitted."""
+        """The moment at which the checkpoint was written; the observations are those being fitted."""
         header, arrays = self.header, self.arrays
         with refusing(self.path, "a checkpoint"):
             trace, rng = unpack_trace(header, arrays), _bit_generator(header["rng"]).state
@@ -178,10 +178,10 @@ class Checkpoint:
             return Moment(state, position, trace, len(trace), rng)
 
     def result(self) -> Result:
-        """The best so far, without the data."""
+        """The best state so far as a result without the data."""
         packed = dict(self.origin.settings)
         if not isinstance(packed["init"], str):
-            packed["init"] = "spectral"  # as of every result that is read: the factors are not in the file
+            packed["init"] = "spectral"  # as in every result that is read: the initial factors are not in the file
         with refusing(self.path, "a checkpoint"):
             settings, (header, arrays) = Settings(**packed), (self.header["outline"], _part(self.arrays, "outline."))
             observations = unpack_observations(header, arrays)
@@ -189,8 +189,8 @@ class Checkpoint:
         if moment.state is None:
             n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
             raise ValueError(
-                f"{self.path} is a checkpoint of a fit that had found nothing yet, after {n_sweeps}. Go on from it: "
-                "fit(Y, resume=…), or brtf fit --resume."
+                f"{self.path} is a checkpoint of a fit that has no result yet, after {n_sweeps}. Resume it with "
+                "fit(Y, resume=…) or brtf fit --resume."
             )
         reason = end_of(moment, settings, observations.n_observed) or StopReason.UNFINISHED
         with refusing(self.path, "a checkpoint"):
@@ -208,8 +208,8 @@ class Checkpoint:
         if reason is StopReason.UNFINISHED:
             n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
             warnings.warn(
-                f"{self.path} is a checkpoint of an unfinished fit: this is the best so far, after {n_sweeps}. Go on "
-                "from it: fit(Y, resume=…), or brtf fit --resume.",
+                f"{self.path} is a checkpoint of an unfinished fit: this is the best state so far, after {n_sweeps}. "
+                "Resume it with fit(Y, resume=…) or brtf fit --resume.",
                 UserWarning,
                 stacklevel=4,
             )
@@ -217,15 +217,15 @@ class Checkpoint:
 
 
 class Keeper:
-    """Keeps the moments of a run: the latest in memory, and on disk every so many seconds and at the end.
+    """Writes checkpoints of a run: keeps the latest moment in memory, and writes it at intervals and at the end.
 
-    A context manager whose value takes the moments. It ends with a last writing, however the run ends. The first
-    moment, before anything was done, is written at once, so that a path that cannot be written to is noticed at once;
-    if writing fails later, the file is as it was before, a warning says so, and the run goes on.
+    A context manager whose value is called with every moment. It writes a last checkpoint however the run ends. The
+    first moment is written before anything is computed, so that a path that cannot be written to is noticed at once; if
+    writing fails later, the previous file is kept, a warning is given, and the run continues.
 
     Attributes
     ----------
-    outline : header and arrays that say of the data what a result without them needs, see
+    outline : header and arrays with what a result without data needs to know about them, see
         :func:`brtf.io.archive.pack_outline`
     """
 
@@ -245,17 +245,17 @@ class Keeper:
         return self.keep
 
     def keep(self, moment: Moment) -> None:
-        """Take the latest moment, and write it if it is time."""
+        """Remember the latest moment, and write it if it is due."""
         first, self.latest = self.latest is None, moment
         if first and os.path.exists(self.path):
-            self.written = moment  # it goes on from there
+            self.written = moment  # the run resumes from it
         elif self.written is None:
             self.write(moment)
         elif time.monotonic() - self.written_at >= self.every:
             self._write_if_possible(moment)
 
     def write(self, moment: Moment) -> None:
-        """Write a moment, wholly or not at all."""
+        """Write a moment, atomically."""
         self.written_at = time.monotonic()
         write_archive(self.path, *_pack(moment, self.origin, self.written_at - self.began, self.outline))
         self.written = moment
@@ -277,7 +277,7 @@ class Keeper:
         if self.written is not None and self.latest is not None and self.latest is not self.written:
             self._write_if_possible(self.latest)
         if isinstance(error, KeyboardInterrupt) and self.written is not None:
-            error.add_note(f"The fit so far is in {self.path}; fit(Y, resume={self.path!r}) goes on from there.")
+            error.add_note(f"The fit so far is in {self.path}; continue with fit(Y, resume={self.path!r}).")
 
 
 def begin(
@@ -288,9 +288,9 @@ def begin(
     every: float | None,
     resume: str | os.PathLike[str] | None,
 ) -> tuple[Checkpoint | None, Keeper | None]:
-    """The checkpoint that a run goes on from, and what keeps the run in a file, if anything does.
+    """The checkpoint to resume from, if any, and the keeper that writes checkpoints, if any.
 
-    Data and settings must be the earlier ones, and no other file may be lost.
+    Raises if data or settings have changed, or if another file would be overwritten.
     """
     path = resume if checkpoint is None else checkpoint
     if path is None:
@@ -306,28 +306,28 @@ def begin(
         keeper = Keeper(path, earlier.origin, every=every, seconds=earlier.seconds)
     if os.path.exists(path) and (resume is None or not os.path.samefile(path, resume)):
         raise ValueError(
-            f"{os.fspath(path)} exists, and a checkpoint would take its place. Go on from it with resume, name another "
-            "file, or remove it."
+            f"{os.fspath(path)} exists, and a checkpoint would overwrite it. Resume from it, name another file, or "
+            "remove it."
         )
     return earlier, keeper
 
 
 def load_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
-    """Read a checkpoint to go on from; anything that is not one of this version is refused in one sentence."""
+    """Read a checkpoint to resume from; raises unless it is a checkpoint of this version."""
     header, arrays = read_archive(path)
     name = os.fspath(path)
     if header.get("kind") != CHECKPOINT:
         raise ValueError(f"{name} is not a checkpoint: it holds a finished fit, or something else. Use brtf.load(…).")
     if header.get("library") != __version__:
         raise ValueError(
-            f"{name} was written by brtf {header.get('library')}, and this is brtf {__version__}: only the version "
-            "that began a fit can end it at the same digits. Start anew without resume."
+            f"{name} was written by brtf {header.get('library')}, but this is brtf {__version__}: a fit can be resumed "
+            "only with the version that began it. Start again without resume."
         )
     return _unpack(name, header, arrays)
 
 
 def load_result(path: str | os.PathLike[str]) -> Result:
-    """Read a result, or the best so far of a checkpoint; anything that does not add up is refused in one sentence."""
+    """Read a result, or the best state so far of a checkpoint; raises if the file is inconsistent."""
     header, arrays = read_archive(path)
     if header.get("kind") == CHECKPOINT:
         return _unpack(os.fspath(path), header, arrays).result()
@@ -378,7 +378,7 @@ def _pack(
 
 
 def _put(arrays: Arrays, prefix: str, pack: Callable[[Any, Header, Arrays], None], value: Any) -> Header:
-    """Pack a value that is part of another; returns its header."""
+    """Pack a value under a prefix; returns its header."""
     header: Header = {}
     own: Arrays = {}
     pack(value, header, own)
@@ -387,7 +387,7 @@ def _put(arrays: Arrays, prefix: str, pack: Callable[[Any, Header, Arrays], None
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays that :func:`_put` put there."""
+    """The arrays that :func:`_put` stored under a prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
@@ -464,7 +464,7 @@ def _nested_tuples(value: Any) -> Any:
 
 
 def _expected_outlier_rate(state: State) -> float | None:
-    """The mean outlier rate as the state has it; None where it takes the entries to tell."""
+    """The mean outlier rate according to the state; None if it depends on the entries."""
     if isinstance(state.outliers, MeanFieldOutliers):
         return None
     rates = None if state.structure is None else state.structure.rates
@@ -476,7 +476,7 @@ def _bit_generator(state: Mapping[str, Any]) -> np.random.BitGenerator:
     name = state["bit_generator"]
     if name not in BIT_GENERATORS:
         raise ValueError(f"the bit generator {name!r} is unknown")
-    # NumPy trusts these to lie within its buffers
+    # NumPy does not check that these lie within its buffers
     if not (0 <= state["state"].get("pos", 0) <= 624 and 0 <= state.get("buffer_pos", 0) <= 4):
         raise ValueError(f"the state of the bit generator {name} is out of range")
     generator: np.random.BitGenerator = getattr(np.random, name)()
@@ -485,7 +485,7 @@ def _bit_generator(state: Mapping[str, Any]) -> np.random.BitGenerator:
 
 
 def _plain(value: Any) -> Any:
-    """The same value in the types that JSON has."""
+    """A value converted to JSON types."""
     if isinstance(value, Mapping):
         return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
@@ -494,7 +494,7 @@ def _plain(value: Any) -> Any:
 
 
 def _digest_of_data(observations: Observations) -> str:
-    """128 bits of all entries, each by its place and its value: a sum, so the order and the chunks do not matter."""
+    """128-bit digest of the positions and values of all entries: a sum, so order and chunks do not matter."""
 
     def add(sums: Any, block: Block) -> None:
         bits = block.values.reshape(-1).view(f"u{block.values.dtype.itemsize}").astype(np.uint64)
@@ -506,7 +506,7 @@ def _digest_of_data(observations: Observations) -> str:
 
 
 def _places(block: Block) -> NDArray[np.uint64]:
-    """The number of every entry of a block in the whole tensor, in C order, modulo 2⁶⁴, (m,)."""
+    """Position of every entry of a block in the whole tensor, in C order, modulo 2⁶⁴, (m,)."""
     if block.coords is None:
         n_inner = math.prod(block.shape[1:])
         places = np.arange(block.rows.start * n_inner, block.rows.stop * n_inner, dtype=np.uint64)
@@ -518,7 +518,7 @@ def _places(block: Block) -> NDArray[np.uint64]:
 
 
 def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Words (m,) of 64 bits, each bit of which depends on all that was given: the last steps of SplitMix64."""
+    """Hash of 64-bit words (m,): the final mixing steps of SplitMix64."""
     words = words + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -526,7 +526,7 @@ def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _digest(arrays: list[Any]) -> str:
-    """SHA-256 over the types, shapes and bytes of arrays, those that are None left out."""
+    """SHA-256 of the types, shapes and bytes of arrays; None is skipped."""
     digest = hashlib.sha256()
     for place, array in enumerate(arrays):
         if array is not None:

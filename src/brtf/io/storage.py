@@ -1,8 +1,8 @@
 """The ``.brtf`` container: a JSON header and named arrays in one file that is checked before it is read.
 
-A file is a plain zip: ``header.json`` first, then one ``.npy`` member per array in order of name, so that
-``unzip`` and ``numpy.load`` open it too. Members are stored, not compressed: what a file asks of memory is
-never more than its own size on disk, and the bytes depend on the content alone.
+A file is a plain zip: ``header.json`` first, then one ``.npy`` member per array in order of name, so that ``unzip`` and
+``numpy.load`` open it too. Members are stored, not compressed: reading never needs more memory than the size of the
+file, and the bytes depend on the content alone.
 
 ``header.json`` holds::
 
@@ -35,7 +35,7 @@ _HEADER = "header.json"
 _MAX_HEADER_BYTES = 64 * 2**20
 _BLOCK_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9_-][a-z0-9_.-]{0,63}")
-# Types whose bytes mean the same on every machine; long double is not among them.
+# Types with the same bytes on every machine; long double is not one of them.
 _DTYPE = re.compile(
     r"\|b1|\|[iu]1|[<>][iu][248]|[<>]f[248]|\|S[1-9]\d{0,7}|[<>]U[1-9]\d{0,7}"
     r"|[<>][mM]8(\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
@@ -53,11 +53,11 @@ class CorruptFile(ValueError):
 
 
 def write_archive(path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write a header and named arrays to one file, wholly or not at all.
+    """Write a header and named arrays to one file, atomically.
 
-    The content goes to a new file in the same directory, reaches the disk, and only then takes the name
-    `path`: whatever fails before that (a full disk, an interrupt, a power cut) leaves an earlier file at
-    `path` as it was. The same content always gives the same bytes.
+    The content is written to a new file in the same directory, synced to disk, and only then renamed to `path`: any
+    failure before that (a full disk, an interrupt, a power cut) leaves an earlier file at `path` unchanged. The same
+    content always gives the same bytes.
 
     Parameters
     ----------
@@ -95,11 +95,11 @@ def write_archive(path: str | os.PathLike[str], header: Mapping[str, Any], array
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file to write that takes the name `path` when all is written, and leaves no trace where something fails.
+    """Open a file for writing that is renamed to `path` when complete, and removed if something fails.
 
     An existing regular file is replaced and keeps its permissions; a link is followed. Until then the content is in a
-    ``.brtf-….part`` beside it, which is locked as long as its writer lives; those of writers that were killed are
-    removed first.
+    ``.brtf-….part`` file in the same directory, which is locked as long as its writer is alive; those left by killed
+    writers are removed first.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         file = _partial_file(directory)
     try:
         with name_written(path), file:
-            if os.path.exists(target):  # before any content: a private file is at no moment readable by others
+            if os.path.exists(target):  # before any content, so that a private file is never readable by others
                 shutil.copymode(target, file.name)
             yield file
             file.flush()
@@ -130,7 +130,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(file.name)
         raise
-    with contextlib.suppress(OSError):  # not every system can sync a directory; the file itself is safe
+    with contextlib.suppress(OSError):  # not every system can sync a directory; the file itself is synced
         descriptor = os.open(directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -140,7 +140,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
-    """While a file is written: every OSError names it, but for those that name another file the user may know."""
+    """A context for writing a file in which every OSError names it, unless the error names another file."""
     try:
         yield
     except OSError as error:
@@ -154,9 +154,9 @@ def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def partial_directory(parent: str | os.PathLike[str]) -> Iterator[str]:
-    """A directory in `parent` for what is not whole yet; in the end it goes, with all that is still in it.
+    """A temporary directory in `parent` for incomplete output, removed at the end with everything still in it.
 
-    Like the file of `atomic_file` it is locked meanwhile, and those that killed processes left are removed first.
+    Like the file of `atomic_file` it is locked meanwhile, and those left by killed processes are removed first.
     """
     _remove_abandoned(os.fspath(parent))
     while True:
@@ -186,19 +186,19 @@ def _new_partial(directory: str) -> str:
 
 
 def _lock(descriptor: int, partial: str) -> bool:
-    """Show that its writer lives; False if another process removed it in the moment before."""
-    with contextlib.suppress(OSError):  # not every file system has locks; nothing is removed there
+    """Lock a file as a sign that its writer is alive; False if another process has just removed it."""
+    with contextlib.suppress(OSError):  # not every file system has locks; there nothing is removed
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     return os.path.exists(partial)
 
 
 def _remove_abandoned(directory: str) -> None:
-    """Remove what killed writers left in a directory: a living one holds the lock on its own."""
-    with contextlib.suppress(OSError):  # a directory may be open to writing and closed to listing
+    """Remove files left in a directory by killed writers; those of living writers are locked."""
+    with contextlib.suppress(OSError):  # a directory may be writable but not listable
         for name in filter(_PARTIAL.fullmatch, os.listdir(directory)):
             partial = os.path.join(directory, name)
             is_folder = os.path.isdir(partial)
-            with contextlib.suppress(OSError):  # it is locked, gone meanwhile, a link, or another user's
+            with contextlib.suppress(OSError):  # locked, already gone, a link, or owned by another user
                 descriptor = os.open(partial, os.O_NOFOLLOW | (os.O_RDONLY if is_folder else os.O_RDWR))
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +208,7 @@ def _remove_abandoned(directory: str) -> None:
 
 
 def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read a file written by `write_archive`, or refuse it.
+    """Read and verify a file written by `write_archive`.
 
     Names, sizes, types and the digest of every array are verified before memory is allocated for any of
     them, and nothing in a file is ever executed or unpickled.
@@ -247,13 +247,13 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 
 
 def _require_regular_file(path: str) -> None:
-    """Refuse what exists but is not a file: replacing a device or waiting on a pipe helps nobody."""
+    """Raise if the path exists but is not a regular file, such as a device or a pipe."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise ValueError(f"{path} is a directory or a device; give the path of one file.")
 
 
 def _as_stored(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Check the name and type of one array and give it back in C order."""
+    """Check the name and type of one array and return it in C order."""
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         raise ValueError(
             f"arrays has the name {name!r}; use 1 to 64 of the characters a-z 0-9 _ . - with no dot in front."
@@ -291,7 +291,7 @@ def _member(name: str, n_bytes: int) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
     info.create_system = 3
     info.external_attr = (stat.S_IFREG | 0o644) << 16
-    info.file_size = n_bytes  # known in advance, zipfile makes room for sizes beyond 2 GB
+    info.file_size = n_bytes  # known in advance, so that zipfile allows for sizes beyond 2 GB
     return info
 
 
@@ -321,7 +321,7 @@ def _encode_header(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
 
 
 def _as_json(value: Any, where: str) -> Any:
-    """Return a value as plain JSON types, or say where it has none."""
+    """Return a value as plain JSON types, or raise with its location in the header."""
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -337,7 +337,7 @@ def _as_json(value: Any, where: str) -> Any:
 
 
 def _check_ends(file: IO[bytes]) -> None:
-    """Refuse what is no zip, or no whole zip, by its first and last bytes."""
+    """Raise if the first and last bytes are not those of a complete zip file."""
     beginning = file.read(len(_LOCAL_HEADER))
     if beginning[:1] == b"\x80":
         raise ValueError("it is a pickle, which brtf never opens")
@@ -366,7 +366,7 @@ def _read_members(archive: zipfile.ZipFile, file_bytes: int) -> tuple[dict[str, 
 
 
 def _members_by_name(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members of a zip, none twice and no two sharing bytes: together they fit in the file."""
+    """Return the members of a zip; raise if any are duplicated, overlap or exceed the size of the file."""
     members: dict[str, zipfile.ZipInfo] = {}
     end = 0
     for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
@@ -382,7 +382,7 @@ def _members_by_name(archive: zipfile.ZipFile, file_bytes: int) -> dict[str, zip
 
 
 def _check_member(info: zipfile.ZipInfo) -> None:
-    """Refuse a member that is anything but a plain stored file."""
+    """Raise if a member is not a plain stored file."""
     if info.flag_bits & 1:
         raise ValueError(f"member {info.orig_filename!r} is encrypted")
     if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
@@ -394,7 +394,7 @@ def _check_member(info: zipfile.ZipInfo) -> None:
 def _read_document(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo]) -> dict[str, Any]:
     """Return the content of ``header.json``, of a format this version knows.
 
-    The version is looked at before anything that a newer format may do otherwise.
+    The version is checked before anything that a newer format may change.
     """
     if _HEADER not in members:
         raise ValueError(f"it is not a .brtf file (no {_HEADER} inside)")
@@ -417,7 +417,7 @@ def _read_document(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipIn
 
 
 def _refuse_constant(constant: str) -> None:
-    """Refuse NaN and Infinity, which Python's JSON parser would let through."""
+    """Raise on NaN and Infinity, which Python's JSON parser accepts."""
     raise ValueError(f"{_HEADER} holds {constant}, which is not JSON")
 
 
@@ -438,7 +438,7 @@ def _declared(name: str, entry: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
 def _verify_array(
     archive: zipfile.ZipFile, info: zipfile.ZipInfo, dtype: np.dtype[Any], shape: tuple[int, ...], sha256: str
 ) -> None:
-    """Check that a member is exactly the declared array, holding one block of it at a time."""
+    """Check that a member is exactly the declared array, with one block of it in memory at a time."""
     _check_member(info)
     npy_header = _npy_header(dtype, shape)
     if info.file_size != len(npy_header) + math.prod(shape) * dtype.itemsize:
@@ -449,7 +449,7 @@ def _verify_array(
             raise ValueError(f"member {info.orig_filename!r} is not of the type and shape that the header says")
         for block in _blocks(member):
             digest.update(block)
-            if dtype == np.bool_ and max(block) > 1:  # numpy trusts bools to be 0 or 1 when it counts them
+            if dtype == np.bool_ and max(block) > 1:  # numpy assumes that bools are 0 or 1 when it counts them
                 raise ValueError(f"member {info.orig_filename!r} holds bools other than 0 and 1")
     if digest.hexdigest() != sha256:
         raise ValueError(f"member {info.orig_filename!r} does not match its sha256")

@@ -1,4 +1,4 @@
-"""What a fit says of every entry, written to a Zarr store chunk by chunk by whoever holds the chunk."""
+"""Write results for every entry to a Zarr store, chunk by chunk, by the worker that has the chunk."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from brtf.model.uncertainty import hidden_variance
 from brtf.results.result import Result
 
 Written = Literal["low_rank", "std", "outliers", "outlier_probability", "imputed"]
-"""What can be written: x̄, its standard deviation, s̄ and the outlier probability (0 where missing), and Y filled in."""
+"""Arrays that can be written: x̄, its standard deviation, s̄ and the outlier probability (0 where missing), imputed Y."""
 OfBlock = Callable[[Block], dict[str, Array]]
-"""Entry vectors of a block by name: of all entries of dense data, of those observed of coordinates."""
+"""Entry vectors of a block by name, over all entries of dense data or the observed entries of coordinates."""
 
 
 def write_result(result: Result, path: str | os.PathLike[str], what: Sequence[Written]) -> None:
@@ -41,13 +41,13 @@ def write_result(result: Result, path: str | os.PathLike[str], what: Sequence[Wr
         raise ValueError(f"what must be some of {', '.join(get_args(Written))}, got {list(what)}.")
     if not isinstance(observations, ChunkedObservations):
         raise ValueError(
-            "write() is for data that come in chunks, and these are held in memory: take low_rank(), outliers(), "
+            "write() is for data read in chunks, but these are in memory. Use low_rank(), outliers(), "
             "outlier_probability() and impute()."
         )
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     target = os.path.abspath(path)
     if os.path.exists(target):
-        raise ValueError(f"{os.fspath(path)} exists: name another store, or remove it.")
+        raise ValueError(f"{os.fspath(path)} exists already. Name another store, or remove it.")
     group = zarr.open_group(target, mode="w-", zarr_format=3)
     if observations.layout != "coordinates":
         _create(group, observations, what)
@@ -58,7 +58,7 @@ def write_result(result: Result, path: str | os.PathLike[str], what: Sequence[Wr
 
 
 def _create(group: Any, observations: ChunkedObservations, what: Sequence[str]) -> None:
-    """Arrays whose stored chunks no two chunks share, so that nobody waits for anybody."""
+    """Create arrays such that no stored chunk is shared by two of our chunks, so that writers need not wait."""
     n_rows = math.gcd(*(chunk.rows.start for chunk in observations.chunks[1:])) or observations.shape[0]
     dims = None if observations.labels is None else observations.labels.dims
     for name in what:
@@ -79,7 +79,7 @@ def _new_array(
         fill_value=np.nan if np.dtype(dtype).kind == "f" else 0,
         dimension_names=dims,
         overwrite=True,
-        config={"write_empty_chunks": True},  # what is not stored looks like a chunk that was lost
+        config={"write_empty_chunks": True},  # a chunk that is not stored looks like a lost one
     )
 
 
@@ -90,7 +90,7 @@ def _write_labels(group: Any, labels: Labels | None) -> None:
 
 
 def _of_block(result: Result, observations: ChunkedObservations, what: Sequence[str]) -> OfBlock:
-    """The entry vectors that were asked for, of any block, in the user's units."""
+    """A function that computes the requested entry vectors of a block, in the user's units."""
     factors: tuple[RowGaussians, ...] = result.rows
     means, scale, outliers_of = [rows.mean for rows in factors], result.scale, result.outliers_of_block
     variance, dense = variance_field(factors), observations.layout != "coordinates"
@@ -116,7 +116,7 @@ def _of_block(result: Result, observations: ChunkedObservations, what: Sequence[
 
 
 def _placed(block: Block, entry_vector: Array, elsewhere: Array) -> Array:
-    """The entry vector where the block is observed, and what is given for the rest."""
+    """The entry vector at observed entries of the block, and ``elsewhere`` at the others."""
     if block.mask is None:
         return entry_vector
     elsewhere[block.mask.ravel()] = entry_vector

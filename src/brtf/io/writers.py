@@ -1,4 +1,4 @@
-"""Tensors and tables to files: a tensor goes back in the form of the file that another one came from."""
+"""Write tensors and tables to files, a tensor in the format of the input file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from brtf.io.storage import name_written
 __all__ = ["write_csv", "write_like"]
 
 ROWS_AT_ONCE = 65536
-"""Rows of a table that are Python objects at the same time."""
+"""Number of rows of a table converted to Python objects at a time."""
 
 
 def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    """Write a tensor in the form of the file that another one of its shape came from.
+    """Write a tensor in the format of the file that another tensor of its shape was read from.
 
     The name of the array, labels, attributes and index columns are those of the source; a table or coordinate list has
     a row for every entry. Reading the file back gives the tensor exactly.
@@ -34,7 +34,7 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     Parameters
     ----------
     source
-        The file, as `brtf.data.readers.read_file` gave it.
+        The file, as returned by `brtf.data.readers.read_file`.
     path
         Where to write; its suffix is that of the source.
     tensor
@@ -47,18 +47,18 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
     """Write a table as text with a header: numbers with all digits, dates in ISO 8601.
 
-    Text that begins with = + - @, a tab or a carriage return, which spreadsheets run as a formula, gets an apostrophe
-    before it; the readers take it away.
+    Text that begins with = + - @, a tab or a carriage return, which spreadsheets run as a formula, is preceded by an
+    apostrophe, which the readers remove.
     """
     with name_written(path):
         _write_rows(path, [inert(list(table))], table.values(), separator)
 
 
 def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
-    """Write lines of text and then columns, as many rows at once as fit into a cache."""
+    """Write header lines and then columns, a limited number of rows at a time."""
     cells = [_as_text(column) for column in columns]
     with open(path, "w", newline="", encoding="utf-8") as file:
-        # A carriage return alone is not quoted by every Python, and readers take it for the end of the row.
+        # Not every Python version quotes a lone carriage return, and readers take it for the end of the row.
         returns = any(
             "\r" in str(text) for column in cells if column.dtype.kind in "OU" for text in set(column.tolist())
         )
@@ -71,12 +71,12 @@ def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[N
 
 
 def _listed(column: NDArray[Any]) -> list[Any]:
-    """Cells as Python objects, text such that no spreadsheet takes it for a formula."""
+    """Cells as Python objects, with text escaped so that no spreadsheet takes it for a formula."""
     return inert(column.tolist()) if column.dtype.kind in "OU" else column.tolist()
 
 
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:
-    """Dates and bytes as the text that people write; numbers and text as they are."""
+    """Dates and bytes as text; numbers and text unchanged."""
     if column.dtype.kind == "M":
         return np.datetime_as_string(column)
     return np.char.decode(column, "utf-8", "replace") if column.dtype.kind == "S" else column
@@ -87,7 +87,7 @@ def _write_npy(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _write_npz(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    # numpy.savez takes the names of arrays as keywords, among which there are some of its own.
+    # numpy.savez takes array names as keywords, some of which clash with its own.
     with zipfile.ZipFile(path, "w") as archive, archive.open(f"{source.name}.npy", "w", force_zip64=True) as member:
         np.lib.format.write_array(member, tensor, allow_pickle=False)
 
@@ -118,7 +118,7 @@ def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     labelled = _relabelled(source, tensor)
-    with open(path, "wb") as file:  # HDF5 ends the process where the disk is full: ask for the room first
+    with open(path, "wb") as file:  # HDF5 aborts the process if the disk is full: reserve the space first
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, labelled.nbytes)
     labelled.to_netcdf(path, engine="h5netcdf")
@@ -126,8 +126,8 @@ def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     zarr = require("zarr", extra="big", purpose=".zarr stores")
-    checked = zarr.codecs.ZstdCodec(checksum=True)  # which the default is not: a flipped bit would go unnoticed
-    stored = {"write_empty_chunks": True}  # else zeros would not be stored, and look like a chunk that was lost
+    checked = zarr.codecs.ZstdCodec(checksum=True)  # unlike the default, which would not notice a flipped bit
+    stored = {"write_empty_chunks": True}  # otherwise chunks of zeros are not stored, and look like lost ones
     if hasattr(source.tensor, "dims") and source.name is not None:
         options = {"consolidated": False, "zarr_format": 3, "encoding": {source.name: {"compressors": checked}}}
         _relabelled(source, tensor).to_zarr(path, mode="w", **options, **stored)
@@ -138,16 +138,16 @@ def _write_zarr(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _relabelled(source: TensorFile, tensor: NDArray[Any]) -> Any:
-    """The tensor as an xarray.Dataset with everything but the numbers of the source's variable."""
+    """The tensor as an xarray.Dataset with the labels and attributes of the source's variable."""
     labelled = source.tensor.copy(data=tensor).drop_encoding()
     for dim, coord in labelled.coords.items():
-        if coord.dtype.kind == "U":  # text of a fixed length has no specification in Zarr 3
+        if coord.dtype.kind == "U":  # Zarr 3 does not specify fixed-length text
             labelled = labelled.assign_coords({dim: coord.astype(object)})
     return labelled.to_dataset(name=source.name)
 
 
 def _as_table(observations: Observations, tensor: NDArray[Any]) -> Table:
-    """A table under the names of the one that was read: with a row per entry, or wide if that was wide."""
+    """A table with the column names of the one that was read: a row per entry, or wide if that was wide."""
     if observations.layout != "coordinates" and observations.labels is not None:
         labels, columns = observations.labels.coords
         names = [*([] if labels is None else observations.labels.dims[:1]), *np.asarray(columns).tolist()]
