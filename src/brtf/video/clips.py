@@ -1,4 +1,4 @@
-"""Clips from and to files: a video becomes a tensor of pixels × channels × frames, and frames become a video."""
+"""Read clips into tensors of pixels × channels × frames, and write frames as videos."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ __all__ = ["Clip", "read_clip", "write_clip"]
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Weights of red, green and blue in a grey level (ITU-R BT.601)."""
 FRAMES_TOGETHER = 16
-"""Frames written into the tensor at once: a cache line of float32 along its last mode."""
+"""Number of frames written into the tensor at once: a cache line of float32 along its last mode."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """A clip as a tensor, with what is needed to make frames of it again.
+    """A clip as a tensor, with what is needed to turn it back into frames.
 
     Attributes
     ----------
     values : ndarray of float32, (pixels, channels, frames)
-        Levels in [0, 255], NaN where missing. Pixels are counted along the rows of a frame; one channel is grey,
-        three are red, green and blue.
+        Levels in [0, 255], NaN where missing. Pixels are numbered row by row; one channel is grey, three are red, green
+        and blue.
     height, width : int
         Size of a frame; ``pixels = height * width``.
     rate : Fraction
         Frames per second.
     announced : int or None
-        Frames that the source says it has, where it says so.
+        Number of frames according to the source, if known.
     """
 
     values: NDArray[np.float32]
@@ -61,7 +61,7 @@ class Clip:
 
     @property
     def tensor(self) -> NDArray[np.float32]:
-        """What to fit, a view: pixels × channels × frames, or pixels × frames where there is one channel."""
+        """The tensor to fit, a view: pixels × channels × frames, or pixels × frames if there is one channel."""
         return self.values[:, 0] if self.n_channels == 1 else self.values
 
     def image(self, pixels: NDArray[Any]) -> Image:
@@ -80,27 +80,25 @@ def read_clip(
 ) -> Clip:
     """Read a clip from a video file, from images, or from an array.
 
-    Videos are decoded twice, once to count their frames, so that nothing but the tensor is held. What a file is, is
-    told from its content; playlists and scripts, which name other files, are not opened. Packets that cannot be decoded
-    are passed over. A warning says when a file has fewer frames than it announces.
+    Videos are decoded twice, once to count their frames, so that only the tensor is held in memory. Files are
+    recognised by content; playlists and scripts, which refer to other files, are not opened. Packets that cannot be
+    decoded are skipped. A file with fewer frames than announced gives a warning.
 
     Parameters
     ----------
     source : path, glob pattern or array
         A video (MP4, MOV, Matroska, WebM, AVI, MPEG, ASF, FLV, Ogg, GIF, Y4M); a folder or a pattern such as
-        ``"in*.jpg"`` of PNG or JPEG images of one size, taken in the order of the numbers in their names; an array, or
-        an ``.npy`` or ``.npz`` file of one, (frames, height, width) or (frames, height, width, 3), in [0, 255], NaN =
-        missing.
-    frames : slice, optional
-        Which frames, counted from 0; all if None.
+        ``"in*.jpg"`` of PNG or JPEG images of one size, ordered by the numbers in their names; an array, or an ``.npy``
+        or ``.npz`` file of one, (frames, height, width) or (frames, height, width, 3), in [0, 255], NaN = missing.
+    frames : slice, optional Frames to read, counted from 0; all if None.
     scale : float
-        Size of the frames relative to the source, above 0 and at most 1; smaller ones are averages over areas.
+        Size of the frames relative to the source, above 0 and at most 1; frames are shrunk by averaging over areas.
     gray : bool
-        Mix the colours into one grey channel, 0.299 R + 0.587 G + 0.114 B.
+        Convert colours to grey, 0.299 R + 0.587 G + 0.114 B.
     drop : float
-        Probability with which each pixel of each frame is made missing, all its channels together.
+        Probability with which each pixel of each frame is dropped, in all its channels together.
     seed : int
-        Seed of what is dropped.
+        Seed of the dropped pixels.
 
     Returns
     -------
@@ -109,7 +107,7 @@ def read_clip(
     Raises
     ------
     ValueError
-        The source cannot be read, or an argument is out of range; the sentence names it.
+        The source cannot be read, or an argument is out of range; the message names it.
     OSError
         A file is missing or cannot be opened.
     """
@@ -135,14 +133,15 @@ def read_clip(
 
 
 def write_clip(path: str | os.PathLike[str], images: Iterable[Image], rate: Fraction | float = DEFAULT_RATE) -> None:
-    """Write frames to an MP4 file that browsers play, wholly or not at all.
+    """Write frames atomically to an MP4 file that browsers play.
 
-    H.264 with 4:2:0 colour, its index in front. That format needs even sizes: an odd last row or column is doubled.
+    H.264 with 4:2:0 colour and the index at the front. That format needs even sizes: an odd last row or column is
+    repeated.
 
     Parameters
     ----------
     path : path-like
-        Where to write; an existing file is replaced when all frames are there.
+        Where to write; an existing file is replaced once all frames are written.
     images : iterable of arrays
         Frames of one size, (height, width) or (height, width, 3); levels are rounded and clipped to [0, 255].
     rate : float or Fraction
@@ -203,14 +202,14 @@ def _assemble(
 
 
 def _area_weights(length: int, shorter: int) -> csr_array:
-    """(shorter, length): how much each of the old pixels of a line has in each of the new, wider ones."""
+    """(shorter, length) weights of the old pixels of a line in the new, wider ones."""
     edges = np.linspace(0.0, length, shorter + 1)
     cuts = np.union1d(edges, np.arange(length + 1))  # between two of them lies a piece of one old and one new pixel
     middle = 0.5 * (cuts[:-1] + cuts[1:])
     share = np.round(np.diff(cuts) * (shorter / length), 9).astype(np.float32)
     place = np.searchsorted(edges, middle) - 1, middle.astype(np.intp)
     weights = csr_array((share, place), shape=(shorter, length))
-    weights.eliminate_zeros()  # a neighbour that only touches has no share, and its NaN no say
+    weights.eliminate_zeros()  # a neighbour that only touches has weight zero, so its NaN does not count
     return weights
 
 

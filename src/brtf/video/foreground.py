@@ -25,16 +25,16 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 NEUTRAL = 128.0
-"""Level of what is not foreground: dark and bright objects both stand out."""
+"""Grey level around the foreground, against which both dark and bright objects stand out."""
 CERTAIN = 1e-9
-"""Probabilities closer than this to 0 or 1 are taken for it: beyond, only rounding tells them apart."""
+"""Probabilities closer than this to 0 or 1 are clipped: beyond it they differ only by rounding."""
 START_ERRORS = 0.05
-"""Share of deceptive pixels, of both kinds, in the first round: with none, no pixel would be overruled."""
+"""Misclassification rate of both kinds in the first round: with zero, no pixel could change."""
 MAX_ROUNDS = 20
 N_SHARES = 10
-"""Steps to the shares of deceptive pixels of a mask; they are nearly there after the first."""
+"""Number of EM steps for the misclassification rates of a mask; the first nearly suffices."""
 CAPACITY = 1000
-"""Units per nat of the integers that a flow is made of."""
+"""Integer units of flow per nat."""
 
 
 def background_images(model: BRTF, clip: Clip) -> Iterator[Image]:
@@ -53,11 +53,11 @@ def foreground_images(clip: Clip, mask: Mask) -> Iterator[Image]:
 
 
 def foreground_probability(model: BRTF, clip: Clip) -> Array:
-    """How probably each pixel of each frame shows something else than the background; NaN where it is missing.
+    """Probability that each pixel of each frame is foreground; NaN where it is missing.
 
-    The model's own posterior probability of an outlier, the mean over the channels: where these share their outliers,
-    all have the same. A pixel is foreground when it is above ½, a decision without a threshold to tune: more likely an
-    outlier than not, given the noise level, the share and the size of outliers that were learnt.
+    This is the model's outlier probability, averaged over the channels (which all have the same if they share
+    outliers). A pixel is foreground if it is above ½. There is no threshold to tune: the noise level and the rate and
+    size of outliers are learnt.
 
     Parameters
     ----------
@@ -77,29 +77,28 @@ def foreground_probability(model: BRTF, clip: Clip) -> Array:
 def smooth_mask(probability: Array) -> Mask:
     """The mask of connected objects that best agrees with the probabilities of single pixels.
 
-    A hidden Markov random field, all its numbers learnt from the clip. Every observed pixel i of a frame belongs to an
-    object, o_i = 1, or not, and neighbours tend to agree: p(o) ∝ exp(h Σ_i o_i − β Σ_{i~j} |o_i − o_j|). A pixel of an
-    object may look like the background, with probability ε₁, and a pixel of the background may be an outlier
-    nevertheless, a glint or a moving leaf, with probability ε₀. With the pixel's own evidence for an outlier,
-    r = p (1−π) / ((1−p) π), π the mean of p, its log-odds of an object are bounded:
+    A hidden Markov random field whose parameters are learnt from the clip. Every observed pixel i of a frame belongs to
+    an object, o_i = 1, or not, and neighbours tend to agree: p(o) ∝ exp(h Σ_i o_i − β Σ_{i~j} |o_i − o_j|). A pixel of
+    an object looks like the background with probability ε₁, and a pixel of the background is an outlier (a glint, a
+    moving leaf) with probability ε₀. With the pixel's own evidence for an outlier, r = p (1−π) / ((1−p) π), where π is
+    the mean of p, its log-odds of being part of an object are bounded:
 
         u = h + ln ((1−ε₁) r + ε₁) − ln (1−ε₀ + ε₀ r)
 
-    The most probable o given the numbers is a minimum cut, found exactly by a maximum flow; h and β maximise the
-    pseudo-likelihood of o; ε₀ and ε₁ are the expected shares of deceptive pixels. The three alternate, from the mask of
-    single pixels, as long as mask and numbers explain the clip better together,
+    The most probable o given the parameters is a minimum cut, found exactly by a maximum flow; h and β maximise the
+    pseudo-likelihood of o; ε₀ and ε₁ are the expected misclassification rates. The three updates alternate, starting
+    from the mask of single pixels, as long as the joint likelihood of mask and parameters rises,
 
         J = Σ_i ln p(o_i | its neighbours) + Σ_{o_i=1} ln ((1−ε₁) r_i + ε₁) + Σ_{o_i=0} ln (1−ε₀ + ε₀ r_i)
 
-    A mask is smoother than what it is the best guess of, and numbers learnt from it ask for a smoother one still:
-    without J small objects would be called deceptive one after the other until none is left. Missing pixels take after
-    the nearest observed one, and two observed pixels are neighbours where their regions touch: the four around a pixel,
-    if all are observed.
+    The most probable mask is smoother than the true one, and parameters learnt from it favour an even smoother one:
+    without J small objects would disappear one after the other. Missing pixels take the label of the nearest observed
+    one, and two observed pixels are neighbours if their regions touch: the four around a pixel, if all are observed.
 
     Parameters
     ----------
     probability : ndarray, (height, width, frames)
-        Of an outlier, as :func:`foreground_probability` gives it; NaN where a pixel is missing.
+        Outlier probability as returned by :func:`foreground_probability`; NaN where a pixel is missing.
 
     Returns
     -------
@@ -114,14 +113,14 @@ def smooth_mask(probability: Array) -> Mask:
     false = overlooked = START_ERRORS
     kept, best = mask, -np.inf
     for _ in range(MAX_ROUNDS):
-        if np.count_nonzero(mask) in (0, np.count_nonzero(seen)):  # nothing to tell apart
+        if np.count_nonzero(mask) in (0, np.count_nonzero(seen)):  # only one class left
             break
         field, coupling, agreement = _neighbour_law(mask, seen)
         inside, outside = _deceptive(1 / ratio[mask]), _deceptive(ratio[seen & ~mask])
         explained = agreement + np.log(ratio[mask]).sum() + inside[1] + outside[1]
         if explained <= best:
             break
-        if np.isfinite(best):  # in the first round the mask is that of single pixels, which deceives nobody
+        if np.isfinite(best):  # in the first round the mask is that of single pixels, without misclassified ones
             overlooked, false = inside[0], outside[0]
         kept, best = mask, explained
         odds = field + np.log((1 - overlooked) * ratio + overlooked) - np.log(1 - false + false * ratio)
@@ -130,16 +129,16 @@ def smooth_mask(probability: Array) -> Mask:
 
 
 def _deceptive(against: Array) -> tuple[float, float]:
-    """The likeliest share ε of deceptive pixels, given the evidence a against each, and Σ ln (1 − ε + ε a)."""
+    """Maximum-likelihood misclassification rate ε, given the evidence a against each pixel, and Σ ln (1 − ε + ε a)."""
     share = START_ERRORS
     for _ in range(N_SHARES):
         expected = share * against / (1 - share + share * against)
-        share = float((expected.sum() + CERTAIN) / (expected.size + 1))  # what was never seen may yet happen
+        share = float((expected.sum() + CERTAIN) / (expected.size + 1))  # never exactly zero
     return share, float(np.log1p(share * (against - 1)).sum())
 
 
 def _regions(seen: Mask) -> NDArray[np.intp]:
-    """For every pixel of a frame (height, width) the number of the nearest one that was seen."""
+    """For every pixel of a frame (height, width) the number of the nearest observed one."""
     numbers = np.cumsum(seen).reshape(seen.shape) - 1
     if seen.all():
         return numbers
@@ -147,7 +146,7 @@ def _regions(seen: Mask) -> NDArray[np.intp]:
 
 
 def _pairs(seen: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The numbers of neighbours among the pixels that were seen, each pair once."""
+    """Pairs of neighbours among the observed pixels, each pair once."""
     regions = _regions(seen)
     n_seen = np.count_nonzero(seen)
     above = regions[:-1].ravel(), regions[1:].ravel()
@@ -161,7 +160,7 @@ def _pairs(seen: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _spread(mask: Mask, seen: Mask) -> Mask:
-    """The mask of a frame, where a pixel was not seen that of the nearest one."""
+    """The mask of a frame with missing pixels set to the value of the nearest observed one."""
     return mask[seen][_regions(seen)] if seen.any() else mask
 
 
@@ -179,7 +178,7 @@ def _neighbour_law(mask: Mask, seen: Mask) -> tuple[float, float, float]:
         )
     is_object = np.moveaxis(mask, 2, 0)[np.moveaxis(seen, 2, 0)]
     levels, level = np.unique(np.concatenate(balances), return_inverse=True)
-    # half a pixel in and half a pixel out for every balance: finite numbers also where neighbours always agree
+    # add half a pixel of each class for every count: finite also if neighbours always agree
     n_all = np.bincount(level) + 1.0
     n_in = np.bincount(level, is_object) + 0.5
 

@@ -1,4 +1,4 @@
-"""Where frames come from: video files, images, arrays. What a file is, is told from its content before it is opened."""
+"""Sources of frames: video files, images, arrays. Files are recognised by content before they are opened."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Image = NDArray[Any]
 """A frame: (height, width) grey or (height, width, 3) colour, in [0, 255]."""
 
 DEFAULT_RATE = Fraction(25)
-"""Frames per second of clips that do not say."""
+"""Default frames per second."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 ARRAY_SUFFIXES = (".npy", ".npz")
 CONTAINERS = (
@@ -43,24 +43,24 @@ CONTAINERS = (
     (0, b"GIF8", "gif"),
     (0, b"YUV4MPEG2 ", "yuv4mpegpipe"),
 )
-"""Where a container has which bytes, and what FFmpeg calls it: the only ones that are opened, each as what it is.
+"""Signature bytes of containers, their offset, and FFmpeg's name; only these are opened, each as what it is.
 
-None of them can name other files or addresses, as playlists do."""
+Unlike playlists, none of them can refer to other files or addresses."""
 MOST_PIXELS = 2**26
-"""Of a frame: 8192 × 8192. A file of a few bytes may claim any number."""
+"""Largest number of pixels of a frame, 8192 × 8192; a file of a few bytes may claim any number."""
 TOO_LARGE = f"it claims more than {MOST_PIXELS:,} pixels a frame; make it smaller first."
 TS_PACKET, TS_SYNC = 188, b"G"
 """An MPEG transport stream has no header; every packet begins with the same byte."""
 
 
 class Reel(Protocol):
-    """A source of frames: what it is called, how many it has, and the frames themselves, as often as asked."""
+    """A source of frames: its name, the number of frames, and the frames themselves, which can be read repeatedly."""
 
     name: str
     rate: Fraction
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
-        """How many frames can be read, counted no further than ``limit``, and how many are announced, if known."""
+        """Number of frames that can be read, counted up to ``limit``, and the announced number, if known."""
 
     def images(self) -> Iterator[Image]:
         """The frames, in order."""
@@ -132,14 +132,14 @@ class _Images:
                     if picture.mode.startswith(("I", "F")):
                         raise ValueError("it has more than 8 bits per channel; convert it to 8.")
                     yield np.asarray(picture if picture.mode == "L" else picture.convert("RGB"))
-            except Exception as error:  # Pillow raises almost anything on bytes that make no sense
+            except Exception as error:  # Pillow raises almost any exception on invalid files
                 if isinstance(error, OSError) and error.errno is not None:
                     raise
                 raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _opened_picture(pillow: Any, path: str) -> Any:
-    """A picture whose size is known to be that of a frame; its pixels are not decoded yet."""
+    """An opened picture whose size has been checked; its pixels are not decoded yet."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
         try:
@@ -153,7 +153,7 @@ def _opened_picture(pillow: Any, path: str) -> Any:
 
 
 class _Video:
-    """Frames of a video file, opened as the container that it is and nothing else."""
+    """Frames of a video file, opened only as the container that it is."""
 
     def __init__(self, name: str, container: str) -> None:
         self.name, self.container = name, container
@@ -162,7 +162,7 @@ class _Video:
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, Any]]:
-        """FFmpeg's view of the file: through a Python file, so that it reaches no other file or address."""
+        """Open the file in FFmpeg through a Python file object, so that it cannot access other files or addresses."""
         av = require("av", extra="video", purpose="clips")
         locked = {"format_whitelist": self.container, "protocol_whitelist": ""}
         try:
@@ -189,7 +189,7 @@ class _Video:
         with self._opened() as (container, stream):
             n_frames = sum(1 for _ in islice(decode_frames(container, stream), limit))
             announced = stream.frames or None
-            if announced is None and container.duration is not None:  # in microseconds; right to a frame
+            if announced is None and container.duration is not None:  # in microseconds; accurate to a frame
                 announced = round(Fraction(container.duration, 1_000_000) * self.rate)
                 announced = n_frames if announced == n_frames + 1 else announced
         if n_frames == 0:
@@ -203,7 +203,7 @@ class _Video:
 
 
 def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
-    """The frames that can be decoded, to the end of the file or of what is left of it."""
+    """The frames that can be decoded, up to the end of the possibly truncated file."""
     av = require("av", extra="video", purpose="clips")
     packets = container.demux(stream)
     while True:
@@ -211,7 +211,7 @@ def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
             packet = next(packets)
         except StopIteration:
             return
-        except av.FFmpegError:  # the end is missing: what the decoder holds back is still good
+        except av.FFmpegError:  # the end is missing: frames buffered in the decoder are still good
             yield from stream.decode(None)
             return
         try:
@@ -221,7 +221,7 @@ def decode_frames(container: Any, stream: Any) -> Iterator[Any]:
 
 
 def _container(name: str) -> str:
-    """FFmpeg's name of the container that the first bytes tell; an error if they tell none that is known and safe."""
+    """FFmpeg's name of the container indicated by the first bytes; raises unless it is known and safe."""
     with open(name, "rb") as file:
         head = file.read(2 * TS_PACKET + 1)
     for start, signature, container in CONTAINERS:
@@ -240,6 +240,6 @@ def _container(name: str) -> str:
 
 
 def _by_number(path: str) -> list[Any]:
-    """A key by which frame10 comes after frame9."""
+    """Sort key that puts frame10 after frame9."""
     parts = re.split(r"(\d+)", path)
     return [int(part) if position % 2 else part for position, part in enumerate(parts)]
