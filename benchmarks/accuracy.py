@@ -210,8 +210,8 @@ def table(measured: dict[Case, list[Row]]) -> str:
 
 INTRODUCTION = """# Accuracy
 
-A fit that is told nothing, `BRTF().fit(Y)`, against least squares that knows the rank and which entries are outliers.
-The table is printed by `make oracle` ({seeds} seeds a case; the machine has two cores, one thread a fit).
+A fit with default settings, `BRTF().fit(Y)`, compared with least squares that knows the rank and the outliers.
+The table is printed by `make oracle` ({seeds} seeds per case, one thread per fit, on a machine with two cores).
 
 {method}
 

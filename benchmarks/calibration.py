@@ -564,26 +564,27 @@ def _bars(axis: Any, heights: NDArray[Any], expected: float, title: str) -> None
 
 PAGE = """# Calibration
 
-Does a fit that is told nothing, `BRTF().fit(Y)`, know how much it knows? Truths are drawn at random, and what the fit
-says of them is compared with what they are. `make calibration` prints the table and writes this page. Here are
+Are the uncertainties of a fit with default settings, `BRTF().fit(Y)`, calibrated? Problems are drawn at random, and the
+posterior is compared with the truth. `make calibration` prints the table and writes this page. It covers
 {drawn}.
 
 {table}
 
-The truths come from this law; `make calibration SEEDS=1000:1200` draws others, and `python benchmarks/calibration.py
---seeds 0:200 --truth-start --law ranks=1:3 noise=1e-4:1e-2` changes the law by its names.
+The problems are drawn from this distribution; `make calibration SEEDS=1000:1200` draws others, and
+`python benchmarks/calibration.py --seeds 0:200 --truth-start --law ranks=1:3 noise=1e-4:1e-2` changes its
+parameters by name.
 
 {law}
 
 ![PIT of new observations](pictures/calibration-pit.png)
 
-The place of new observations in their predictive distribution, by tenths, in well-posed problems: flat if the
-distribution is right.
+The quantiles of new observations in their posterior predictive distribution, in tenths, for well-posed problems:
+flat if the distribution is correct.
 
 ![Ranks of the true x](pictures/calibration-ranks.png)
 
-The rank of the true x among draws from its posterior: flat if the posterior is right, raised at both ends if it is too
-narrow. On the right there are also problems whose data leave components undetermined.
+The rank of the true x among draws from its posterior: flat if the posterior is correct, raised at both ends if it is
+too narrow. The right panel includes problems whose data do not determine all components.
 
 ## Method
 

@@ -139,8 +139,8 @@ def claus(cases: Sequence[Case], found: Sequence[Row], rows: Rows, data: Path) -
     measures["least"] = lambda numbers: min(numbers["correlations"])
     told = [case for case in cases if 3 in (case.settings["options"].get(name) for name in ("rank", "max_rank"))]
     tables = [
-        simple_table(told, rows, measures, "Told that the rank is 3, or at most 3", digits=4),
-        simple_table([case for case in cases if case not in told], rows, measures, "Not told the rank", digits=4),
+        simple_table(told, rows, measures, "Rank 3, or at most 3, given", digits=4),
+        simple_table([case for case in cases if case not in told], rows, measures, "Rank not given", digits=4),
     ]
     return [Section("claus", "Claus", [ABOUT["claus"]], (), (), tables, READINGS["claus"])]
 

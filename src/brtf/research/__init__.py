@@ -1,1 +1,1 @@
-"""The laboratory: methods to compare with, the experiments of the paper, benchmarks. No fit needs it."""
+"""Methods to compare with, the paper's experiments and benchmarks; not needed for a fit."""

@@ -1,4 +1,4 @@
-"""BRTF and other methods side by side on the same data, scored on entries that none of them was shown."""
+"""Comparison of BRTF with other methods on the same held-out entries."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from brtf.research.baselines import describe, names, recover
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
 
 OURS: dict[str, dict[str, Any]] = {"brtf": {}, "brtf-paper": {"inference": "paper"}, "bcpf": {"robust": False}}
-"""Models of this library, which also give a density and intervals; bcpf is the one without outliers."""
+"""Models of this library, which also have densities and intervals; bcpf is the one without outliers."""
 METHODS = (*OURS, *(name for name in names() if name not in OURS))
-"""Every method that can be asked for."""
+"""All available methods."""
 LARGE = 2_000_000
-"""Entries of a tensor, observed or not, from which methods that hold it whole are left to those who ask for them."""
+"""Number of entries, observed or missing, from which methods that need a dense tensor run only on request."""
 SHARED = ("max_rank", "max_sweeps", "tol", "n_jobs")
-"""Options of ours that every model of ours understands."""
+"""Options that all models of this library accept."""
 COLUMNS = ("rmse", "median_error", "relative_error", "log_density", "coverage_95", "rank", "seconds")
 
 
 def default_methods(observations: Observations) -> tuple[str, ...]:
-    """A few quick methods that suit the data: ours, and for data that are not too large, others of their order."""
+    """Default methods for the data: BRTF and, unless the data are too large, a few fast ones for their order."""
     if observations.n_entries > LARGE:
         return tuple(OURS)
     return (*OURS, "regl1alm", "prmf") if observations.order == 2 else (*OURS, "horpca", "cpwopt")
 
 
 def reason_against(method: str, methods: Sequence[str], rank: int | None) -> str | None:
-    """Why a method cannot take part, in words; None if it can.
+    """Why a method cannot be used, as text; None if it can.
 
     Parameters
     ----------
     method : str
         One of ``METHODS``.
     methods : sequence of str
-        All that take part: others take their rank from brtf.
+        All methods compared: other methods use the rank that brtf finds.
     rank : int or None
-        The rank that methods are told.
+        The rank given to methods that need one.
     """
     if method not in METHODS:
         raise ValueError(f"methods must be among {', '.join(METHODS)}, got {method!r}.")
@@ -53,11 +53,11 @@ def reason_against(method: str, methods: Sequence[str], rank: int | None) -> str
         return None
     needs = describe(method).needs
     if not describe(method).missing:
-        return "needs complete data, and entries are hidden to score it"
+        return "needs complete data, but entries are held out"
     if unknown := [name for name in needs if name != "rank"]:
-        return f"needs {' and '.join(unknown)}, which only its caller can know"
+        return f"needs {' and '.join(unknown)}, which only the caller can know"
     if "rank" in needs and rank is None and "brtf" not in methods:
-        return "needs a rank: say which, or compare with brtf, whose rank it then takes"
+        return "needs a rank: give one, or include brtf and use the rank it finds"
     return None
 
 
@@ -73,7 +73,7 @@ def compare(
     n_repeats: int = 1,
     seed: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Hide some observed entries, let every method predict them from the others, and yield a row for each.
+    """Hold out some observed entries, predict them with every method from the others, and yield a row for each.
 
     Parameters
     ----------
@@ -81,9 +81,10 @@ def compare(
     methods : sequence of str
         Of ``METHODS``; each is fitted in every repeat, brtf first.
     rank : int or None
-        What methods that must be told a rank are told; None: the one that brtf has just found.
+        The rank given to methods that need one; None: the one that brtf has just found.
     options : mapping or None
-        Of :class:`brtf.BRTF`, for brtf; the other models of ours take max_rank, max_sweeps, tol and n_jobs from them.
+        Options of :class:`brtf.BRTF` for brtf; the other models of this library use max_rank, max_sweeps, tol and
+        n_jobs.
     hold_out, pattern, mode, n_repeats, seed
         As for :func:`brtf.api.evaluation.evaluate`.
 
@@ -160,7 +161,7 @@ def _possible(method: str, shape: tuple[int, ...], rank: int) -> int:
 
 
 def comparison_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A header and a line per method that has numbers, the smallest rmse first: means over the repeats."""
+    """A header and a line per successful method, the smallest rmse first: means over the repeats."""
     means = {}
     for method in dict.fromkeys(row["method"] for row in rows if row["error"] is None):
         able = [row for row in rows if row["method"] == method and row["error"] is None]
@@ -170,7 +171,7 @@ def comparison_table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def absentees(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Who could not take part, or not always, together by the reason: names, and the reason."""
+    """Methods that could not be used, or not in all repeats, grouped by reason: names, and the reason."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if row["error"] is not None and row["method"] not in reasons.setdefault(row["error"], []):
@@ -179,7 +180,7 @@ def absentees(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _mean(values: Sequence[Any]) -> Any:
-    """The mean of numbers; of ranks per mode the first."""
+    """The mean of numbers; for ranks per mode, the first."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -193,6 +194,6 @@ def _text(value: Any) -> str:
 
 
 def as_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table for a terminal, and who could not take part."""
+    """The table for a terminal, and the methods that could not be used."""
     reasons = [f"{methods}: {reason.rstrip('.')}." for methods, reason in absentees(rows)]
     return "\n".join([text_table(comparison_table(rows)), *reasons])

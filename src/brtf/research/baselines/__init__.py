@@ -1,7 +1,7 @@
-"""Other methods for the same task, one file each, called alike: ``recover(name, Y, mask)``.
+"""Other methods for the same task, one file each, behind one function: ``recover(name, Y, mask)``.
 
 Tensor and matrix methods of the literature, written from their equations or taken from TensorLy and pyttb, to be
-compared with :class:`brtf.BRTF` on the same data. No method is told the truth: starts, ranks and weights are chosen by
+compared with :class:`brtf.BRTF` on the same data. No method sees the truth: starts, ranks and weights are chosen from
 the observed entries or given by the caller.
 """
 

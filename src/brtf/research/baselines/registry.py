@@ -1,4 +1,4 @@
-"""The frame of the baselines: what a method is, what it gives back, and the one door to all of them."""
+"""Registry of the baselines: what a method is, what it returns, and one function to call any of them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ NAMES = (
 """Every method; ``a-b`` is in the module ``a_b`` of this package."""
 
 LARGEST = 1e100
-"""Methods square and cube what they are given: up to here, and down to its inverse, float64 can hold that."""
+"""Largest size of the data, and inverse of the smallest, whose squares and cubes fit into float64."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """What a method found in the data.
+    """The result of a method.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class Recovery:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method can do and what it has to be told.
+    """What a method can do and which parameters it needs.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Method:
     works_on : {"tensor", "matrix"}
         A matrix method is given the unfolding of a tensor along its parameter ``mode``.
     source : str
-        Whom the method is from and whose code runs, in one sentence.
+        Authors of the method and origin of the code, in one sentence.
     """
 
     name: str
@@ -119,7 +119,7 @@ def names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> Method:
-    """What the method of this name can do and has to be told.
+    """Describe the method of this name: what it can do and which parameters it needs.
 
     Parameters
     ----------

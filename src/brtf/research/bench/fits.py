@@ -54,7 +54,7 @@ def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: 
         (peak + n_bytes if shared else peak) / n_bytes,
         f"{n_bytes / 1e6:.0f} MB of data and index",
         1.15,
-        note="" if shared else "besides the array that the caller holds",
+        note="" if shared else "in addition to the caller's array",
     )
 
 
@@ -94,9 +94,9 @@ def paper_problems(n_seeds: int) -> Iterator[Synthetic]:
 
 
 def whole_fits(effort: Effort) -> Iterator[Measurement]:
-    """Target 6: a whole fit, told nothing, against other programs that are told the rank."""
+    """Target 6: a whole fit with default settings against other libraries that are given the rank."""
     present = [peer for peer in PEERS if find_spec(peer.package) is not None]
-    own = "a fit that is told nothing"
+    own = "a fit with default settings"
     programs = {own: _own} | {peer.words: peer.low_rank for peer in present}
     for missing in (0.5,) if effort.quick else (0.0, 0.5):
         data = paper_synthetic(outliers=0.1, missing=missing, seed=1)

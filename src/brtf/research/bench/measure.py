@@ -1,4 +1,4 @@
-"""Measuring: tasks in turns, the fastest run of each, and the row of the table that follows."""
+"""Measurement: tasks in turns, the fastest run of each, and the rows of the table."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Measurement:
     target : the number of the target it belongs to
     what : what was measured
     value : the ratio, or a number in the given unit; None where it could not be measured
-    against : what the ratio is taken to, or why nothing was measured
-    limit : the largest value that meets the target, or the smallest if ``at_least``; None where nothing is asked for
+    against : the reference of the ratio, or why nothing was measured
+    limit : the largest value that meets the target, or the smallest if ``at_least``; None if there is no target
     unit : of a value that is not a ratio
     note : anything else worth knowing
     """
@@ -40,7 +40,7 @@ class Measurement:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where there is nothing to say."""
+        """Whether the target is met; None if there is no target or no value."""
         if self.value is None or self.limit is None:
             return None
         return self.value >= self.limit if self.at_least else self.value <= self.limit
@@ -48,7 +48,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to spend: ``quick`` replaces large data by small stand-ins; the fastest of ``n_repeats`` runs counts."""
+    """Effort of a measurement: ``quick`` uses small data; the fastest of ``n_repeats`` runs counts."""
 
     quick: bool
     n_repeats: int

@@ -29,10 +29,9 @@ MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] =
 HEADER = ("target", "measured", "value", "asked for", "met", "against", "note")
 PAGE = """# Performance
 
-Speed and memory as ratios to references that were measured in the same run: a copy of the data, a product of dense
-matrices, another program's fit. One thread unless said otherwise; tasks take turns, and the fastest of {n_repeats}
-runs of each counts, in seconds of the processor. `make bench` prints the table and writes this page; `brtf bench`
-prints it for your machine.
+Speed and memory as ratios to references measured in the same run: a copy of the data, a dense matrix product, a fit
+by another library. One thread unless stated otherwise; tasks take turns, and the fastest of {n_repeats} runs of each
+counts, in CPU time. `make bench` prints the table and writes this page; `brtf bench` prints it for your machine.
 
 {machine}
 

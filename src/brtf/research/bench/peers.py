@@ -63,8 +63,8 @@ def robust_pca(data: Synthetic) -> Array:
 
 
 PEERS = (
-    Peer("pyttb", "pyttb gcp_opt with Huber loss, told the rank and the noise", huber, 1.0),
-    Peer("tensorly", "TensorLy parafac, told the rank", parafac),
+    Peer("pyttb", "pyttb gcp_opt with Huber loss, given the rank and the noise", huber, 1.0),
+    Peer("tensorly", "TensorLy parafac, given the rank", parafac),
     Peer("tensorly", "TensorLy robust_pca", robust_pca),
 )
 

@@ -219,7 +219,7 @@ def threads(effort: Effort) -> Iterator[Measurement]:
         "as fast as by one",
         1.7,
         at_least=True,
-        note="means something only where two cores are idle",
+        note="meaningful only if two cores are idle",
     )
 
 
