@@ -16,7 +16,7 @@ import brtf
 # The truth
 # ---------
 # Roads × days × hours, three components: commuters on working days, leisure traffic at weekends, freight at night.
-# Counts scatter by 25 vehicles per hour, 2 % of them are any number up to 800, and five in six are missing.
+# Counts have a noise of 25 vehicles per hour, 2 % of them are random numbers up to 800, and five in six are missing.
 
 rng = np.random.default_rng(3)
 hours, days = np.arange(24), np.arange(28)
@@ -50,7 +50,7 @@ counts[missing] = np.nan
 # %%
 # The fit
 # -------
-# Nothing is said about the rank, the noise or the share of wrong counts.
+# The rank, the noise and the share of wrong counts are all unknown to the model.
 
 model = brtf.BRTF(random_state=0).fit(counts)
 mean = model.low_rank()
@@ -69,8 +69,8 @@ print(f"relative error where nothing was counted: {error:.3f}")
 print(f"95 % intervals that hold the true traffic there: {covered:.1%}")
 
 # %%
-# A wrong count within a few noise levels of the truth cannot be told from noise, so that no method could reach an
-# F-measure of 1. The share of intervals that hold the truth can be looked at for every level:
+# A wrong count close to the truth cannot be distinguished from noise, so no method could reach an F-measure of 1. The
+# coverage of the intervals can be checked at every level:
 
 levels = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99])
 shares = []
@@ -81,8 +81,8 @@ for level in levels:
 # %%
 # The picture
 # -----------
-# Above, one road in its second week. The band is wider on days without any count, where it rests on the other roads'
-# days and on this road's other days alone. Below, the intervals' honesty, and where the answer is least certain.
+# Top: one road in its second week. The band is wider on days without any count, where it depends on other roads and
+# other days alone. Bottom: coverage of the intervals, and where the estimate is least certain.
 
 blue, orange, green, grey = "#0072B2", "#D55E00", "#009E73", "#999999"
 road, week = 4, slice(7, 14)

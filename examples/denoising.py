@@ -2,9 +2,9 @@
 Image denoising: a house front behind a balloon
 ===============================================
 
-Pictures of made things repeat themselves: rows of windows, columns of shutters. Such a picture is a tensor of low rank,
-rows × columns × colours. Here a quarter of its pixels is black or white, a balloon hides a window, and the rest is
-noisy. What does the house look like?
+Pictures of buildings are repetitive: rows of windows, columns of shutters. Such a picture is a tensor of low rank, rows
+× columns × colours. Here a quarter of the pixels are black or white, a balloon hides a window, and the rest is noisy.
+What does the house look like?
 """
 
 import matplotlib.pyplot as plt
@@ -49,7 +49,7 @@ spoiled = specks | balloon
 # %%
 # The fit
 # -------
-# Two things are said: what is wrong stands in place of the picture, rather than being added to it, and a pixel is wrong
+# Two options describe the outliers: they replace the picture rather than being added to it, and a pixel is an outlier
 # in all its colours or in none.
 
 model = brtf.BRTF(outlier_kind="replacement", outlier_modes=(2,), tol=1e-5, max_sweeps=2000, random_state=0)
@@ -72,8 +72,8 @@ print(f"peak signal-to-noise ratio: {ratio:.1f} dB; best median filter ({best} �
 print(f"95 % intervals hold the true picture in {covered:.1%}")
 
 # %%
-# The comparison is not even: the house was made of low rank, and a median filter knows only that neighbours are alike.
-# A face or a forest has no such structure, and there a low-rank model blurs.
+# The comparison is not fair: the house has low rank by construction, and a median filter only knows that neighbours are
+# similar. A face or a forest has no such structure, and there a low-rank model blurs.
 #
 # The picture
 # -----------

@@ -4,8 +4,8 @@ Chemistry: three fluorophores from mixtures
 
 A fluorescence measurement of a sample is a matrix: light is sent in at one wavelength (excitation) and comes out at
 others (emission). Samples × emission × excitation is a tensor, and by the Beer–Lambert law each fluorophore is one
-component of it: concentration ∘ emission spectrum ∘ excitation spectrum. So the spectra of pure substances can be had
-from mixtures alone, if scattered light does not get in the way.
+component of it: concentration ∘ emission spectrum ∘ excitation spectrum. So the spectra of pure substances can be
+recovered from mixtures alone, if scattered light does not get in the way.
 """
 
 import matplotlib.pyplot as plt
@@ -16,9 +16,9 @@ import brtf
 # %%
 # The truth
 # ---------
-# Fifteen mixtures of three generated fluorophores, about where the amino acids phenylalanine, tyrosine and tryptophan
-# have their maxima. Light scattered by the solvent comes out at the wavelength of the excitation, and at twice that: as
-# is usual, these readings are left out. Bubbles and cosmic rays spoil 3 % of the others: nobody knows which.
+# Fifteen mixtures of three synthetic fluorophores, with maxima near those of the amino acids phenylalanine, tyrosine and
+# tryptophan. Light scattered by the solvent comes out at the wavelength of the excitation and at twice that; as usual,
+# these readings are left out. Bubbles and cosmic rays corrupt 3 % of the others; which ones is unknown.
 
 rng = np.random.default_rng(1)
 names = ["phenylalanine", "tyrosine", "tryptophan"]
@@ -70,8 +70,8 @@ print("relative error of concentrations, emission and excitation spectra:", ", "
 print(f"spoiled readings: true {spoiled[observed].mean():.1%}, found {model.outlier_rate_:.1%}, F-measure {found:.2f}")
 
 # %%
-# Spectra are worst known at their ends, where what they would tell was left out; the picture shows that the standard
-# deviations say so. A model without outliers does worse in every mode, although it is told the number of fluorophores:
+# Spectra are least certain at their ends, where readings were left out; the standard deviations in the picture show
+# this. A model without outliers does worse in every mode, although it is given the number of fluorophores:
 
 plain = brtf.BRTF(max_rank=3, robust=False, random_state=0).fit(intensity)
 plain_match = brtf.metrics.fme_per_mode(plain.factors_, [concentrations, emissions, excitations])
@@ -80,9 +80,9 @@ print("the same without outliers in the model:", ", ".join(f"{e:.4f}" for e in p
 # %%
 # The picture
 # -----------
-# Components come in any order, and what one of its three columns gains in size another loses. To compare, each is
-# paired with the substance whose emission it resembles most, and its columns are scaled to the truth by least squares:
-# in a laboratory, that is the calibration with a known sample.
+# The order of components and the scale of their columns are arbitrary. To compare, each is paired with the substance
+# whose emission it resembles most, and its columns are scaled to the truth by least squares: in a laboratory, that is
+# the calibration with a known sample.
 
 alike = np.abs(emissions.T @ (model.factors_[1] / np.linalg.norm(model.factors_[1], axis=0)))
 order = alike.argmax(axis=1)

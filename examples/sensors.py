@@ -3,8 +3,8 @@ Anomalies: which readings of a building's sensors are wrong
 ===========================================================
 
 Thirty thermometers report every half hour for three weeks. Rooms warm up and cool down together, in a few patterns.
-Whatever does not follow them is an anomaly: a spike on the line, a window left open, a sensor that sticks. No
-threshold is set: an anomaly is a reading that is more probably an outlier than not.
+Whatever does not follow them is an anomaly: a spike on the line, a window left open, a stuck sensor. There is no
+threshold to set: an anomaly is a reading with an outlier probability above ½.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ import brtf
 # %%
 # The truth
 # ---------
-# Sensors × days × half hours: the mean temperature of each room, the sun, the heating. Readings scatter by 0.15 °C, one
-# in ten is lost. Three kinds of anomalies, about 3 % of all readings.
+# Sensors × days × half hours: the mean temperature of each room, the sun, the heating. Readings have a noise of 0.15 °C,
+# and one in ten is lost. There are three kinds of anomalies, about 3 % of all readings.
 
 rng = np.random.default_rng(7)
 n_sensors, n_days, n_times = 30, 21, 48
@@ -72,9 +72,9 @@ for kind, name in [(1, "spikes"), (2, "open windows"), (3, "stuck sensors")]:
 print(f"  false alarms: {flagged[seen & ~anomalous].mean():.2%} of the normal readings")
 
 # %%
-# A sensor that sticks is found while the room is at another temperature; when it is not, nothing is wrong with its
-# reading. For comparison: the usual rule, three robust standard deviations from the median of the sensor at that time
-# of day, and the best that any number instead of three could do, which only someone who knows the truth can choose.
+# A stuck sensor is detected while the room is at another temperature; when it is not, its reading is correct. For
+# comparison: the usual rule, three robust standard deviations from the median of the sensor at that time of day, and
+# the best that any other number than three could do, chosen using the truth.
 
 median = np.nanmedian(readings, axis=1, keepdims=True)
 spread = 1.4826 * np.nanmedian(np.abs(readings - median), axis=1, keepdims=True)

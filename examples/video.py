@@ -1,10 +1,10 @@
 """
-Video: what moves before a fixed camera
-=======================================
+Video: moving objects in front of a fixed camera
+================================================
 
-A camera watches a scene in flickering light, a car, a walker and a ball pass, and nearly a third of the pixels never
-arrive. Seen as a matrix, pixels × frames, the scene is of low rank, and whatever passes is an outlier. The same is done
-with files by ``brtf video clip.mp4``.
+A camera films a scene in flickering light while a car, a walker and a ball pass by, and nearly a third of the pixels
+are lost. As a matrix, pixels × frames, the scene has low rank, and whatever passes is an outlier. For video files use
+``brtf video clip.mp4``.
 """
 
 import matplotlib.pyplot as plt
@@ -17,8 +17,8 @@ from brtf.video import LUMA, read_clip
 # %%
 # The truth
 # ---------
-# A generated clip: a texture and a lamp that flickers, so two components. Every pixel has a noise level of its own,
-# about 3 grey levels in each colour, and some sensors are stuck.
+# A synthetic clip: a texture and a flickering lamp, so two components. Every pixel has its own noise level, about 3 grey
+# levels in each colour, and some sensors are stuck.
 
 height, width, n_frames = 40, 64, 40
 truth = brtf.datasets.toy_video(height=height, width=width, frames=n_frames, missing=0.3, seed=0)
@@ -29,8 +29,8 @@ objects = truth.foreground_mask.reshape(height, width, n_frames)
 # %%
 # The fit
 # -------
-# A pixel belongs to an object if it is more probably an outlier than not. ``smooth_mask`` asks for connected objects
-# instead of single pixels, and so also decides where nothing was seen; how strongly neighbours agree is learnt.
+# A pixel belongs to an object if its outlier probability is above ½. ``smooth_mask`` finds connected objects instead of
+# single pixels, and so also decides at missing pixels; how strongly neighbours agree is learnt.
 
 model = brtf.BRTF(random_state=0).fit(clip.tensor)
 probability = foreground_probability(model, clip)
