@@ -16,9 +16,9 @@ import brtf
 # %%
 # The truth
 # ---------
-# Fifteen mixtures of three synthetic fluorophores, with maxima near those of the amino acids phenylalanine, tyrosine and
-# tryptophan. Light scattered by the solvent comes out at the wavelength of the excitation and at twice that; as usual,
-# these readings are left out. Bubbles and cosmic rays corrupt 3 % of the others; which ones is unknown.
+# Fifteen mixtures of three synthetic fluorophores, with maxima near those of the amino acids phenylalanine, tyrosine
+# and tryptophan. Light scattered by the solvent comes out at the wavelength of the excitation and at twice that; as
+# usual, these readings are left out. Bubbles and cosmic rays corrupt 3 % of the others; which ones is unknown.
 
 rng = np.random.default_rng(1)
 names = ["phenylalanine", "tyrosine", "tryptophan"]

@@ -15,8 +15,8 @@ import brtf
 # %%
 # The truth
 # ---------
-# Sensors × days × half hours: the mean temperature of each room, the sun, the heating. Readings have a noise of 0.15 °C,
-# and one in ten is lost. There are three kinds of anomalies, about 3 % of all readings.
+# Sensors × days × half hours: the mean temperature of each room, the sun, the heating. Readings have a noise of 0.15
+# °C, and one in ten is lost. There are three kinds of anomalies, about 3 % of all readings.
 
 rng = np.random.default_rng(7)
 n_sensors, n_days, n_times = 30, 21, 48

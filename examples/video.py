@@ -17,8 +17,8 @@ from brtf.video import LUMA, read_clip
 # %%
 # The truth
 # ---------
-# A synthetic clip: a texture and a flickering lamp, so two components. Every pixel has its own noise level, about 3 grey
-# levels in each colour, and some sensors are stuck.
+# A synthetic clip: a texture and a flickering lamp, so two components. Every pixel has its own noise level, about 3
+# grey levels in each colour, and some sensors are stuck.
 
 height, width, n_frames = 40, 64, 40
 truth = brtf.datasets.toy_video(height=height, width=width, frames=n_frames, missing=0.3, seed=0)
