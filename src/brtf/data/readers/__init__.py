@@ -1,7 +1,7 @@
 """Tensors and masks from files: arrays, MATLAB files, long tables, coordinate lists, NetCDF and Zarr.
 
-Files may come from strangers: nothing in them is executed or unpickled, and what they claim to hold is compared with
-the memory that this process may use before any is allocated.
+Files may come from untrusted sources: nothing in them is executed or unpickled, and declared sizes are compared with
+the memory available to this process before anything is allocated.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor"]
 
 @dataclass(frozen=True, eq=False)
 class TensorFile:
-    """A tensor as its file holds it.
+    """A tensor as stored in a file.
 
     Attributes
     ----------
     suffix
-        Which format it is, in lower case.
+        The format, in lower case.
     tensor
         What goes to `brtf.data.observations.observe`: an array of the file's own type; a sparse matrix where a ``.mat``
         file holds one; an xarray.DataArray where the file names its modes; `Observations` of the coordinate layout
@@ -53,7 +53,7 @@ def read_tensor(
     value: str | None = None,
     wide: bool = False,
 ) -> Any:
-    """Read a tensor from a file; what comes back goes to `brtf.BRTF.fit` or `brtf.data.observations.observe`.
+    """Read a tensor from a file, in a form accepted by `brtf.BRTF.fit` and `brtf.data.observations.observe`.
 
     ========================  =============================================================================
     ``.npy``                  one array, mapped into memory and not copied
@@ -79,8 +79,8 @@ def read_tensor(
         Column of a table that holds the values; the last one that is not in `index` if None.
     wide
         The table is a matrix. Without it, and without `index` and `value`, a table is a matrix if its first column
-        holds labels, no two alike, and all others hold numbers; it is long if its last column holds numbers and the
-        others labels, or whole numbers that repeat as positions do; any other table is refused.
+        holds distinct labels and all others hold numbers; it is long if its last column holds numbers and the others
+        hold labels or integers that repeat like positions; any other table is refused.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def read_tensor(
     ------
     ValueError
         The file is not what its suffix says, does not fit into memory, needs a library that is not installed, or an
-        argument does not apply to it; the sentence names the file.
+        argument does not apply to it; the message names the file.
     OSError
         The file is missing or cannot be opened.
     """
@@ -106,17 +106,17 @@ def read_file(
     value: str | None = None,
     wide: bool = False,
 ) -> TensorFile:
-    """Read a tensor together with what it takes to write another one in the same form; see `read_tensor`."""
+    """Read a tensor together with what is needed to write another in the same format; see `read_tensor`."""
     return _read(Path(path), _TENSOR_READERS, {"key": key, "index": index, "value": value, "wide": wide or None})
 
 
 def open_file(path: str | os.PathLike[str], *, key: str | None = None) -> TensorFile:
-    """Open a tensor or mask that is read chunk by chunk when it is needed: a ``.zarr`` store or a ``.npy`` file."""
+    """Open a tensor or mask for reading in chunks: a ``.zarr`` store or a ``.npy`` file."""
     return _read(Path(path), {".zarr": (open_zarr, ("key",)), ".npy": (read_npy, ())}, {"key": key})
 
 
 def read_mask(path: str | os.PathLike[str]) -> NDArray[np.bool_]:
-    """Read a mask, True = observed, from a file of booleans or of 0 and 1: any format but tables and coordinates.
+    """Read a mask, True = observed, from a file of booleans or of 0 and 1: any format except tables and coordinates.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def read_mask(path: str | os.PathLike[str]) -> NDArray[np.bool_]:
 
 
 def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> TensorFile:
-    """What the reader for the suffix makes of the file; whatever stops it becomes a sentence that names the file."""
+    """Read a file with the reader for its suffix; errors name the file."""
     suffix = path.suffix.lower()
     if suffix not in readers:
         raise ValueError(f"{path} has the suffix {suffix!r}, which is none of {', '.join(readers)}: convert it first.")
@@ -167,7 +167,7 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
         raise ValueError(f"{path} is empty.")
     try:
         tensor, array_name = reader(path, **given)
-    except Exception as error:  # parsers raise almost anything on bytes that make no sense, OSError included
+    except Exception as error:  # parsers raise almost any exception on invalid files, including OSError
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise ValueError(f"{path} cannot be read: {error or type(error).__name__}") from error
@@ -175,7 +175,7 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
 
 
 _Reader = tuple[Callable[..., tuple[Any, str | None]], tuple[str, ...]]
-"""A reader gives the tensor and the name of its array; with the options that it takes."""
+"""A reader returns the tensor and the name of its array; with the options that it accepts."""
 _ARRAY_READERS: dict[str, _Reader] = {
     ".npy": (read_npy, ()),
     ".npz": (read_npz, ("key",)),

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from brtf.data.readers.sizes import check_fits, check_numbers, choose
 
 READ_HEADER = {(1, 0): (2, np.lib.format.read_array_header_1_0), (2, 0): (4, np.lib.format.read_array_header_2_0)}
-"""For every version of the format: the bytes that give the length of a header, and what reads it."""
+"""For every version of the format: the number of bytes of the header length, and the function that reads it."""
 LONGEST_HEADER = 10_000
-"""What numpy reads too, unless it is told to trust the file."""
+"""Largest header that numpy reads from untrusted files."""
 
 
 def read_npy(path: Path) -> tuple[NDArray[Any], None]:
     """The array of an ``.npy`` file, mapped and not copied."""
-    # numpy.load would take a file without the right first bytes for a pickle, and say how to run it.
+    # numpy.load would take a file without the right first bytes for a pickle, and suggest allowing it.
     with open(path, "rb") as file:
         _check_npy(file, os.fstat(file.fileno()).st_size)
     return np.lib.format.open_memmap(path, mode="r"), None
@@ -41,7 +41,7 @@ def read_npz(path: Path, *, key: str | None = None) -> tuple[NDArray[Any], str]:
 
 
 def _check_npy(file: IO[bytes], n_bytes: int) -> None:
-    """Refuse a stream of that many bytes unless they are one array of numbers, whole, which memory can hold."""
+    """Raise unless a stream of that many bytes is one complete array of numbers that fits into memory."""
     version = np.lib.format.read_magic(file)
     if version not in READ_HEADER:
         raise ValueError(f"its format {version} is not for plain numbers, which numpy.save writes as (1, 0).")

@@ -22,7 +22,7 @@ def read_tns(path: Path) -> tuple[Observations, None]:
     if lines.size == 0:
         raise ValueError("it has no entry.")
     positions, values = lines[:, :-1], lines[:, -1]
-    # Beyond 2**53 a float64 no longer tells neighbouring positions apart.
+    # Beyond 2**53 float64 cannot distinguish neighbouring positions.
     wrong = ~((positions >= 1) & (positions <= 2**53) & (positions == np.floor(positions)))
     if wrong.any():
         entry, mode = np.argwhere(wrong)[0]
@@ -44,7 +44,7 @@ def read_tns(path: Path) -> tuple[Observations, None]:
 
 
 def _read_lines(path: Path) -> NDArray[np.float64]:
-    """The numbers of all lines but empty ones and comments, in rows."""
+    """The numbers of all lines except empty ones and comments, in rows."""
     try:
         return np.loadtxt(path, comments="#", ndmin=2, encoding="utf-8")
     except UnicodeDecodeError:
@@ -54,7 +54,7 @@ def _read_lines(path: Path) -> NDArray[np.float64]:
 
 
 def _first_wrong_line(path: Path) -> str | None:
-    """What is wrong with the first line that does not hold as many numbers as those before."""
+    """Describe the first line that does not hold as many numbers as those before, if any."""
     n_before = None
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

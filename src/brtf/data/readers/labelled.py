@@ -1,4 +1,4 @@
-"""Arrays whose file names their modes and positions: NetCDF and Zarr."""
+"""Arrays with named modes and labelled positions: NetCDF and Zarr."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from brtf.data.readers.stores import (
 )
 
 NO_NAME = "__xarray_dataarray_variable__"
-"""What xarray calls a variable in a file that has no name."""
+"""xarray's name in a file for a variable without a name."""
 SAFE_CODECS = {
     *("bytes", "transpose", "sharding_indexed", "vlen-utf8", "vlen-bytes"),
     *("blosc", "zstd", "gzip", "zlib", "lz4", "bz2", "lzma"),
     *("shuffle", "delta", "fixedscaleoffset", "quantize", "bitround", "packbits", "astype"),
     *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
 }
-"""Ways to encode a Zarr chunk that only move numbers; pickle, which runs code, is another."""
+"""Zarr codecs that only transform bytes; others, such as pickle, can run code."""
 PACKED = ("scale_factor", "add_offset", "missing_value")
-"""Attributes that say what the stored numbers mean."""
+"""Attributes that change the meaning of the stored numbers."""
 ONLY_A_LENGTH = b"This is a netCDF dimension but not a netCDF variable"
-"""How NetCDF marks a dimension without labels, which is never written."""
+"""NetCDF's mark for a dimension without labels, which is never written."""
 MOST_DEFLATED = 1032
-"""To how many bytes one byte of a deflated stream may unfold."""
+"""Largest expansion of a deflated stream, in bytes per byte."""
 GROUP_FILES = ("zarr.json", ".zgroup", ".zattrs", ".zmetadata")
-"""What a Zarr group holds beside its members."""
+"""Metadata files of a Zarr group."""
 BYTES_PER_CHUNK = 4096
-"""What zarr needs to keep track of a chunk while it reads an array, roughly."""
+"""Approximate bytes that zarr needs per chunk while reading an array."""
 
 
 def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
@@ -57,7 +57,7 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
         file.seek(0)
         if beginning.startswith(b"CDF"):
             check_memory(2 * path.stat().st_size, "its content", "save it as NetCDF 4")
-            # Not mapped: SciPy's reader leaves a file open when it cannot make sense of it.
+            # Not mapped: SciPy's reader leaves an invalid file open.
             whole = file.read()
             _check_classic(whole)
             content, engine = io.BytesIO(whole), "scipy"
@@ -75,7 +75,7 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
 
 
 def _check_classic(content: bytes) -> None:
-    """Refuse a NetCDF 3 file that SciPy cannot make sense of; it says so in many ways, and none is about the file."""
+    """Raise if SciPy cannot parse a NetCDF 3 file; its own exceptions vary and do not describe the file."""
     from scipy.io import netcdf_file
 
     try:
@@ -106,7 +106,7 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         warn_of_damage(array)
         return read_stored(array), name
     for own, array in arrays.items():
-        if dimension_names(array) == (own,):  # xarray reads them at once
+        if dimension_names(array) == (own,):  # xarray reads them immediately
             check_stored_labels(array)
     xarray = require("xarray", extra="label", purpose="labels")
     with (
@@ -124,7 +124,7 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
 
 
 def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
-    """A Zarr array that is read chunk by chunk when it is needed, and its name if it is one of a group."""
+    """Open a Zarr array for reading in chunks; returns it and its name if it is one of a group."""
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     store = _open(path)
     name = None
@@ -188,7 +188,7 @@ def _told_of_strays() -> Iterator[None]:
 
 
 def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
-    """The variable of an xarray.Dataset that was asked for, in memory."""
+    """The requested variable of an xarray.Dataset, in memory."""
     name = choose([str(variable) for variable in dataset.data_vars], key)
     array = dataset[name]
     check_numbers(array.dtype)
@@ -198,7 +198,7 @@ def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
 
 
 def _check_links(h5py: Any, content: IO[bytes]) -> None:
-    """Refuse an HDF5 file whose variables lie in other files, or whose labels are not there."""
+    """Raise if variables of an HDF5 file are stored in other files, or labels are missing."""
     with h5py.File(content, "r") as file:
         for name in file:
             link = file.get(name, getlink=True)
@@ -212,15 +212,15 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
 
 
 def _holds_labels(variable: Any) -> bool:
-    """Whether an HDF5 variable names the positions of a dimension; xarray reads those as it opens a file."""
+    """Whether an HDF5 variable labels the positions of a dimension; xarray reads those when it opens a file."""
     marked = variable.attrs.get("CLASS") == b"DIMENSION_SCALE"
     return marked and not bytes(variable.attrs.get("NAME", b"")).startswith(ONLY_A_LENGTH)
 
 
 def _check_written(name: str, variable: Any) -> None:
-    """Refuse a variable of an HDF5 file that was not written, or unfolds to more than it declares.
+    """Raise if a variable of an HDF5 file was not written, or decompresses to more than it declares.
 
-    HDF5 reads what was not written as the fill value: only one that means missing is taken for that.
+    HDF5 reads unwritten parts as the fill value, which is accepted only if it means missing.
     """
     if variable.size and variable.id.get_storage_size() == 0:
         raise ValueError(f"its variable {name!r} of shape {variable.shape} was never written: only its size is there.")
@@ -247,7 +247,7 @@ def _check_written(name: str, variable: Any) -> None:
 
 
 def _check_stored(array: Any) -> None:
-    """Refuse a Zarr array that could run code or exhaust the memory when it is read."""
+    """Raise if reading a Zarr array could run code or exhaust the memory."""
     _check_codecs(array)
     dtype = np.dtype(object) if array.dtype.hasobject else np.dtype(array.dtype)
     check_fits(array.shape, dtype, overhead=array.nchunks * BYTES_PER_CHUNK)
@@ -261,7 +261,7 @@ def _check_codecs(array: Any) -> None:
 
 
 def dimension_names(array: Any) -> tuple[str, ...] | None:
-    """What a Zarr array calls its modes, in version 3 or as xarray writes it in version 2; None if it does not."""
+    """Names of the modes of a Zarr array, in version 3 or as written by xarray in version 2; None without names."""
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
     if names is None or len(names) != array.ndim or not all(isinstance(name, str) for name in names):
         return None

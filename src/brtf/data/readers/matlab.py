@@ -1,7 +1,7 @@
 """MATLAB's ``.mat`` files, up to version 7.
 
-SciPy reads them with compiled code that trusts every number in the file, so that one wrong bit can end the process.
-Here every number is checked before it is used, and only arrays of numbers are looked at. The layout is that of MATLAB's
+SciPy reads them with compiled code that trusts every number in the file, so that one wrong bit can crash the process.
+Here every number is checked before it is used, and only arrays of numbers are read. The layout is that of MATLAB's
 "MAT-File Format", level 5.
 """
 
@@ -25,10 +25,10 @@ from brtf.data.readers.sizes import check_fits, check_numbers, choose
 N_HEADER = 128
 N_TAG = 8
 N_BEGINNING = 4096
-"""Bytes of an array within which its class, shape and name stand."""
+"""Number of leading bytes of an array that contain its class, shape and name."""
 MATRIX, COMPRESSED = 14, 15
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8", 16: "u1"}
-"""How numbers are stored, which may be more narrow than their class; the last is UTF-8, for names."""
+"""Storage types of numbers, which may be narrower than their class; the last is UTF-8, for names."""
 CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 OTHER_CLASSES = {1: "cell", 2: "struct", 3: "object", 4: "char", 16: "function", 17: "opaque"}
 SPARSE, OPAQUE = 5, 17
@@ -54,7 +54,7 @@ def read_mat(path: Path, *, key: str | None = None) -> tuple[Any, str]:
 
 @dataclass(frozen=True)
 class _Variable:
-    """Where an array stands in the file, and what its beginning says of it."""
+    """Location of an array in the file, and the content of its header."""
 
     name: str
     kind: int
@@ -90,7 +90,7 @@ class _Variable:
         return numbers.astype(np.bool_ if self.flags & IS_LOGICAL else dtype).reshape(self.shape, order="F")
 
     def _body(self, file: IO[bytes]) -> memoryview:
-        """The array's bytes after its tag, unpacked."""
+        """The decompressed bytes of the array after its tag."""
         file.seek(self.start)
         body = file.read(self.n_bytes)
         if self.compressed:
@@ -118,7 +118,7 @@ class _Variable:
                 f"its sparse array {self.name!r} claims {n_stored} stored entries, but it stores {rows.size} positions."
             )
         numbers: NDArray[Any]
-        if self.flags & IS_LOGICAL:  # the tag of its numbers lies; all that are stored are true
+        if self.flags & IS_LOGICAL:  # the tag of its numbers is wrong; all stored entries are True
             numbers = np.ones(n_stored, dtype=np.bool_)
         else:
             numbers = _read_numbers(body, offset, self.order)[0][:n_stored].astype(np.float64)
@@ -128,7 +128,7 @@ class _Variable:
 
 
 def _variables(file: IO[bytes], order: str) -> Iterator[_Variable]:
-    """The arrays of a file, by their beginnings."""
+    """The headers of the arrays of a file."""
     n_file = os.fstat(file.fileno()).st_size
     start = N_HEADER
     while start < n_file:
@@ -177,9 +177,9 @@ def _tag(content: bytes | memoryview, order: str) -> tuple[int, int]:
 
 
 def _read_numbers(body: memoryview, offset: int, order: str) -> tuple[NDArray[Any], int]:
-    """The numbers that begin at an offset, and where the next ones do."""
+    """The numbers at an offset, and the offset of the next ones."""
     kind, n_bytes = _tag(body[offset:], order)
-    if kind >> 16:  # four bytes or less stand in the tag itself
+    if kind >> 16:  # up to four bytes are stored in the tag itself
         kind, n_bytes, data, following = kind & 0xFFFF, kind >> 16, body[offset + 4 : offset + N_TAG], offset + N_TAG
     else:
         data, following = body[offset + N_TAG :], offset + N_TAG + n_bytes + -n_bytes % 8

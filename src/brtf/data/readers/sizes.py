@@ -1,4 +1,4 @@
-"""What every reader checks before it reads: which array is meant, that it holds numbers, and that it fits."""
+"""Checks shared by all readers: which array to read, that it holds numbers, and that it fits into memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brtf.data.memory import check_memory
 
 
 def choose(names: Sequence[str], key: str | None) -> str:
-    """The array asked for, or the only one."""
+    """The name of the requested array, or of the only one."""
     listed = ", ".join(names) or "none"
     if key is not None and key not in names:
         raise ValueError(f"it has no array {key!r}; its arrays are: {listed}.")
@@ -24,20 +24,20 @@ def choose(names: Sequence[str], key: str | None) -> str:
 
 
 def check_numbers(dtype: np.dtype[Any]) -> None:
-    """Refuse what is no real number."""
+    """Raise unless the dtype is a real number type."""
     if dtype.kind not in "biuf":
         raise ValueError(f"it holds dtype {dtype}, not real numbers; save it as an array of numbers.")
 
 
 def check_fits(shape: Sequence[int], dtype: np.dtype[Any], *, overhead: int = 0) -> int:
-    """Refuse an array that memory cannot hold, before it is allocated; returns its size in bytes.
+    """Raise if an array would not fit into memory, before it is allocated; returns its size in bytes.
 
     Parameters
     ----------
     shape, dtype
         As the file declares them.
     overhead
-        Bytes that reading takes besides.
+        Additional bytes needed for reading.
     """
     if any(length < 0 for length in shape):
         raise ValueError(f"it declares the shape {tuple(shape)}.")

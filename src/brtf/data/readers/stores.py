@@ -1,7 +1,7 @@
-"""Zarr arrays as they are stored: which chunks are there, what these unfold to, and how rows are read.
+"""Stored Zarr arrays: which chunks exist, what they decompress to, and how rows are read.
 
-Zarr reads a chunk that is not stored as the fill value, and unfolds a packed one whatever its size. Here a chunk that
-is lost is not taken for numbers, and one that holds more than the array declares is not unfolded.
+Zarr reads a missing chunk as the fill value, and decompresses a chunk whatever its size. Here a lost chunk is not read
+as numbers, and one that holds more than the array declares is not decompressed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from brtf.data.checks import count_of
 from brtf.data.extras import require
 
 CHECKSUMS = {"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"}
-"""Codecs that notice a flipped bit, as zstd does where it is told to; each adds four bytes."""
+"""Codecs with a checksum, which zstd has as an option; each adds four bytes."""
 LABELS = {"vlen-utf8", "vlen-bytes"}
-"""Codecs of texts of any length: their number, and every one after its length."""
+"""Codecs of variable-length text: the number of texts, then each preceded by its length."""
 LABEL_BYTES = 1024
-"""What a label may take on average."""
+"""Largest average size of a label in bytes."""
 SPARE_BYTES = 2**20
-"""What a chunk may unfold to beyond its entries: headers, and the last block of a packer."""
+"""Bytes that a chunk may decompress to beyond its entries: headers, and the last block of a compressor."""
 ZSTD_FRAME, ZSTD_BLOCK = b"\x28\xb5\x2f\xfd", 2**17
-"""How a frame of zstd begins, and what one of its blocks unfolds to at most."""
+"""First bytes of a zstd frame, and the largest decompressed size of a block."""
 
 
 def codecs_of(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every codec of a Zarr array and its options, in the order of encoding; what shards use inside comes after."""
+    """Every codec of a Zarr array and its options, in the order of encoding; codecs inside shards come last."""
     metadata = array.metadata
     if metadata.zarr_format == 2:
         for codec in (*(metadata.filters or ()), metadata.compressor):
@@ -51,7 +51,7 @@ def codecs_of(array: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_stored(array: Any, rows: slice | None = None) -> NDArray[Any]:
-    """Rows of a Zarr array, or all of it, once all their stored chunks are known to be there and of their size."""
+    """Read rows of a Zarr array, or all of it, after checking that their chunks exist and have the right size."""
     check_chunks(array, rows)
     with decoding():
         return np.asarray(array[...] if rows is None else array[rows])
@@ -70,7 +70,7 @@ def decoding() -> Iterator[None]:
 
 
 def warn_of_damage(array: Any) -> None:
-    """Warn of a Zarr array in which damage would go unnoticed, or parts are missing."""
+    """Warn if damage to a Zarr array would go unnoticed, or if parts are missing."""
     if not any(name in CHECKSUMS or options.get("checksum") is True for name, options in codecs_of(array)):
         warnings.warn(
             f"{array.store_path} has no checksums, so that a damaged chunk may be read as numbers. Write it with "
@@ -83,7 +83,7 @@ def warn_of_damage(array: Any) -> None:
 
 
 def check_chunks(array: Any, rows: slice | None = None) -> None:
-    """Refuse rows of a Zarr array if a stored chunk would be read as other numbers than NaN, or holds too much."""
+    """Raise if a stored chunk of some rows is missing and would not be read as NaN, or is too large."""
     missing = [] if fills_with_nan(array) else missing_chunks(array, rows)
     if missing:
         raise ValueError(
@@ -94,27 +94,27 @@ def check_chunks(array: Any, rows: slice | None = None) -> None:
 
 
 def check_stored_labels(array: Any) -> None:
-    """Refuse labels that unfold to more than they declare; warn of those that are lost."""
+    """Raise if labels decompress to more than they declare; warn about lost ones."""
     _check_sizes(array, None)
     if array.size > 1:  # a single zero is not stored by default
         _warn_of_missing(array, f"labels are read as {array.fill_value!r} there")
 
 
 def fills_with_nan(array: Any) -> bool:
-    """Whether what is not stored of a Zarr array reads as missing."""
+    """Whether missing chunks of a Zarr array are read as missing entries."""
     kind = np.dtype(array.dtype).kind if not array.dtype.hasobject else "O"
     return kind == "f" and array.fill_value is not None and bool(np.isnan(array.fill_value))
 
 
 def missing_chunks(array: Any, rows: slice | None = None) -> list[str]:
-    """Keys of the stored chunks of some rows, or of all, that are not there."""
+    """Keys of the missing chunks of some rows, or of all."""
     from zarr.core.sync import sync
 
     return [key for key in _keys(array, rows) if not sync((array.store_path / key).exists())]
 
 
 def _keys(array: Any, rows: slice | None) -> Iterator[str]:
-    """Keys of the stored chunks that hold some rows, or all."""
+    """Keys of the chunks that contain some rows, or all."""
     counts = [-(-n // step) for n, step in zip(array.shape, array.shards or array.chunks, strict=True)]
     first = 0
     if rows is not None:
@@ -135,18 +135,18 @@ def _warn_of_missing(array: Any, so: str) -> None:
         )
 
 
-# ---- what a chunk unfolds to -------------------------------------------------------------------------------------
+# ---- what a chunk decompresses to --------------------------------------------------------------------------------
 
 
 def _check_sizes(array: Any, rows: slice | None) -> None:
-    """Refuse chunks in files that would unfold to more than the array declares; other stores are the user's own."""
+    """Raise if chunks in files would decompress to more than the array declares; other stores are trusted."""
     root = getattr(array.store_path.store, "root", None)
     codecs = [(name, options) for name, options in codecs_of(array) if name != "transpose"]
     if not isinstance(root, Path) or all(name == "bytes" for name, _ in codecs):
         return
     n_entries = math.prod(array.chunks)
     itemsize = LABEL_BYTES if array.dtype.hasobject or array.dtype.kind == "T" else np.dtype(array.dtype).itemsize
-    limit = n_entries * max(itemsize, 16) + SPARE_BYTES  # filters may have widened what are numbers in the end
+    limit = n_entries * max(itemsize, 16) + SPARE_BYTES  # filters may have used a wider type
     inner = list(codecs)
     n_inner = 0
     if codecs[0][0] == "sharding_indexed":
@@ -168,7 +168,7 @@ def _check_sizes(array: Any, rows: slice | None) -> None:
 
 
 def _shard_parts(shard: memoryview, options: dict[str, Any], n_parts: int) -> list[memoryview]:
-    """The chunks in a shard, by its index: pairs of where they begin and how long they are."""
+    """The chunks in a shard, located by its index of offsets and lengths."""
     n_index = 16 * n_parts
     n_checks = 4 * sum(codec["name"].removeprefix("numcodecs.") in CHECKSUMS for codec in options["index_codecs"])
     if len(shard) < n_index + n_checks or len(options["index_codecs"]) != 1 + n_checks // 4:
@@ -179,7 +179,7 @@ def _shard_parts(shard: memoryview, options: dict[str, Any], n_parts: int) -> li
 
 
 def _overflow(stored: memoryview, codecs: list[tuple[str, dict[str, Any]]], limit: int, n_entries: int) -> str | None:
-    """Why a chunk must not be unfolded, if so."""
+    """Why a chunk must not be decompressed; None if it may be."""
     numcodecs = require("numcodecs", extra="big", purpose=".zarr stores")
     packers = [name for name, _ in codecs if name in SIZES]
     for name, options in reversed(codecs):
@@ -198,7 +198,7 @@ def _overflow(stored: memoryview, codecs: list[tuple[str, dict[str, Any]]], limi
 
 
 def _zstd_size(stored: memoryview, limit: int) -> int:
-    """What frames of zstd claim to unfold to, or may at most."""
+    """The decompressed size declared by zstd frames, or an upper limit."""
     claimed = possible = place = 0
     while stored[place : place + 4] == ZSTD_FRAME and max(claimed, possible) <= limit + ZSTD_BLOCK:
         flags = stored[place + 4]
@@ -210,7 +210,7 @@ def _zstd_size(stored: memoryview, limit: int) -> int:
         while not last and place + 3 <= len(stored):
             block = int.from_bytes(stored[place : place + 3], "little")
             last, kind, n_bytes = bool(block & 1), block >> 1 & 3, block >> 3
-            possible += n_bytes if kind < 2 else 0  # of packed blocks the frame says how much they are
+            possible += n_bytes if kind < 2 else 0  # for compressed blocks the frame gives the size
             possible += ZSTD_BLOCK if kind == 2 and n_size == 0 else 0
             place += 3 + (1 if kind == 1 else n_bytes)
         place += 4 * (flags >> 2 & 1)
@@ -218,7 +218,7 @@ def _zstd_size(stored: memoryview, limit: int) -> int:
 
 
 def streamed_size(unpacker: Any, stored: memoryview, limit: int) -> int:
-    """What a stream unfolds to, looked at a megabyte at a time and no further than the limit."""
+    """Decompressed size of a stream, read a megabyte at a time and no further than the limit."""
     n_bytes, given = 0, bytes(stored)
     while not unpacker.eof and n_bytes <= limit:
         piece = unpacker.decompress(given, SPARE_BYTES)
@@ -231,7 +231,7 @@ def streamed_size(unpacker: Any, stored: memoryview, limit: int) -> int:
 
 def _gzip_size(stored: memoryview, limit: int) -> int:
     n_bytes, given = 0, bytes(stored)
-    while given and n_bytes <= limit:  # members, one after another
+    while given and n_bytes <= limit:  # a stream may have several members
         unpacker = zlib.decompressobj(wbits=47)  # gzip or zlib
         n_bytes += streamed_size(unpacker, memoryview(given), limit)
         if not unpacker.eof or unpacker.unused_data == given:
@@ -249,4 +249,4 @@ SIZES: dict[str, Callable[[memoryview, int], int]] = {
     "bz2": lambda stored, limit: streamed_size(bz2.BZ2Decompressor(), stored, limit),
     "lzma": lambda stored, limit: streamed_size(lzma.LZMADecompressor(), stored, limit),
 }
-"""How many bytes a packed chunk unfolds to, or more than the limit, without the memory for it."""
+"""Decompressed size of a chunk by codec, or more than the limit, without allocating it."""

@@ -20,14 +20,14 @@ from brtf.data.observations import Observations, observe_matrix
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
-"""Cells of the value column that say nothing. In a column of labels they are labels, but for the first."""
+"""Cells that mean missing in the value column. In a column of labels all but the first are labels."""
 FORMULA = tuple("=+-@\t\r")
-"""How text begins that a spreadsheet would take for a formula."""
+"""First characters of text that a spreadsheet takes for a formula."""
 BYTES_PER_CELL = 8
-"""The least that a cell takes in memory: columns of a few bytes may claim any number of rows."""
+"""Smallest size of a cell in memory: columns of a few bytes may claim any number of rows."""
 
 TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
-"""What Arrow calls columns whose cells are of any length."""
+"""Arrow types of variable length."""
 
 
 def read_csv(
@@ -44,7 +44,7 @@ def read_csv(
             sep=separator,
             keep_default_na=False,
             na_values=missing,
-            low_memory=False,  # in pieces, a column's labels could be numbers in one and text in the next
+            low_memory=False,  # read in pieces, labels could be numbers in one piece and text in the next
             **exact_numbers(pandas),
         )
         frame.columns = restored(frame.columns.tolist())
@@ -54,7 +54,7 @@ def read_csv(
     frame = read(list(MISSING))
     header = frame.columns.tolist()
     _check_header(header, separator)
-    # Pandas takes cells that are too many for an index, and those that lack for empty ones.
+    # pandas takes surplus cells for an index, and absent ones for empty ones.
     if not isinstance(frame.index, pandas.RangeIndex) or frame[header[-1]].isna().any():
         _check_lengths(path, separator, len(header))
     if wide or (index is None and value is None and _is_wide(frame)):
@@ -66,12 +66,12 @@ def read_csv(
 
 
 def inert(cells: Sequence[Any]) -> list[Any]:
-    """Cells with an apostrophe before text that a spreadsheet would take for a formula, or that has one already."""
+    """Cells with an apostrophe before text that a spreadsheet takes for a formula, or that begins with one."""
     return [f"'{cell}" if isinstance(cell, str) and cell.lstrip("'").startswith(FORMULA) else cell for cell in cells]
 
 
 def restored(cells: Sequence[Any]) -> list[Any]:
-    """Cells as they were before `inert`; as they are if one of them begins as no cell does after it."""
+    """Undo `inert`; cells are unchanged if one of them cannot be the output of `inert`."""
     if any(isinstance(cell, str) and cell.startswith(FORMULA) for cell in cells):
         return list(cells)
     return [
@@ -86,7 +86,7 @@ def _is_inert(column: Any) -> bool:
 
 
 def exact_numbers(pandas: Any) -> dict[str, str]:
-    """Options with which ``pandas.read_csv`` loses no digit; from version 3.1 it needs none, and warns of them."""
+    """Options with which ``pandas.read_csv`` loses no digits; from version 3.1 on they are not needed and warned of."""
     major, minor = (int(part) for part in pandas.__version__.split(".")[:2])
     return {"float_precision": "round_trip"} if (major, minor) < (3, 1) else {}
 
@@ -110,7 +110,7 @@ def read_parquet(
         )
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
         texts = [field.name for field in file.schema_arrow if str(field.type) in TEXT_TYPES]
-    # A few bytes may repeat a long text in every row: every text is held once.
+    # A few bytes may repeat a long text in every row: every distinct text is stored once.
     with parquet.ParquetFile(path, read_dictionary=texts) as file:
         frame = file.read(columns=columns, use_threads=False).to_pandas(ignore_metadata=True)[columns]
     is_wide = wide or (guessed and _is_wide(frame))
@@ -134,7 +134,7 @@ def parquet_header(schema: Any) -> list[str]:
 
 
 def _check_header(header: Sequence[str], separator: str) -> None:
-    """Refuse a table that is separated otherwise, or that begins with numbers."""
+    """Raise if a table uses another separator, or begins with numbers."""
     if len(header) == 1:
         other = next((mark for mark in (";", "\t", ",", "|") if mark in header[0] and mark != separator), None)
         if other is not None:
@@ -159,7 +159,7 @@ def _is_number(text: str) -> bool:
 
 
 def _columns(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> tuple[list[str], str]:
-    """The columns that index the modes, and the one of values."""
+    """The columns that index the modes, and the column of values."""
     for name in [*(index or ()), *([] if value is None else [value])]:
         _check_column(name, header)
     if value is None:
@@ -190,7 +190,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _row_labels(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> str | None:
-    """The column that is said to label the rows of a wide table, if any is."""
+    """The column given as row labels of a wide table, if any."""
     if value is not None:
         raise ValueError("a wide table has its values in many columns: leave out --value, or leave out --wide.")
     if index is None:
@@ -203,7 +203,7 @@ def _row_labels(header: Sequence[str], index: Sequence[str] | None, value: str |
 
 
 def _is_wide(frame: Any) -> bool:
-    """Whether a table is a matrix whose first column labels the rows, or else long; an error if it may be either."""
+    """Whether a table is a matrix with row labels in the first column, or long; raises if it may be either."""
     names, kinds = frame.columns.tolist(), _kinds(frame)
     first = frame[names[0]]
     if len(kinds) < 3 or len(frame) == 0:
@@ -216,7 +216,7 @@ def _is_wide(frame: Any) -> bool:
 
 
 def _two_readings(names: Sequence[str], kinds: Sequence[Kind]) -> str:
-    """What to say of a table that is neither clearly long nor clearly wide."""
+    """Error message for a table that is neither clearly long nor clearly wide."""
     named_columns = [(name, kind) for name, kind in zip(names, kinds, strict=True) if not _is_unnamed(name)]
     labels = [name for name, kind in named_columns if kind == "labels"]
     values = [name for name, kind in named_columns if kind != "labels"]
@@ -236,18 +236,18 @@ def _two_readings(names: Sequence[str], kinds: Sequence[Kind]) -> str:
 
 
 def _is_unnamed(name: str) -> bool:
-    """Whether pandas has named a column that has no name."""
+    """Whether a column name was made up by pandas."""
     return name.startswith(("Unnamed: ", "__index_level_"))
 
 
 def _kinds(frame: Any) -> list[Kind]:
-    """What each column holds; text most of which is numbers counts as numbers, and the others as mistakes."""
+    """The kind of each column; text that is mostly numbers counts as numbers, with the other cells as errors."""
     import pandas
 
     def holds_numbers(column: Any) -> bool:
         texts: Any = column
         counts: Any = 1
-        if isinstance(column.dtype, pandas.CategoricalDtype):  # every text once
+        if isinstance(column.dtype, pandas.CategoricalDtype):  # look at every distinct text once
             codes = column.cat.codes.to_numpy()
             texts = pandas.Series(column.cat.categories)
             counts = np.bincount(codes[codes >= 0], minlength=len(texts))
@@ -275,12 +275,12 @@ def _to_numbers(column: Any) -> Any:
 
 
 def _blank(column: Any) -> NDArray[np.bool_]:
-    """Where a column has no cell, or an empty one."""
+    """True where a column has no cell or an empty one."""
     return np.asarray(column.isna() | (column == ""))
 
 
 def _check_lengths(path: Path, separator: str, n_cells: int) -> None:
-    """Refuse rows that are longer or shorter than the header."""
+    """Raise if rows are longer or shorter than the header."""
     with open(path, newline="", encoding="utf-8-sig") as file:
         for number, row in enumerate(filter(None, csv.reader(file, delimiter=separator))):
             if len(row) != n_cells:
@@ -314,7 +314,7 @@ def _from_wide(frame: Any, name: str | None) -> Observations:
 
 
 def _check_labels(column: Any) -> None:
-    """Refuse rows without a label; rows count from 1."""
+    """Raise if rows have no label; rows count from 1."""
     blank = _blank(column)
     if blank.any():
         raise ValueError(
@@ -324,7 +324,7 @@ def _check_labels(column: Any) -> None:
 
 
 def _as_numbers(column: Any) -> Any:
-    """A column of text as numbers; a cell that is none is an error."""
+    """A column of text as numbers; raises if a cell is not a number."""
     numbers = _to_numbers(column)
     wrong = (numbers.isna() & column.notna()).to_numpy()
     if wrong.any():
@@ -338,7 +338,7 @@ def _as_numbers(column: Any) -> Any:
 
 
 def _from_table(frame: Any, index: list[str], value: str) -> Observations:
-    """Observations from a table, once every cell is known to be a label or a number; rows count from 1."""
+    """Observations from a table whose cells have been checked; rows count from 1."""
     for name in index:
         _check_labels(frame[name])
     if kinds_of(frame[[value]]) == ["labels"]:
