@@ -12,10 +12,11 @@ from brtf import kernels
 from brtf.data.observations import Observations
 from brtf.inference.sweep import evaluate, sweep
 from brtf.inference.updates import scaled_values
+from brtf.kernels.arguments import PassSums
 from brtf.kernels.compiled import DENSE_SHARE, DENSE_SHARE_OF_SUMS, LARGEST_OWN_SOLVE
 from brtf.kernels.entries import LARGEST_THIN, LEAST_TILE, TILE_BYTES
 from brtf.kernels.reference import N_BINS
-from brtf.model.distributions import RowGaussians, unpack_symmetric
+from brtf.model.distributions import RowGaussians, pack_symmetric, unpack_symmetric
 from brtf.model.evidence_table import tabulate, tabulate_branches
 
 # Sums of at most a few dozen products of at most five numbers near 1.
@@ -275,8 +276,10 @@ def completed_rows(twin, case, n_rows, n_columns, rank, dtype):
     given = [(2.5 * values).astype(dtype), 2.5, left.astype(dtype), np.ascontiguousarray(right.T, dtype)]
     cov, offset = np.diag(rng.uniform(0.5, 1.0, rank)) / n_columns, rng.standard_normal(rank)
     counts, totals, sums = np.zeros(N_BINS), np.zeros(N_BINS), np.ones((n_columns, rank))
-    model = oracle.random_slab(case, rng)
-    found = twin.solve_completed(*given, tabulate(model), 3.0, model.largest_weight, cov, offset, counts, totals, sums)
+    model, nothing = oracle.random_slab(case, rng), np.zeros(0)
+    pass_sums = PassSums(counts, totals, nothing, nothing, (), sums)
+    rows = pack_symmetric(cov[None]), offset
+    found = twin.solve_completed(*given, tabulate(model), 3.0, model.largest_weight, None, *rows, pass_sums)
     return given, model, cov, offset, found, (counts, totals, sums)
 
 

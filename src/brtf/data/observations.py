@@ -43,6 +43,7 @@ __all__ = [
     "entry_positions",
     "observe",
     "observe_matrix",
+    "row_and_column_positions",
     "warn_empty_slices",
 ]
 
@@ -456,6 +457,17 @@ def block_positions(block: Block, modes: Sequence[int]) -> NDArray[np.intp]:
         numbers = numbers[block.rows]
     everywhere = np.broadcast_to(numbers, (block.rows.stop - block.rows.start, *shape[1:]))
     return everywhere.ravel() if block.mask is None else everywhere[block.mask]
+
+
+def row_and_column_positions(block: Block, modes: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Positions along the given modes of rows (b,) and columns (C,) of a complete block; an entry's is their sum."""
+    lengths = [block.shape[mode] for mode in modes]
+    strides = {mode: math.prod(lengths[k + 1 :]) for k, mode in enumerate(modes)}
+    rows = strides.get(0, 0) * np.arange(block.rows.start, block.rows.stop)
+    columns = np.zeros(1, np.int64)
+    for mode, length in enumerate(block.shape[1:], start=1):
+        columns = np.add.outer(columns, strides.get(mode, 0) * np.arange(length)).reshape(-1)
+    return rows, columns
 
 
 def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:

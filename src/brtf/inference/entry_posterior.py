@@ -8,16 +8,18 @@ against each other here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import expit, logit
+from scipy.special import betaln, expit, logit
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, block_positions, distinct_columns
+from brtf.data.observations import Block, Observations, block_positions, distinct_columns, row_and_column_positions
+from brtf.kernels.arguments import Mixture, Positions
 from brtf.kernels.reference import N_BINS
 from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.local_models import LocalModel
@@ -25,6 +27,8 @@ from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates
 
 PIECE = 2**13
 """Entries whose outliers are looked at together: a dozen numbers for each are at hand at a time."""
+NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""Slices of no entries."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped where their correlation is measured."""
 LAW_BINS = 256
@@ -132,6 +136,39 @@ def _structured(
         log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
         outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
     return total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier
+
+
+def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Callable[[Block], Mixture]:
+    """C16 and C23 as a pass over blocks of complete data takes them, whose outliers are shared within rows at most.
+
+    What does not depend on the block is worked out once.
+    """
+    spike, slab = tabulate_branches(model)
+    law, rates, sides, slices = structure.law, structure.rates, structure.sides, state.slices
+    log_rates = (math.log(model.probability), math.log1p(-model.probability)) if rates is None else rates.mean_logs
+    log_counted = np.zeros(1) if slices is None else slices.precision.mean_log
+    everywhere = Mixture(
+        spike=spike,
+        slab=slab,
+        log_rates=np.reshape(log_rates, (2, -1)),
+        at=NOWHERE,
+        log_sides=np.zeros(2) if sides is None else np.array(sides.mean_logs),
+        log_law=np.zeros(0) if law is None else np.log(law.density),
+        law_range=np.zeros(2) if law is None else np.array([law.lowest, law.bins_per_unit]),
+        log_counted=0.5 * (float(state.tau.mean_log) - math.log(2.0 * math.pi) + log_counted),
+        groups=NOWHERE.columns,
+        n_channels=structure.n_channels,
+        clipped=CLIPPED,
+    )
+
+    def of_block(block: Block) -> Mixture:
+        at = Positions(*row_and_column_positions(block, () if rates is None else rates.modes))
+        if not structure.modes:
+            return everywhere._replace(at=at)
+        alone = [mode for mode in range(1, len(block.shape)) if mode not in structure.modes]
+        return everywhere._replace(at=at, groups=row_and_column_positions(block, alone)[1])
+
+    return of_block
 
 
 def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array) -> Array:
@@ -256,9 +293,12 @@ def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_sh
 def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> SliceRates:
     """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) where the bound is largest."""
     found = replace(rates, outlying=rates.prior[0] + outlying, regular=rates.prior[1] + slice_sizes - outlying)
+    log_rate, log_rest = (float(logs.mean()) for logs in found.mean_logs)
 
     def cost(logs: Array) -> float:
-        return replace(found, prior=(math.exp(logs[0]), math.exp(logs[1]))).kl
+        """What of the mean KL(q(π_g) ‖ Beta(α, β)) depends on (α, β)."""
+        first, second = math.exp(logs[0]), math.exp(logs[1])
+        return float(betaln(first, second)) - first * log_rate - second * log_rest
 
     best = minimize(cost, np.log(rates.prior), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3})
     return replace(found, prior=(float(np.exp(best.x[0])), float(np.exp(best.x[1]))))

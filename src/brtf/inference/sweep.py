@@ -12,7 +12,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, block_positions
+from brtf.data.observations import Block, Observations, block_positions, row_and_column_positions
 from brtf.data.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
 from brtf.inference.entry_posterior import (
@@ -20,6 +20,7 @@ from brtf.inference.entry_posterior import (
     add_sums,
     block_posterior,
     learnt_structure,
+    mixture,
     relative_deviation,
     relative_precision,
     zero_sums,
@@ -40,6 +41,7 @@ from brtf.inference.updates import (
     KnownGrams,
     LastPacked,
     OnePass,
+    Rows,
     Weighing,
     WeightsAndTargets,
     complete_gram,
@@ -50,8 +52,16 @@ from brtf.inference.updates import (
     variance_field,
     variance_sum,
 )
+from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
-from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
+from brtf.model.distributions import (
+    Gamma,
+    RowGaussians,
+    congruent,
+    pack_symmetric,
+    packed_indices,
+    unpack_symmetric,
+)
 from brtf.model.evidence_table import EvidenceTable, tabulate
 from brtf.model.local_models import LocalModel
 from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
@@ -182,10 +192,12 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     update = _factor_update(problem, state) if ahead else None
     direct = None if update is None else _direct(problem, state, update)
 
-    def look(sums: Sums, block: Block) -> tuple[float, RowGaussians | None]:
+    def look(sums: Sums, block: Block) -> tuple[float, Rows | None]:
         counts, totals, squares, replaced, others, *rest = sums
         if direct is not None and update is not None:
-            solved, solved_rows = update.solve(tuple(rest), block, *direct, (counts, totals))
+            products = rest[n_structured].reshape(-1, state.rank)
+            pass_sums = PassSums(counts, totals, squares, replaced, tuple(rest[:n_structured]), products)
+            solved, solved_rows = update.solve(block, *direct(block), pass_sums)
             others += solved.log_evidence, solved.weight_sum
             return solved.largest, solved_rows
         residual, variance = fit.at(block)
@@ -291,11 +303,17 @@ def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array
     for rows in (rows for mode, rows in enumerate(state.factors) if mode not in slices.modes):
         outer, cov = rows.gram[upper], rows.cov_sum[upper]
         spread, product = spread * (outer + cov) + product * cov, product * outer
-    for rows in (state.factors[mode] for mode in slices.modes):
+    *others, last = (state.factors[mode] for mode in slices.modes)
+    for rows in others:
         cov = np.broadcast_to(rows.cov_packed, rows.outer_packed.shape)
         spread = khatri_rao([spread, rows.second_moment_packed]) + khatri_rao([product, cov])
         product = khatri_rao([product, rows.outer_packed])
-    return spread @ np.where(upper[0] == upper[1], 1.0, 2.0)
+    multiplicity = np.where(upper[0] == upper[1], 1.0, 2.0)
+    of_cov = (multiplicity * (spread + product)) @ np.broadcast_to(last.cov_packed.T, (upper[0].size, last.n_rows))
+    if len(spread) == 1:  # ãᵀ S ã needs no products of the means' elements
+        matrix = unpack_symmetric(spread[0], state.rank)
+        return np.einsum("ir,ir->i", last.mean @ matrix, last.mean) + of_cov[0]
+    return ((multiplicity * spread) @ last.outer_packed.T + of_cov).reshape(-1)
 
 
 def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int) -> Array:
@@ -304,8 +322,13 @@ def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int
     upper = packed_indices(rank)
     sums = [(rows.gram + rows.cov_sum)[upper] for k, rows in enumerate(factors) if k not in (*slices.modes, mode)]
     shared = np.prod(sums, axis=0) if sums else np.ones(upper[0].size)
-    lengths = [factors[k].n_rows for k in slices.modes]
-    weighted = slices.precision.mean.reshape(*lengths, 1) * shared
+    relative = slices.precision.mean
+    if mode not in slices.modes and len(slices.modes) == 1:  # Σ ω̄ E[aaᵀ] needs no products of the means' elements
+        (rows,) = (factors[k] for k in slices.modes)
+        of_cov = relative.sum() * rows.cov_packed[0] if rows.shared else relative @ rows.cov_packed
+        outer = (relative[:, None] * rows.mean).T @ rows.mean
+        return unpack_symmetric(shared * (outer[upper] + of_cov), rank)[None]
+    weighted = relative.reshape(*(factors[k].n_rows for k in slices.modes), 1) * shared
     kept = list(slices.modes)
     for k in slices.modes:
         if k != mode:
@@ -359,20 +382,43 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
     known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
     if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):
         return None
+    row_weights, differ = None, known_grams is None
+    if known_grams is not None and state.slices is not None:
+        row_weights = state.slices.precision.mean if state.slices.modes == (0,) else None
+        differ = 0 in state.slices.modes
     room = None
-    if known_grams is None and not problem.observations.in_chunks:
+    if differ and not problem.observations.in_chunks:
         n_rows, rank = state.factors[0].n_rows, state.rank
-        room = RowGaussians(np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)))
-    return OnePass(state, problem.modes, _precision(problem, state), terms, known_grams, problem.dtype, room)
+        room = np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)), np.empty(n_rows)
+    return OnePass(
+        state, problem.modes, _precision(problem, state), terms, known_grams, problem.dtype, row_weights, room
+    )
 
 
-def _direct(problem: Problem, state: State, update: OnePass) -> tuple[float, EvidenceTable, float, float] | None:
-    """What a block of complete data is solved with in one go, if it can be: all of its entries are treated alike."""
-    alike = state.slices is None and state.structure is None and math.isinf(problem.limit)
-    model = state.local_model
-    if not alike or not update.solves_directly or model.is_gaussian:
+Treatment = tuple[float, EvidenceTable | Mixture, float, float, SliceWeights | None]
+"""Scale of the data, law of the entries, τ̄, w_max and noise of slices, with which a block is solved in one go."""
+
+
+def _direct(problem: Problem, state: State, update: OnePass) -> Callable[[Block], Treatment] | None:
+    """How blocks of complete data are solved in one go, where that can be: form 1, and no outlier shared by blocks."""
+    model, slices, structure = state.local_model, state.slices, state.structure
+    apart = structure is None or 0 not in structure.modes
+    if update.known_grams is None or model.is_gaussian or not (apart and math.isinf(problem.limit)):
         return None
-    return problem.observations.scale, tabulate(model), float(state.tau.mean), model.largest_weight
+    tau, relative = float(state.tau.mean), None if slices is None else slices.precision.mean
+    table = tabulate(model) if structure is None else None
+    mixed = None if structure is None else mixture(state, model, structure)
+
+    def treatment(block: Block) -> Treatment:
+        noise = None
+        if slices is not None and relative is not None:
+            noise = SliceWeights(relative, Positions(*row_and_column_positions(block, slices.modes)))
+        local = table if mixed is None else mixed(block)
+        if local is None:
+            raise TypeError("entries have no law")
+        return problem.observations.scale, local, tau, model.largest_weight, noise
+
+    return treatment
 
 
 def _completes(problem: Problem, state: State) -> bool:
@@ -465,7 +511,7 @@ def rotate(state: State) -> State:
         return state
     factors = []
     for rows, matrix, sign in ((first, turn, 1.0), (second, back.T, -1.0)):
-        rotated = RowGaussians(rows.mean @ matrix, matrix.T @ rows.cov @ matrix)
+        rotated = RowGaussians(rows.mean @ matrix, congruent(rows.cov_packed, matrix))
         rotated.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * sign * log_det
         factors.append(rotated)
     return replace(state, factors=tuple(factors))

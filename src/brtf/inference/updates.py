@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import attrgetter
@@ -15,6 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 from scipy.optimize import brentq
 from scipy.special import digamma
 
@@ -22,8 +24,9 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
+from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
 from brtf.kernels.reference import CompletedRows, reduce_mode, transposed_khatri_rao
-from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, unpack_symmetric
+from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
 from brtf.model.evidence_table import EvidenceTable
 from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
@@ -39,6 +42,8 @@ PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
+Rows = tuple[Array, Array, Array]
+"""Means, packed covariances and ln|cov| of some rows."""
 Packed = tuple[Array, Array, Array]
 """Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
@@ -328,6 +333,35 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
 
 
 @dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Covariances (ω_i G + Λ)⁻¹ of rows whose Grams are multiples of one: W diag(1/(ω_i(1 − μ) + μ)) Wᵀ.
+
+    Attributes
+    ----------
+    turn : (R, R) W, with Wᵀ(G + Λ)W = 1 and WᵀΛW = diag μ
+    shares : (R,) μ, the prior's part in the precision of each direction
+    """
+
+    turn: Array
+    shares: Array
+
+    @classmethod
+    def of(cls, gram: Array, own: Array) -> Spectrum:
+        """The spectrum of a Gram of unit weight and the prior's own precision Λ, (R, R), scaled to unit diagonal."""
+        scale = 1.0 / np.sqrt(np.diag(gram + own))
+        both = np.outer(scale, scale)
+        shares, turn = eigh(own * both, (gram + own) * both)
+        return cls(scale[:, None] * turn, np.clip(shares, 0.0, 1.0))
+
+    def covariances(self, weights: Array) -> tuple[Array, Array]:
+        """Packed covariances (I, P) and ln|cov| (I,) of rows of the given weights ω (I,)."""
+        precisions = np.outer(weights, 1.0 - self.shares) + self.shares
+        rows, cols = packed_indices(self.shares.size)
+        log_det = 2.0 * float(np.linalg.slogdet(self.turn)[1]) - np.log(precisions).sum(axis=1)
+        return (1.0 / precisions) @ (self.turn[rows] * self.turn[cols]).T, log_det
+
+
+@dataclass(frozen=True, eq=False)
 class OnePass:
     """U1 for every mode in one pass over dense data, weights and targets held.
 
@@ -341,6 +375,7 @@ class OnePass:
     terms : precision and linear term of the prior of the first mode's rows, which must be the same for all
     known_grams : row Grams that do not need the data; None where they do
     dtype : of the numbers per entry
+    row_weights : (I_0,) where the Grams of the first mode are multiples of one: what each is multiplied by
     room : where blocks in memory put their rows of the first mode; None where these are handed over
     """
 
@@ -350,7 +385,8 @@ class OnePass:
     terms: tuple[Array, Array]
     known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
-    room: RowGaussians | None = None
+    row_weights: Array | None = None
+    room: Rows | None = None
 
     @staticmethod
     def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
@@ -374,22 +410,38 @@ class OnePass:
         return [np.broadcast_to(0.0, (first.n_rows, n_packed)), *(rows.second_moment_packed for rows in others)]
 
     @cached_property
-    def _first_grams(self) -> Array | None:
-        return None if self.known_grams is None else self.known_grams(self.state.factors, 0)
+    def _spectrum(self) -> Spectrum | None:
+        """Of the first mode's rows, where their Grams are multiples of one that is not singular to rounding."""
+        if self.row_weights is None:
+            return None
+        with suppress(np.linalg.LinAlgError):
+            return Spectrum.of(self.precision * complete_gram(self.state.factors, 0)[0], self.terms[0])
+        return None
 
     @cached_property
-    def _shared_cov(self) -> Array | None:
-        """The covariance (1, R, R) of the first mode's rows where all share it."""
-        if self._first_grams is None or len(self._first_grams) != 1:
-            return None
-        return self._rows(self._first_grams, np.zeros((1, self.state.rank))).cov
+    def _first_grams(self) -> Array:
+        """Row Grams of the first mode, (I_0, R, R), or (1, R, R) where all rows share one."""
+        if self.known_grams is None:
+            raise TypeError("these Grams need the data")
+        return self.known_grams(self.state.factors, 0)
 
-    def _rows(self, grams: Array, products: Array) -> RowGaussians:
-        """U1 for some rows of the first mode."""
-        return gaussian_rows(self.precision * grams + self.terms[0], self._linear(products))
+    @cached_property
+    def _shared(self) -> tuple[Array, Array]:
+        """The covariance that all rows of the first mode share, packed, and its ln|cov|."""
+        return self._solved_covariances(self._first_grams)
 
-    def _linear(self, products: Array) -> Array:
-        return self.precision * products + self.terms[1]
+    def _covariances(self, rows: slice) -> tuple[Array, Array]:
+        """Packed covariances (b, P) of rows of the first mode, or (1, P) of all, and ln|cov|."""
+        if self.row_weights is not None and self._spectrum is not None:
+            return self._spectrum.covariances(self.row_weights[rows])
+        if len(self._first_grams) == 1:
+            return self._shared
+        return self._solved_covariances(self._first_grams[rows])
+
+    def _solved_covariances(self, grams: Array) -> tuple[Array, Array]:
+        nothing = np.zeros((len(grams), self.state.rank))
+        _, cov, log_det = kernels.solve_rows(self.precision * grams + self.terms[0], nothing)
+        return pack_symmetric(cov), log_det
 
     def zeros(self) -> Sums:
         """Empty sums over the first mode: of the targets with its means, and of the weights with its moments."""
@@ -397,70 +449,78 @@ class OnePass:
         products = np.zeros((*lengths, rank))
         return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
 
-    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> RowGaussians | None:
+    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> Rows | None:
         """The block's rows of the first mode, if there is no room for them here, and its share in the sums."""
         products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
-        if self._shared_cov is not None:
-            rows = RowGaussians(self._linear(products) @ self._shared_cov[0], self._shared_cov)
-        elif self._first_grams is not None:
-            rows = self._rows(self._first_grams[block.rows], products)
+        linear = self.precision * products + self.terms[1]
+        if self.known_grams is not None:
+            packed, log_det = self._covariances(block.rows)
+            cov = unpack_symmetric(packed, self.state.rank)
+            mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
         else:
-            packed = np.zeros((block.n_rows, self._moments[0].shape[1]))
-            kernels.contract(block, weights, self._moments, 0, packed)
-            rows = self._rows(unpack_symmetric(packed, self.state.rank), products)
+            gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
+            kernels.contract(block, weights, self._moments, 0, gram_sums)
+            precision = self.precision * unpack_symmetric(gram_sums, self.state.rank) + self.terms[0]
+            mean, cov, log_det = kernels.solve_rows(precision, linear)
+            rows = RowGaussians(mean, cov)
+            packed = rows.cov_packed
             kernels.contract_one(own, weights, rows.second_moment_packed, 0, sums[1])
-        kernels.contract_one(own, targets, rows.mean.astype(self.dtype, copy=False), 0, sums[0])
-        if self.room is None:
-            return RowGaussians(rows.mean, rows.cov_packed)  # without what was found on the way
-        self.room.mean[block.rows], self.room.cov_packed[block.rows] = rows.mean, rows.cov_packed
-        return None
+        kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
+        return self._put(block, (mean, packed, log_det))
 
-    @property
-    def solves_directly(self) -> bool:
-        """Whether rows need nothing of a block but its completed data."""
-        return self._shared_cov is not None
+    def _put(self, block: Block, rows: Rows) -> Rows | None:
+        """The rows, where there is no room for them here."""
+        if self.room is None:
+            return rows
+        for room, part in zip(self.room, rows, strict=True):
+            room[block.rows] = part
+        return None
 
     def solve(
         self,
-        sums: Sums,
         block: Block,
         scale: float,
-        table: EvidenceTable,
+        local: EvidenceTable | Mixture,
         tau: float,
         largest_weight: float,
-        histogram: tuple[Array, Array],
-    ) -> tuple[CompletedRows, RowGaussians]:
-        """The same from the block's values, with all that the bound needs of their local posteriors; form 1."""
-        if self._shared_cov is None:
-            raise TypeError("only rows that share their covariance are solved for directly")
-        rank, cov = self.state.rank, self._shared_cov
+        noise: SliceWeights | None,
+        sums: PassSums,
+    ) -> tuple[CompletedRows, Rows | None]:
+        """The block's rows from its values, with all that the bound needs of their local posteriors; form 1."""
+        cov, log_det = self._covariances(block.rows)
         found = kernels.solve_completed(
             cast(Array, block.values.reshape(block.n_rows, -1)),
             scale,
             self._means[0][block.rows],
             self._others,
-            table,
+            local,
             tau,
             largest_weight,
-            self.precision * cov[0],
+            noise,
+            self.precision * cov,
             self.terms[1] / self.precision,
-            *histogram,
-            sums[0].reshape(-1, rank),
+            sums,
         )
-        return found, RowGaussians(found.mean, cov)
+        return found, self._put(block, (found.mean, cov, log_det))
 
-    def finish(self, sums: Sums, parts: list[RowGaussians | None]) -> State:
+    def finish(self, sums: Sums, parts: list[Rows | None]) -> State:
         """The state with the rows of all blocks, and all other modes updated."""
-        first = self.room
-        if first is None:
-            found, cov = [rows for rows in parts if rows is not None], self._shared_cov
-            if cov is None:
-                cov = np.concatenate([rows.cov_packed for rows in found])
-            first = RowGaussians(np.concatenate([rows.mean for rows in found]), cov)
+        if self.room is not None:
+            mean, cov, log_det = self.room
+        else:
+            means, covs, log_dets = zip(*(rows for rows in parts if rows is not None), strict=True)
+            mean, (cov, log_det) = np.concatenate(means), (covs[0], log_dets[0])
+            if not self._shares_covariance:
+                cov, log_det = np.concatenate(covs), np.concatenate(log_dets)
+        first = _with_log_det(mean, cov, log_det)
         state = self.state.with_factor(0, first, self.state.row_priors[0].learnt(first, self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
+
+    @property
+    def _shares_covariance(self) -> bool:
+        return self.known_grams is not None and self.row_weights is None and len(self._first_grams) == 1
 
 
 def _partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:

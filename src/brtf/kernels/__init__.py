@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
+from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
 from brtf.model.evidence_table import EvidenceTable
 from brtf.model.local_models import LocalModel
 
@@ -105,24 +106,19 @@ def solve_completed(
     scale: float,
     left: Array,
     right: Array,
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
     largest_weight: float,
-    cov: Array,
+    noise: SliceWeights | None,
+    covs: Array,
     offset: Array,
-    counts: Array,
-    totals: Array,
-    sums: Array,
+    sums: PassSums,
 ) -> CompletedRows:
-    """Form 1 for rows (b, C) of complete data in one go: new rows that explain the data less their outliers.
-
-    Adds to ``sums`` (C, R) the product of these data with them, and the entries to a histogram of D.
-    """
+    """Form 1 for rows (b, C) of complete data in one go: new rows that explain the data less their outliers."""
     if agreement := _agreement():
+        table = local if isinstance(local, EvidenceTable) else local.spike
         agreement.of_solve_completed(table, largest_weight, values.dtype)
-    return _chosen().solve_completed(
-        values, scale, left, right, table, tau, largest_weight, cov, offset, counts, totals, sums
-    )
+    return _chosen().solve_completed(values, scale, left, right, local, tau, largest_weight, noise, covs, offset, sums)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:

@@ -15,7 +15,9 @@ import numpy as np
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
+from brtf.kernels.arguments import PassSums
 from brtf.kernels.reference import N_BINS
+from brtf.model.distributions import pack_symmetric
 from brtf.model.evidence_table import EvidenceTable
 
 FEW = 37
@@ -72,13 +74,12 @@ class Agreement:
         rng, rank = np.random.default_rng(0), 6
         shapes = (3, FEW), (3, rank), (rank, FEW)
         values, left, right = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
-        cov, offset, found = np.eye(rank) / FEW, np.ones(rank), []
+        covs, offset, found = pack_symmetric(np.eye(rank))[None] / FEW, np.ones(rank), []
         for twin in self._twins:
-            counts, totals, sums = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros((FEW, rank))
-            rows = twin.solve_completed(
-                values, 1.5, left, right, table, TAU, largest_weight, cov, offset, counts, totals, sums
-            )
-            found.append([rows.mean, sums, np.array([rows.log_evidence, rows.weight_sum, rows.largest])])
+            none = np.zeros(0)
+            sums = PassSums(np.zeros(N_BINS), np.zeros(N_BINS), none, none, (), np.zeros((FEW, rank)))
+            rows = twin.solve_completed(values, 1.5, left, right, table, TAU, largest_weight, None, covs, offset, sums)
+            found.append([rows.mean, sums.products, np.array([rows.log_evidence, rows.weight_sum, rows.largest])])
         for parts in zip(*found, strict=True):
             _compare("solve_completed", f"of {dtype}", *parts)
         self._passed.add(("solve_completed", dtype))

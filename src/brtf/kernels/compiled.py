@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels import coordinates, entries, masked, products, reference, scoring
+from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
 from brtf.kernels.jit import loop
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
@@ -31,6 +32,7 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
     transposed_khatri_rao,
 )
+from brtf.model.distributions import unpack_symmetric
 from brtf.model.evidence_table import FIRST_OCTAVE, EvidenceTable, usual_places
 from brtf.model.local_models import FlatSlab, GaussianSlab, LocalModel
 
@@ -271,31 +273,39 @@ def solve_completed(
     scale: float,
     left: Array,
     right: Array,
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
     largest_weight: float,
-    cov: Array,
+    noise: SliceWeights | None,
+    covs: Array,
     offset: Array,
-    counts: Array,
-    totals: Array,
-    sums: Array,
+    sums: PassSums,
 ) -> reference.CompletedRows:
     """Form 1 for rows of complete data in one go, in tiles that stay in the cache."""
     kind, mean = values.dtype.type, np.empty(left.shape)
-    log_evidence, weight_sum, largest = entries.solve_completed(
+    spike = local.spike if isinstance(local, Mixture) else local
+    if noise is None:  # a mixture has the common noise as that of a single slice
+        common = Positions(np.zeros(len(values), np.int64), np.zeros(values.shape[1], np.int64))
+        noise = SliceWeights(np.ones(1 if isinstance(local, Mixture) else 0), common)
+    data = (
         values,
         np.ascontiguousarray(left),
         np.ascontiguousarray(right),
         kind(1.0 / scale),
         kind(1.0 / largest_weight),
         tau,
-        _layout(table, values.dtype),
-        cov.astype(kind),
-        offset.astype(kind),
-        (counts, totals),
-        mean,
-        sums,
+        _layout(spike, values.dtype),
+        (noise.relative.astype(kind), *noise.at, noise.at.by_row),
     )
+    rank = left.shape[1]
+    solve = unpack_symmetric(covs, rank).reshape(1, -1).astype(kind) if len(covs) == 1 else covs.astype(kind)
+    rows, histogram = (solve, offset.astype(kind)), (sums.counts, sums.totals)
+    if isinstance(local, Mixture):
+        outer = sums.squares, sums.replaced, sums.structured
+        found = entries.solve_mixture(*data, _branches(local), *rows, histogram, outer, mean, sums.products)
+    else:
+        found = entries.solve_completed(*data, *rows, histogram, sums.squares, mean, sums.products)
+    log_evidence, weight_sum, largest = found
     return reference.CompletedRows(log_evidence, weight_sum, largest / tau, mean)
 
 
@@ -440,7 +450,27 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 
 def _layout(table: EvidenceTable, dtype: np.dtype[np.floating[Any]]) -> tuple[Any, ...]:
     """Usual segments for entries of the given type, all segments, and the bins of histograms."""
-    return (table.quadratics, usual_places(dtype)), (table.rows, table.first, table.log2_segments, FIRST_OCTAVE), BINS
+    return (table.quadratics, usual_places(dtype)), _segments(table), BINS
+
+
+def _segments(table: EvidenceTable) -> tuple[Array, NDArray[np.int64], NDArray[np.int64], int]:
+    return table.rows, table.first, table.log2_segments, FIRST_OCTAVE
+
+
+def _branches(mixture: Mixture) -> tuple[Any, ...]:
+    """A mixture but for its spike, as loops take it."""
+    return (
+        _segments(mixture.slab),
+        mixture.log_rates,
+        *mixture.at,
+        mixture.at.by_row,
+        mixture.log_sides,
+        (mixture.log_law, mixture.law_range),
+        mixture.log_counted,
+        mixture.groups,
+        mixture.n_channels,
+        mixture.clipped,
+    )
 
 
 # ---- rows --------------------------------------------------------------------------------------------------

@@ -69,12 +69,12 @@ def look_up(rho, table, log_evidence, weight):
 
 
 @loop
-def _scratch(rho, usual):
-    """Room for what is known of a piece of entries, and the number of entries, none so far, in every usual segment."""
+def _scratch(rho, usual, size):
+    """Room for what is known of a piece of ``size`` entries, and their number, none so far, in every usual segment."""
     quadratics, bits = usual
-    places, fractions, step = np.empty(PIECE, bits.dtype), np.empty(PIECE, rho.dtype), np.empty((2, 8), rho.dtype)
-    others, seen = np.empty(PIECE + 1, np.int64), np.zeros(len(quadratics), np.int64)
-    return places, fractions, step, np.empty((2, PIECE)), others, seen
+    places, fractions, step = np.empty(size, bits.dtype), np.empty(size, rho.dtype), np.empty((2, 8), rho.dtype)
+    others, seen = np.empty(size + 1, np.int64), np.zeros(len(quadratics), np.int64)
+    return places, fractions, step, np.empty((2, size)), others, seen
 
 
 @sum_loop
@@ -167,7 +167,7 @@ def _settle(seen, tau, uneven, bins, histogram):
 def judge(residual, variance, relative, tau, table, histogram, rho, weight):
     """Σ ln f, Σ w and the largest ρ, in pieces that stay in the innermost cache."""
     usual, uneven, bins = table
-    scratch = _scratch(rho, usual)
+    scratch = _scratch(rho, usual, PIECE)
     precision = rho.dtype.type(tau)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     for start in range(0, residual.size, PIECE):
@@ -231,30 +231,444 @@ def _complete(values, per_scale, per_weight, tau, table, histogram, scratch, fit
     return total, weight_sum, largest
 
 
+@loop
+def _spread(per_slice, rows, columns, by_row, out):
+    """The number of its slice at every entry of whole rows, flat."""
+    n_columns = columns.size
+    for i in range(rows.size):
+        own = out[i * n_columns : (i + 1) * n_columns]
+        if by_row:
+            own[:] = per_slice[rows[i]]
+        else:
+            for c in range(n_columns):
+                own[c] = per_slice[rows[i] + columns[c]]
+
+
 @sum_loop
-def solve_completed(values, left, right, per_scale, per_weight, tau, table, cov, offset, histogram, mean, sums):
+def _add_to_slices(amounts, rows, columns, by_row, out):
+    """Add the amounts of entries of whole rows, flat, to the sums of their slices."""
+    n_columns = columns.size
+    for i in range(rows.size):
+        own = amounts[i * n_columns : (i + 1) * n_columns]
+        if by_row:
+            total = 0.0
+            for c in range(n_columns):
+                total += own[c]
+            out[rows[i]] += total
+        else:
+            place, total = rows[i] + columns[0], 0.0
+            for c in range(n_columns):
+                if rows[i] + columns[c] != place:
+                    out[place] += total
+                    place, total = rows[i] + columns[c], 0.0
+                total += own[c]
+            out[place] += total
+
+
+@loop
+def _whole_rows(n_columns):
+    """Rows that make a piece, one at least, and the room that such a piece takes in whole steps."""
+    n_rows = max(1, PIECE // n_columns)
+    return n_rows, -(-n_rows * n_columns // 8) * 8
+
+
+@sum_loop
+def _complete_slices(
+    values, first, per_scale, per_weight, tau, table, noise, histogram, squares, scratch, room, fitted
+):
+    """Σ ln f, Σ w and the largest ρ of a tile of rows from ``first`` on, where the noise of slices differs.
+
+    The low-rank part is replaced by the completed data times ω̄, and Σ ρ w is added to the squares of each slice.
+    """
+    relative, rows, columns, by_row = noise
+    factor, rho, weight = room[0], room[1], room[2]
+    kind = values.dtype.type
+    precision, together = kind(tau), max(1, PIECE // columns.size)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, len(values), together):
+        stop = min(start + together, len(values))
+        n = (stop - start) * columns.size
+        data, fit, own = values[start:stop].reshape(n), fitted[start:stop].reshape(n), rho[:n]
+        places = rows[first + start : first + stop]
+        _spread(relative, places, columns, by_row, factor)
+        for m in range(n):
+            left = data[m] * per_scale - fit[m]
+            own[m] = precision * factor[m] * (left * left)
+        sums = _weigh(own, tau, table, histogram, scratch, weight[:n])
+        total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
+        for m in range(n):
+            left = data[m] * per_scale - fit[m]
+            fit[m] = factor[m] * (fit[m] + weight[m] * per_weight * left)
+            own[m] *= weight[m]
+        _add_to_slices(own, places, columns, by_row, squares)
+    return total, weight_sum, largest
+
+
+@loop
+def _tile_rows(values):
+    """Rows that are fitted, completed and contracted together."""
+    n_rows, n_columns = values.shape
+    n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE_BYTES / (n_columns * values.itemsize))))
+    return -(-n_rows // n_tiles)
+
+
+@sum_loop
+def _solve_tile(fresh, targets, right, covs, offset, mean, sums):
+    """New rows that explain the targets, and the targets times these, added to the sums unless they are fresh.
+
+    ``covs`` is one matrix (R, R) as a single row, or the packed upper half of one for each row.
+    """
+    linear = _projections(targets, right) + offset
+    n_rows, rank = linear.shape
+    if len(covs) == 1 and covs.shape[1] == rank * rank:
+        solved = np.dot(linear, covs.reshape(rank, rank))
+    else:
+        solved = np.zeros((n_rows, rank), linear.dtype)
+        for i in range(n_rows):
+            k = 0
+            for r in range(rank):
+                total = covs[i, k] * linear[i, r]
+                k += 1
+                for s in range(r + 1, rank):
+                    total += covs[i, k] * linear[i, s]
+                    solved[i, s] += covs[i, k] * linear[i, r]
+                    k += 1
+                solved[i, r] += total
+    mean[:] = solved
+    _add_product(fresh, solved.T.copy(), targets, sums)
+
+
+@sum_loop
+def _add_transposed(own_sums, sums):
+    for column in range(own_sums.shape[1]):
+        for component in range(len(own_sums)):
+            sums[column, component] += own_sums[component, column]
+
+
+@loop
+def _of_rows(covs, start, stop):
+    """Covariances of some rows, or the one of all."""
+    return covs if len(covs) == 1 else covs[start:stop]
+
+
+@sum_loop
+def solve_completed(
+    values, left, right, per_scale, per_weight, tau, table, noise, covs, offset, histogram, squares, mean, sums
+):
     """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
     usual, uneven, bins = table
-    scratch = _scratch(values, usual)
-    (n_rows, n_columns), rank = values.shape, len(right)
-    n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE_BYTES / (n_columns * values.itemsize))))
-    tile = -(-n_rows // n_tiles)
-    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.empty((rank, n_columns), values.dtype)
+    n_columns, tile, sliced = values.shape[1], _tile_rows(values), noise[0].size > 0
+    n_room = max(PIECE, _whole_rows(n_columns)[1]) if sliced else PIECE
+    scratch, room = _scratch(values, usual, n_room), np.empty((3, n_room if sliced else 0), values.dtype)
+    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.empty((len(right), n_columns), values.dtype)
     total, weight_sum, largest = 0.0, 0.0, 0.0
-    for start in range(0, n_rows, tile):
-        stop = min(start + tile, n_rows)
-        n = stop - start
-        fitted, flat = low_rank[:n], values[start:stop].reshape(n * n_columns)
+    for start in range(0, len(values), tile):
+        stop = min(start + tile, len(values))
+        own, fitted = values[start:stop], low_rank[: stop - start]
         _multiply(left[start:stop], right, fitted)
-        found = _complete(flat, per_scale, per_weight, tau, table, histogram, scratch, fitted.reshape(n * n_columns))
+        if sliced:
+            found = _complete_slices(
+                own, start, per_scale, per_weight, tau, table, noise, histogram, squares, scratch, room, fitted
+            )
+        else:
+            flat = own.reshape(own.size), fitted.reshape(own.size)
+            found = _complete(flat[0], per_scale, per_weight, tau, table, histogram, scratch, flat[1])
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
-        solved = np.dot(_projections(fitted, right) + offset, cov)
-        mean[start:stop] = solved
-        _add_product(start == 0, solved.T.copy(), fitted, own_sums)
-    for column in range(n_columns):
-        for component in range(rank):
-            sums[column, component] += own_sums[component, column]
+        _solve_tile(start == 0, fitted, right, _of_rows(covs, start, stop), offset, mean[start:stop], own_sums)
+    _add_transposed(own_sums, sums)
     return total + _settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
+
+
+@loop
+def _soften(odds, share, softened):
+    """The logistic function of log odds, and ln(1 + e^odds): a polynomial each, so that several are found at once.
+
+    e^−|odds| is 2^k e^r with |r| ≤ ½ ln 2: k stands in the low bits of k + 1.5·2⁵², and e^r is its series. With
+    t = e^−|odds|, ln(1 + t) is twice the series of artanh at t/(2 + t) ≤ 1/3.
+    """
+    bits = softened.view(np.int64)
+    for m in range(odds.size):
+        exponent = -abs(odds[m])
+        exponent = exponent if exponent > -700.0 else -700.0
+        k = np.floor(exponent * 1.4426950408889634 + 0.5)
+        r = (exponent - k * 0.6931471803691238) - k * 1.9082149292705877e-10
+        series = 1.6059043836821613e-10
+        series = 2.08767569878681e-09 + r * series
+        series = 2.505210838544172e-08 + r * series
+        series = 2.755731922398589e-07 + r * series
+        series = 2.7557319223985893e-06 + r * series
+        series = 2.48015873015873e-05 + r * series
+        series = 0.0001984126984126984 + r * series
+        series = 0.001388888888888889 + r * series
+        series = 0.008333333333333333 + r * series
+        series = 0.041666666666666664 + r * series
+        series = 0.16666666666666666 + r * series
+        series = 0.5 + r * series
+        share[m] = 1.0 + r * (1.0 + r * series)
+        softened[m] = k + 6755399441055744.0
+    for m in range(odds.size):
+        bits[m] = (bits[m] + 1023) << 52
+    for m in range(odds.size):
+        small = share[m] * softened[m]
+        s = np.divide(small, 2.0 + small)  # which, unlike /, does not look for zeros
+        q = s * s
+        series = 1.0 / 31.0
+        series = 1.0 / 29.0 + q * series
+        series = 1.0 / 27.0 + q * series
+        series = 1.0 / 25.0 + q * series
+        series = 1.0 / 23.0 + q * series
+        series = 1.0 / 21.0 + q * series
+        series = 1.0 / 19.0 + q * series
+        series = 1.0 / 17.0 + q * series
+        series = 1.0 / 15.0 + q * series
+        series = 1.0 / 13.0 + q * series
+        series = 1.0 / 11.0 + q * series
+        series = 1.0 / 9.0 + q * series
+        series = 1.0 / 7.0 + q * series
+        series = 0.2 + q * series
+        series = 1.0 / 3.0 + q * series
+        likely = np.divide(1.0, 1.0 + small)
+        share[m] = likely if odds[m] > 0.0 else small * likely
+        larger = odds[m] if odds[m] > 0.0 else 0.0
+        softened[m] = larger + 2.0 * s * (1.0 + q * series)
+
+
+@sum_loop
+def _look_up_branches(rho, places, fractions, spike, slab, beyond, found):
+    """ln f and w of both branches, which have segments in common."""
+    log_spike, spike_weight, log_slab, slab_weight = found
+    for m in range(rho.size):
+        place = places[m]
+        if place < beyond:
+            t = np.float64(fractions[m])
+            log_spike[m], spike_weight[m] = _cubic(spike[0], place, t)
+            log_slab[m], slab_weight[m] = _cubic(slab[0], place, t)
+        else:
+            own = min(np.float64(rho[m]), LARGEST_RHO)
+            log_spike[m], spike_weight[m] = _search(own, spike)
+            log_slab[m], slab_weight[m] = _search(own, slab)
+
+
+@sum_loop
+def _replace_slab(values, per_scale, law, log_counted, log_slab, slab_weight):
+    """ln h(y), less what an entry is counted for as noise, in place of the slab; it says nothing of x."""
+    log_law, law_range = law
+    for m in range(values.size):
+        place = int((np.float64(values[m] * per_scale) - law_range[0]) * law_range[1])
+        log_slab[m] = log_law[min(max(place, 0), log_law.size - 1)] - log_counted[m]
+        slab_weight[m] = 0.0
+
+
+@sum_loop
+def _share_odds(log_odds, log_spike, log_slab, groups, n_rows, n_channels, odds, log_together):
+    """Log odds of every group of every row, and ln f of its noise: sums over their entries, weighed by 1/κ."""
+    n_groups, n_columns = log_together.size // n_rows, groups.size
+    odds[:], log_together[:] = 0.0, 0.0
+    for i in range(n_rows):
+        for c in range(n_columns):
+            m, place = i * n_columns + c, i * n_groups + groups[c]
+            odds[place] += log_slab[m] - log_spike[m]
+            log_together[place] += log_spike[m]
+    for place in range(odds.size):
+        odds[place] = odds[place] / n_channels + log_odds
+        log_together[place] /= n_channels
+
+
+@sum_loop
+def _add_groups(rho, left, outlier, clipped, groups, n_rows, n_groups, others):
+    """Add Σ p and number of groups, and what says how far the clipped residuals of a group's entries are correlated."""
+    sums, n_columns = np.zeros(n_groups), groups.size
+    for i in range(n_rows):
+        sums[:] = 0.0
+        for c in range(n_columns):
+            m = i * n_columns + c
+            if outlier[m] < 0.5:
+                own = min(math.sqrt(rho[m]), clipped)
+                sums[groups[c]] += own if left[m] >= 0.0 else -own
+                others[3] += own * own
+        for group in range(n_groups):
+            others[2] += sums[group] * sums[group]
+
+
+@loop
+def _count_one(deviation, amount, bins, counts, totals):
+    """Add an amount to the bin of one D; ``deviation`` holds that number alone."""
+    place = min(max((deviation.view(np.int64)[0] >> bins[0]) - bins[1], 0), counts.size - 1)
+    counts[place] += amount
+    totals[place] += amount * deviation[0]
+
+
+@sum_loop
+def _complete_mixture(
+    values, first, per_scale, per_weight, tau, table, noise, mixture, histogram, outer, scratch, room, fitted
+):
+    """Σ ln f, Σ w and the largest ρ of a tile of rows from ``first`` on, under a mixture of two branches.
+
+    The low-rank part is replaced by the completed data times ω̄. ``outer`` are the sums over slices and of the mixture.
+    """
+    relative, rows, columns, by_row = noise
+    slab, log_rates, rate_rows, rate_columns, by_rate_row, log_sides, law, log_counted, groups, n_channels, clipped = (
+        mixture
+    )
+    squares, replaced, structured = outer
+    (quadratics, bits), spike, bins = table
+    places, fractions, seen, n_above, outlying, rho, factor, left, log_spike, spike_weight, log_slab, slab_weight = (
+        scratch
+    )
+    outlier, odds, softened, log_rest, amounts = room
+    kind, beyond, n_columns = values.dtype.type, len(quadratics) - 1, columns.size
+    n_groups = groups.max() + 1 if groups.size else 0
+    replaces, sided, one = law[0].size > 0, log_sides[0] != log_sides[1], np.empty(1)
+    precision, shift, together = kind(tau), kind(2.0 ** spike[3]), max(1, PIECE // n_columns)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, len(values), together):
+        stop = min(start + together, len(values))
+        n = (stop - start) * n_columns
+        n_steps = -(-n // 8) * 8
+        data, fit = values[start:stop].reshape(n), fitted[start:stop].reshape(n)
+        own_rows, own_rate_rows = rows[first + start : first + stop], rate_rows[first + start : first + stop]
+        _spread(relative, own_rows, columns, by_row, factor)
+        rho[n:n_steps] = 0.0
+        for m in range(n):
+            left[m] = data[m] * per_scale - fit[m]
+            rho[m] = precision * factor[m] * (left[m] * left[m])
+        own_largest = locate(rho, n_steps, shift, bits, beyond, places, fractions)
+        largest = max(largest, np.float64(own_largest))
+        branches = log_spike[:n], spike_weight[:n], log_slab[:n], slab_weight[:n]
+        _look_up_branches(rho[:n], places, fractions, spike, slab, beyond, branches)
+        if replaces:
+            if log_counted.size == 1:
+                amounts[:n] = log_counted[0]
+            else:
+                _spread(log_counted, own_rows, columns, by_row, amounts)
+            _replace_slab(data, per_scale, law, amounts, log_slab, slab_weight)
+        if sided:
+            for m in range(n):
+                log_slab[m] += log_sides[0] if left[m] >= 0.0 else log_sides[1]
+        if n_groups:
+            n_shared = (stop - start) * n_groups
+            rest, own_odds, soft, share = log_rest[:n_shared], odds[:n_shared], softened[:n_shared], amounts[:n_shared]
+            log_odds = log_rates[0, 0] - log_rates[1, 0]
+            _share_odds(log_odds, log_spike, log_slab, groups, stop - start, n_channels, own_odds, rest)
+            _soften(own_odds, share, soft)
+            own_total = n_shared * log_rates[1, 0]
+            for k in range(n_shared):
+                own_total += rest[k] + soft[k]
+                structured[6][0] += share[k]
+            total += n_channels * own_total
+            structured[6][1] += n_shared
+            for i in range(stop - start):
+                for c in range(n_columns):
+                    outlier[i * n_columns + c] = share[i * n_groups + groups[c]]
+            _add_groups(rho, left, outlier, clipped, groups, stop - start, n_groups, structured[6])
+        else:
+            _spread(log_rates[1], own_rate_rows, rate_columns, by_rate_row, log_rest)
+            _spread(log_rates[0], own_rate_rows, rate_columns, by_rate_row, odds)
+            for m in range(n):
+                log_rest[m] += log_spike[m]
+                odds[m] += log_slab[m] - log_rest[m]
+            _soften(odds[:n], outlier[:n], softened[:n])
+            n_outliers = 0.0
+            for m in range(n):
+                total += log_rest[m] + softened[m]
+                n_outliers += outlier[m]
+            structured[6][0] += n_outliers
+            structured[6][1] += n
+        for m in range(n):
+            weight = spike_weight[m] + outlier[m] * (slab_weight[m] - spike_weight[m])
+            fit[m] = factor[m] * (fit[m] + kind(weight) * per_weight * left[m])
+            weight_sum += weight
+            amounts[m] = rho[m] * weight
+        for m in range(n):
+            place = places[m]
+            seen[place] += 1
+            outlying[place] += outlier[m]
+        if squares.size:
+            _add_to_slices(amounts, own_rows, columns, by_row, squares)
+        if replaces:
+            for m in range(n):
+                place = int((np.float64(data[m] * per_scale) - law[1][0]) * law[1][1])
+                structured[4][min(max(place, 0), law[0].size - 1)] += outlier[m]
+            if replaced.size:
+                _add_to_slices(outlier, own_rows, columns, by_row, replaced)
+        if structured[5].size:
+            _add_to_slices(outlier, own_rate_rows, rate_columns, by_rate_row, structured[5])
+        if structured[7].size:
+            positive, all_outliers = 0.0, 0.0
+            for m in range(n):
+                above = left[m] >= 0.0
+                n_above[places[m]] += above
+                positive += outlier[m] if above else 0.0
+                all_outliers += outlier[m]
+            structured[8][0] += positive
+            structured[8][1] += all_outliers - positive
+        if seen[beyond]:
+            for m in range(n):
+                if places[m] == beyond:
+                    one[0] = min(np.float64(rho[m]), LARGEST_RHO) / tau
+                    _count_one(one, 1.0, bins, histogram[0], histogram[1])
+                    _count_one(one, 1.0 - outlier[m], bins, structured[0], structured[1])
+                    _count_one(one, outlier[m], bins, structured[2], structured[3])
+                    if structured[7].size and left[m] >= 0.0:
+                        _count_one(one, 1.0, bins, structured[7], np.empty_like(structured[7]))
+            seen[beyond] = 0
+    return total, weight_sum, largest
+
+
+@sum_loop
+def _settle_mixture(seen, n_above, outlying, tau, spike, bins, histogram, structured):
+    """Count the entries of usual segments, at the middle of each: all, regular ones, outliers, and those above."""
+    rows, one, nothing = spike[0], np.empty(1), np.zeros(structured[7].size)
+    for place in range(seen.size - 1):
+        if seen[place]:
+            one[0] = (rows[place, 0] + 0.5 / rows[place, 1]) / tau
+            _count_one(one, seen[place], bins, histogram[0], histogram[1])
+            _count_one(one, seen[place] - outlying[place], bins, structured[0], structured[1])
+            _count_one(one, outlying[place], bins, structured[2], structured[3])
+            if n_above[place]:
+                _count_one(one, n_above[place], bins, structured[7], nothing)
+
+
+@sum_loop
+def solve_mixture(
+    values, left, right, per_scale, per_weight, tau, table, noise, mixture, covs, offset, histogram, outer, mean, sums
+):
+    """Tiles of rows, as :func:`solve_completed` does them, of entries with a mixture of two branches."""
+    (quadratics, bits), uneven, bins = table
+    n_columns, tile, structured = values.shape[1], _tile_rows(values), outer[2]
+    n_room = _whole_rows(n_columns)[1]
+    seen, n_above, outlying = (np.zeros(len(quadratics)), np.zeros(len(quadratics)), np.zeros(len(quadratics)))
+    reals, branches = np.empty((4, n_room), values.dtype), np.empty((4, n_room))
+    scratch = (
+        np.empty(n_room, bits.dtype),
+        reals[0],
+        seen,
+        n_above,
+        outlying,
+        reals[1],
+        reals[2],
+        reals[3],
+        branches[0],
+        branches[1],
+        branches[2],
+        branches[3],
+    )
+    more = np.empty((5, n_room))
+    room = more[0], more[1], more[2], more[3], more[4]
+    low_rank, own_sums = np.empty((tile, n_columns), values.dtype), np.empty((len(right), n_columns), values.dtype)
+    total, weight_sum, largest = 0.0, 0.0, 0.0
+    for start in range(0, len(values), tile):
+        stop = min(start + tile, len(values))
+        own, fitted = values[start:stop], low_rank[: stop - start]
+        _multiply(left[start:stop], right, fitted)
+        found = _complete_mixture(
+            own, start, per_scale, per_weight, tau, table, noise, mixture, histogram, outer, scratch, room, fitted
+        )
+        total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
+        _solve_tile(start == 0, fitted, right, _of_rows(covs, start, stop), offset, mean[start:stop], own_sums)
+    _add_transposed(own_sums, sums)
+    _settle_mixture(seen, n_above, outlying, tau, uneven, bins, histogram, structured)
+    return total, weight_sum, largest
 
 
 @sum_loop

@@ -19,7 +19,8 @@ from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
-from brtf.model.distributions import packed_indices
+from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
+from brtf.model.distributions import packed_indices, unpack_symmetric
 from brtf.model.evidence_table import FIRST_OCTAVE, SHIFT, EvidenceTable
 from brtf.model.local_models import LocalModel
 
@@ -232,9 +233,7 @@ def local_posteriors(
     if relative is not None:
         deviation *= relative
     rho = tau * deviation
-    row = _row_of(table, rho)
-    middle = np.where(row < table.n_usual, table.middles[row] / tau, deviation)
-    count_deviations(middle, counts, totals)
+    count_deviations(_counted_at(table, tau, deviation), counts, totals)
     log_evidence, weight = evidence(table, rho)
     kind = residual.dtype
     return LocalPosteriors(
@@ -256,28 +255,113 @@ def solve_completed(
     scale: float,
     left: Array,
     right: Array,
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
     largest_weight: float,
-    cov: Array,
+    noise: SliceWeights | None,
+    covs: Array,
     offset: Array,
-    counts: Array,
-    totals: Array,
-    sums: Array,
+    sums: PassSums,
 ) -> CompletedRows:
     """Form 1 for b rows of complete data in one go: the data less their outliers, and the rows that explain them.
 
-    With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left right, new rows of the first mode
-    are (ỹ rightᵀ + offset) cov. Added to ``sums`` (C, R): ỹᵀ times them; to the histogram of D: the entries. In the
-    type of the data are ``left`` (b, R) and ``right`` (R, C), the transposed Khatri–Rao product of the other modes.
+    With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left right, and ω̄ their relative
+    precision (one where ``noise`` is None), new rows of the first mode are cov (ω̄ỹ rightᵀ + offset). Added to the sums:
+    (ω̄ỹ)ᵀ times these, the entries in a histogram of ω̄ D, and what is learnt of slices and of a mixture.
+
+    In the type of the data are ``left`` (b, R) and ``right`` (R, C), the transposed Khatri–Rao product of the other
+    modes. ``covs`` (b, P) are packed, (1, P) where rows share one. The law of the entries is ``local``: ln f by a table
+    where each is on its own, or by a mixture.
     """
     scaled = values * values.dtype.type(1.0 / scale)
     residual = scaled - left @ right
-    local = local_posteriors(table, tau, residual.ravel(), None, None, counts, totals)
-    targets = completed(scaled, residual, local.weight.reshape(values.shape), largest_weight)
-    mean = (targets @ right.T + offset) @ cov
-    sums += targets.T @ mean.astype(values.dtype)
-    return CompletedRows(local.log_evidence, local.weight_sum, local.largest, mean)
+    relative = None if noise is None else noise.relative.astype(values.dtype)[_places(noise.at)]
+    flat = None if relative is None else relative.ravel()
+    if isinstance(local, Mixture):
+        found = _mixture_posteriors(local, tau, scaled, residual, flat, noise, sums)
+    else:
+        found = local_posteriors(local, tau, residual.ravel(), None, flat, sums.counts, sums.totals)
+    if noise is not None:
+        np.add.at(sums.squares, _places(noise.at).ravel(), found.rho * found.weight)
+    targets = completed(scaled, residual, found.weight.reshape(values.shape), largest_weight)
+    targets = targets if relative is None else targets * relative
+    linear, cov = targets @ right.T + offset, unpack_symmetric(covs, left.shape[1])
+    mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
+    sums.products[...] += targets.T @ mean.astype(values.dtype)
+    return CompletedRows(found.log_evidence, found.weight_sum, found.largest, mean)
+
+
+def _places(at: Positions) -> NDArray[np.int64]:
+    """The slice of every entry, (b, C)."""
+    return np.add.outer(at.rows, at.columns)
+
+
+def _mixture_posteriors(
+    mixture: Mixture,
+    tau: float,
+    scaled: Array,
+    residual: Array,
+    relative: Array | None,
+    noise: SliceWeights | None,
+    sums: PassSums,
+) -> LocalPosteriors:
+    """Local posteriors of complete data (b, C) under a mixture, whose sums are added."""
+    deviation = np.square(residual.ravel(), dtype=np.float64)
+    deviation = deviation if relative is None else deviation * relative
+    rho, positive = tau * deviation, residual.ravel() >= 0.0
+    (log_spike, spike_weight), (log_slab, slab_weight) = evidence(mixture.spike, rho), evidence(mixture.slab, rho)
+    bins = ((scaled.ravel() - mixture.law_range[0]) * mixture.law_range[1]).astype(np.intp)
+    bins = np.clip(bins, 0, max(mixture.log_law.size - 1, 0))
+    if mixture.log_law.size:
+        places = 0 if noise is None or mixture.log_counted.size == 1 else _places(noise.at).ravel()
+        log_slab, slab_weight = mixture.log_law[bins] - mixture.log_counted[places], np.zeros(rho.size)
+    log_slab = log_slab + np.where(positive, *mixture.log_sides)
+    rates = _places(mixture.at).ravel()
+    regular, outlying, law, rate_sums, others, above, sides = (
+        sums.structured[:2],
+        sums.structured[2:4],
+        *sums.structured[4:],
+    )
+    if mixture.groups.size:
+        n_groups = int(mixture.groups.max()) + 1
+        groups = np.add.outer(n_groups * np.arange(len(scaled)), mixture.groups).ravel()
+        spikes, slabs = (np.bincount(groups, branch) / mixture.n_channels for branch in (log_spike, log_slab))
+        log_evidence, share = mix_branches(spikes + mixture.log_rates[1, 0], slabs + mixture.log_rates[0, 0])
+        outlier, log_evidence = share[groups], mixture.n_channels * log_evidence
+        others[:2] += share.sum(), share.size
+        clipped = np.where(positive, 1.0, -1.0) * np.minimum(np.sqrt(rho), mixture.clipped) * (outlier < 0.5)
+        others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
+    else:
+        log_rates, log_rests = mixture.log_rates
+        log_evidence, outlier = mix_branches(log_rests[rates] + log_spike, log_rates[rates] + log_slab)
+        others[:2] += outlier.sum(), outlier.size
+    middle = _counted_at(mixture.spike, tau, deviation)
+    count_deviations(middle, sums.counts, sums.totals)
+    count_deviations(middle, regular[0], regular[1], 1.0 - outlier)
+    count_deviations(middle, outlying[0], outlying[1], outlier)
+    if mixture.log_law.size:
+        np.add.at(law, bins, outlier)
+        if sums.replaced.size and noise is not None:
+            np.add.at(sums.replaced, _places(noise.at).ravel(), outlier)
+    if rate_sums.size:
+        np.add.at(rate_sums, rates, outlier)
+    if above.size:
+        count_deviations(middle[positive], above, np.zeros(N_BINS))
+        sides += outlier[positive].sum(), outlier[~positive].sum()
+    weight = (1.0 - outlier) * spike_weight + outlier * slab_weight
+    return LocalPosteriors(
+        float(log_evidence.sum()),
+        float(weight.sum()),
+        float(deviation.max(initial=0.0)),
+        rho,
+        weight.astype(residual.dtype, copy=False),
+    )
+
+
+def _counted_at(table: EvidenceTable, tau: float, deviation: Array) -> Array:
+    """D of the entries as histograms count them: those in even segments of the table at the middle of their segment."""
+    row = _row_of(table, tau * deviation)
+    return np.where(row < table.n_usual, table.middles[row] / tau, deviation)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:

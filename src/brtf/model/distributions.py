@@ -12,6 +12,9 @@ from scipy.special import digamma, gammaln
 
 from brtf.data.arrays import Array, SentOnce
 
+LARGEST_MAPPED = 16
+"""Rank up to which a linear map of packed matrices, (P, P), beats two products for every matrix."""
+
 
 @dataclass(frozen=True, eq=False)
 class Gamma:
@@ -70,6 +73,17 @@ def pack_symmetric(full: Array) -> Array:
     """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
     rank = full.shape[-1]
     return full.reshape(*full.shape[:-2], rank * rank).take(_flat_indices(rank)[0], axis=-1)
+
+
+def congruent(packed: Array, matrix: Array) -> Array:
+    """MᵀVM of packed symmetric matrices V (I, P), packed."""
+    rank = len(matrix)
+    if rank > LARGEST_MAPPED:
+        return pack_symmetric(matrix.T @ unpack_symmetric(packed, rank) @ matrix)
+    rows, cols = packed_indices(rank)
+    mapped = matrix[rows][:, rows] * matrix[cols][:, cols]
+    mapped += (rows != cols)[:, None] * matrix[rows][:, cols] * matrix[cols][:, rows]
+    return packed @ mapped
 
 
 def _in_order(array: Array) -> Array:

@@ -92,9 +92,14 @@ class ReplacementLaw:
     highest: float
     density: Array
 
+    @property
+    def bins_per_unit(self) -> float:
+        """Bins in a unit of the data's scale."""
+        return self.density.size / (self.highest - self.lowest)
+
     def bins(self, values: Array) -> NDArray[np.intp]:
         """The bin of each value."""
-        place = (values - self.lowest) * (self.density.size / (self.highest - self.lowest))
+        place = (values - self.lowest) * self.bins_per_unit
         return np.clip(place.astype(np.intp), 0, self.density.size - 1)
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -1,0 +1,94 @@
+"""What a pass over complete data is given besides the data, and what it adds to: arrays and numbers, by name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+from brtf.model.evidence_table import EvidenceTable
+
+
+class Positions(NamedTuple):
+    """Slices of the entries of a block of complete data (b, C): entry (i, c) belongs to slice rows[i] + columns[c].
+
+    Attributes
+    ----------
+    rows : (b,)
+    columns : (C,)
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+    @property
+    def by_row(self) -> bool:
+        """Whether all entries of a row belong to one slice."""
+        return not self.columns.any()
+
+
+class SliceWeights(NamedTuple):
+    """Noise of slices: entry (i, c) has the relative precision ω̄ of its slice.
+
+    Attributes
+    ----------
+    relative : (G,) ω̄
+    at : the slices of the entries
+    """
+
+    relative: Array
+    at: Positions
+
+
+class Mixture(NamedTuple):
+    """The two branches of an entry, noise alone (spike) or with an outlier (slab), and what weighs them.
+
+    Attributes
+    ----------
+    spike, slab : ln f of each branch
+    log_rates : (2, G) ln π and ln(1 − π) of slices; G = 1 where the rate is common
+    at : the slices of the entries, for rates
+    log_sides : (2,) added to the slab where y ≥ x̄, and where y < x̄
+    log_law : (B,) ln h(y) in equal bins of y, in place of the slab where outliers replace the data; empty otherwise
+    law_range : (2,) where these bins begin, and how many of them there are per unit of y
+    log_counted : (G,) subtracted from ln h(y), for the slices of the noise; G = 1 where the noise is common
+    groups : (C,) columns that are outliers together have equal numbers 0, 1, …; empty where each entry is on its own
+    n_channels : κ, the number of entries of a group that one independent entry is worth
+    clipped : standard deviations at which residuals are clipped where their correlation is measured
+    """
+
+    spike: EvidenceTable
+    slab: EvidenceTable
+    log_rates: Array
+    at: Positions
+    log_sides: Array
+    log_law: Array
+    law_range: Array
+    log_counted: Array
+    groups: NDArray[np.int64]
+    n_channels: float
+    clipped: float
+
+
+class PassSums(NamedTuple):
+    """Sums to which a pass adds the share of a block.
+
+    Attributes
+    ----------
+    counts, totals : histogram of ω̄ D, number and sum in each bin
+    squares : (G,) Σ ρ w over each slice of the noise; empty where it is common
+    replaced : (G,) Σ p over each slice of the noise, where outliers replace the data
+    structured : of a mixture: histograms of D of regular entries and of outliers (number and sum each), replaced values
+        in each bin of their law, outliers of each slice of the rates, (Σ p, their number, Σ of squared sums and Σ of
+        squares of clipped residuals) of groups, histogram of D where y ≥ x̄, Σ p on either side; empty without one
+    products : (C, R) the completed data, weighted, times the new rows
+    """
+
+    counts: Array
+    totals: Array
+    squares: Array
+    replaced: Array
+    structured: tuple[Array, ...]
+    products: Array
