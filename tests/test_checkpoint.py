@@ -32,6 +32,7 @@ from brtf.model.settings import Settings
 from brtf.search.loop import PHASES
 from brtf.search.run import run
 from brtf.search.settle import STAGES
+from test_search import overlapping_spectra
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
@@ -115,6 +116,7 @@ RUNS = {
     "shared outliers": (synthetic((9, 8, 3), 2, outliers=0.1, seed=2).observed, {"outlier_modes": (2,)}),
     "replacement": (synthetic((9, 8, 7), 2, outliers=0.1, seed=2).observed, {"outlier_kind": "replacement"}),
     "one-sided outliers": (SMALL + ONE_SIDED * (ONE_SIDED > 1.0), {}),
+    "above the cap": (overlapping_spectra((6, 15, 20)), {"max_rank": 2}),
     "rank zero": (synthetic((9, 8, 7), 0, outliers=0.1, seed=0).observed, {}),
     "few sweeps": (SMALL, {"max_sweeps": 40}),
     "paper": (SMALL, {"inference": "paper", "max_sweeps": 60}),

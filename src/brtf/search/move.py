@@ -114,7 +114,7 @@ class Wishes:
 
 @dataclass(eq=False)
 class Progress:
-    """How far a search has come. Moves read it; the loop writes it.
+    """How far a search has come. Moves read it; the loop writes it, but for ``explained``, which the starts say.
 
     Attributes
     ----------

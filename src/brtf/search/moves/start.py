@@ -19,16 +19,15 @@ STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough"
 
 
 class Start(Move):
-    """Try every start. ``memory`` is the number of the next one."""
+    """Try every start. ``memory`` is the number of the next one, and how many there are."""
 
     name = "start"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
-        which = memory[0] if memory else 0
-        starts = progress.starts()
-        n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
-        if which == n_starts:
+        if memory and memory[0] == memory[1]:
             return None, memory
+        which, starts = memory[0] if memory else 0, progress.starts()
+        n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
         if which > 0 and n_starts == len(START_PRECISIONS):
             progress.explained = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
             if progress.explained:
@@ -38,7 +37,7 @@ class Start(Move):
         else:
             state = least_squares(progress.problem, progress.wishes.cap, starts[0], progress.rng)
         worth = 0.0 if which else -math.inf
-        return progress.trial(Kind.START, "start with {rank}", state, STAGES, worth=worth), (which + 1,)
+        return progress.trial(Kind.START, "start with {rank}", state, STAGES, worth=worth), (which + 1, n_starts)
 
     def could_remember(self, memory: Memory, rank: int) -> bool:
-        return len(memory) == 1 and are_whole(memory)
+        return len(memory) == 2 and are_whole(memory) and memory[0] <= memory[1]
