@@ -11,7 +11,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.trace import Doubt, Kind
-from brtf.model.local_models import SlabModel
+from brtf.model.state import MeanFieldOutliers
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
@@ -150,7 +150,7 @@ def _tally(observations: Observations) -> tuple[list[float], float, float]:
 
 def _outlying_beside_the_common(result: Result) -> float:
     """The mean outlier probability of the entries that do not have the most common value."""
-    if not isinstance(result.state.outliers, SlabModel):  # whose entries are all in memory
+    if isinstance(result.state.outliers, MeanFieldOutliers):  # whose entries are all in memory
         values = result.observations.values.ravel()
         return float(np.mean(result.outlier_probability_at_entries()[values != _tally(result.observations)[1]]))
     observations, of_block = result.entries_together, result.outliers_of_block
