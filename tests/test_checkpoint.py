@@ -479,7 +479,7 @@ class TestRefusals:
     def test_another_version(self, kept, tmp_path, monkeypatch):
         header, arrays = read_archive(kept[0])
         write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
-        assert "was written by brtf 0.0.1, and this is brtf" in refused(tmp_path / "c.brtf")
+        assert "was written by brtf 0.0.1, but this is brtf" in refused(tmp_path / "c.brtf")
 
     def test_a_bound_that_is_not_finite(self, kept, tmp_path):
         header, arrays = read_archive(kept[0])

@@ -468,7 +468,7 @@ class TestDamageIsFound:
 
     def test_dask_arrays_that_are_cut_otherwise_are_rechunked_with_a_warning(self):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
-        with pytest.warns(UserWarning, match="cut along 1 mode other than the first"):
+        with pytest.warns(UserWarning, match="split along 1 mode other than the first"):
             chunked = observe(da.from_array(tensor, chunks=(9, 8, -1)))
         assert chunked.scale == observe(tensor).scale
 
