@@ -290,7 +290,7 @@ class TestInput:
 
     def test_bool_is_zero_and_one(self):
         positive = problem(missing=0.0).low_rank > 0
-        with pytest.warns(FitWarning, match="two values only"):
+        with pytest.warns(FitWarning, match="only two values"):
             assert_same_fit(model().fit(positive), model().fit(positive.astype(float)))
 
     @pytest.mark.parametrize("factor", [5e-324, 1e-300, 1e300], ids=["denormal", "tiny", "huge"])

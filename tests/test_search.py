@@ -236,7 +236,7 @@ class TestTrace:
         drawn = comparable(trace)
         assert len(drawn) == len(trace) and drawn[last - 1].bound == drawn[last].bound == trace[last].bound
         assert np.all(np.diff([record.bound for record in drawn]) >= -1e-9)
-        assert "earlier ones are shifted to meet it" in build_page(model.result_)
+        assert "earlier values are shifted to match" in build_page(model.result_)
 
     @pytest.mark.parametrize("max_sweeps", [1, 5, 10])
     def test_sweeps_are_limited(self, max_sweeps):

@@ -392,9 +392,9 @@ def _unpack_local_model(kind: str, **numbers: float) -> LocalModel:
     if not (all(0 < number < np.inf for number in numbers.values()) and numbers.get("probability", 0.5) < 1):
         raise ValueError("the numbers of the local model are out of range")
     model = LOCAL_MODELS[kind](**{name: float(number) for name, number in numbers.items()})
-    ranges = zip(model.parameters[1:], model.limits()[1:], strict=True)
-    if not all(least - 1.0 <= parameter <= largest + 1.0 for parameter, (least, largest) in ranges):
-        raise ValueError("the numbers of the local model are out of range")
+    for parameter, (least, largest) in zip(model.parameters[1:], model.limits()[1:], strict=True):
+        if not abs(parameter - 0.5 * (least + largest)) <= 0.51 * (largest - least):  # limits, and room for rounding
+            raise ValueError("the numbers of the local model are out of range")
     return model
 
 
