@@ -29,7 +29,7 @@ from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
-from brtf.search.loop import PHASES
+from brtf.search.phases import PHASES
 from brtf.search.run import run
 from brtf.search.settle import STAGES
 from test_search import overlapping_spectra

@@ -40,8 +40,8 @@ from brtf.io.storage import read_archive, write_archive
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.results.result import Result
-from brtf.search.loop import Position
 from brtf.search.move import Proposal, Sweeps
+from brtf.search.position import Position
 from brtf.search.run import Moment, end_of
 
 POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {

@@ -27,9 +27,10 @@ from brtf.model.local_models import NoOutliers
 from brtf.model.settings import Settings
 from brtf.model.state import LARGEST_PRECISION, State
 from brtf.search.components import add_components, empty_state
-from brtf.search.loop import Position, Search
+from brtf.search.loop import Search
 from brtf.search.moves.cap import reduced
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
+from brtf.search.position import Position
 from brtf.search.robust_rows import robust_rows
 from brtf.search.starts import START_COMPONENTS, START_MODEL, initial_factors, paper_start, portfolio, random_start
 

@@ -27,8 +27,6 @@ ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points settle sooner."""
 HELD_LONG_ENOUGH = 10.0
 """Rough gains a sweep below which noise and precisions need no longer be held."""
-CONDENSED_SWEEPS = 3
-"""Sweeps after which fewer components must have raised the bound."""
 
 
 def converge(progress: Progress, sweeps: Sweeps) -> tuple[Sweeps | None, Event | None]:
