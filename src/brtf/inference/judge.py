@@ -1,4 +1,4 @@
-"""The judge: the bound decides, here and nowhere else, whether one point is kept instead of another."""
+"""The judge: whether the bound prefers one point to another, by as much as the change must be worth."""
 
 from __future__ import annotations
 
