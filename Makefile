@@ -11,11 +11,16 @@ export OMP_NUM_THREADS ?= 1
 demo: .venv/installed
 	$(BIN)/brtf demo
 
+# All quick tests, and those of the mathematics once more with the NumPy kernels.
 test: lint
 	$(BIN)/pytest -n 2 -m "not slow"
+	BRTF_KERNELS=numpy $(BIN)/pytest -n 2 -m "not slow" tests/test_bound.py tests/test_updates.py tests/test_slices.py
 
+# The slow tests, and generated examples that differ from run to run.
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
+	BRTF_EXAMPLES=random $(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/test_,bound.py calibrated.py calibration.py \
+		slices.py structure.py)
 
 # The quick tests of the mathematics, readers and writers with the oldest versions that pyproject.toml allows.
 test-floors: .venv-floors/installed

@@ -219,7 +219,7 @@ def nats_of_rounding(terms):
 
 
 @given(case=cases, names=st.permutations(list(oracle.UPDATES)))
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_update_lowers_the_bound(case, names):
     """Whatever the state and the order of the updates; from far away first, then from near the optimum."""
     state = case.state
@@ -234,7 +234,7 @@ def test_no_update_lowers_the_bound(case, names):
 
 
 @given(case=cases, name=st.sampled_from(list(oracle.UPDATES)))
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_an_update_repeated_changes_nothing(case, name):
     assume(case.state.outliers.has_outliers or not name.startswith("outlier"))
     once = oracle.UPDATES[name](case.observations, case.state)

@@ -104,7 +104,7 @@ def test_evidence_is_above_form_two_is_above_form_one(kind, shape, monkeypatch):
     kind=st.sampled_from((*oracle.SLABS, NoOutliers)),
     rank=st.integers(0, 3),
 )
-@settings(derandomize=True, max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_form_two_is_above_form_one(seed, order, layout, kind, rank):
     case = oracle.slab_case(seed, order, layout, kind, rank=rank)
     loose, tight = (point_of(case, collapsed=collapsed) for collapsed in (False, True))
@@ -124,7 +124,7 @@ slab_cases = st.builds(
 
 
 @given(case=slab_cases, collapsed=st.booleans(), hold=st.booleans())
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_sweep_lowers_the_bound(case, collapsed, hold):
     """From far away first, then from near the optimum."""
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
@@ -136,7 +136,7 @@ def test_no_sweep_lowers_the_bound(case, collapsed, hold):
 
 
 @given(case=slab_cases, collapsed=st.booleans())
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     point = evaluate(problem, case.state)
@@ -239,7 +239,7 @@ flat_cases = st.builds(
 
 
 @given(case=flat_cases, hold=st.booleans())
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_sweep_lowers_form_one_of_the_flat_slab(case, hold):
     """Completed data need no convexity: −ln f bends no more than w_max as a function of the deviation."""
     problem = oracle.calibrated_problem(case, collapsed=False)
@@ -251,7 +251,7 @@ def test_no_sweep_lowers_form_one_of_the_flat_slab(case, hold):
 
 
 @given(case=flat_cases)
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_sweep_lowers_form_two_of_the_flat_slab_inside_its_edge(case):
     """ln f is convex but for entries at the edge and beyond, which may pull too far."""
     problem = oracle.calibrated_problem(case, collapsed=True)
@@ -354,7 +354,7 @@ def test_balance_of_nothing_is_nothing():
 
 
 @given(case=slab_cases, precision=st.floats(-3.0, 6.0))
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(case, precision):
     problem = oracle.calibrated_problem(case, collapsed=True)
     tau = case.state.tau

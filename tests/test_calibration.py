@@ -41,7 +41,7 @@ def start_of(kind):
 
 class TestHistogram:
     @given(logs=st.lists(st.floats(-80.0, 80.0), min_size=1, max_size=200), n_zeros=st.integers(0, 3))
-    @settings(derandomize=True, max_examples=100, deadline=None)
+    @settings(max_examples=100, deadline=None)
     def test_counts_and_total_deviation_are_kept(self, logs, n_zeros):
         """To the rounding of sums; an exact fit, D = 0, counts as 1e-32 of the largest deviation."""
         deviation = np.concatenate([np.exp(logs), np.zeros(n_zeros)])

@@ -103,7 +103,7 @@ STRICTLY = {"xfail_strict": True} if "xfail_strict" in signature(parametrize_wit
 @quiet
 @pytest.mark.filterwarnings("ignore:Mode . has:UserWarning")
 @parametrize_with_checks(
-    [BRTF(inference="paper")], expected_failed_checks=lambda estimator: STRICTER | AT_COORDINATES, **STRICTLY
+    [BRTF(inference="paper"), BRTF()], expected_failed_checks=lambda estimator: STRICTER | AT_COORDINATES, **STRICTLY
 )
 def test_scikit_learn(estimator, check):
     check(estimator)

@@ -176,7 +176,7 @@ slice_cases = st.builds(
 
 
 @given(case=slice_cases, collapsed=st.booleans(), hold=st.booleans())
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_sweep_of_either_form_lowers_the_bound(case, collapsed, hold):
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     point = evaluate(problem, case.state)
@@ -187,7 +187,7 @@ def test_no_sweep_of_either_form_lowers_the_bound(case, collapsed, hold):
 
 
 @given(case=slice_cases)
-@settings(derandomize=True, max_examples=50, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_form_two_is_above_form_one(case):
     loose, tight = (
         evaluate(oracle.calibrated_problem(case, collapsed=collapsed), case.state) for collapsed in (False, True)

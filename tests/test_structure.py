@@ -269,7 +269,7 @@ def structured_cases(draw):
 
 
 @given(case=structured_cases(), collapsed=st.booleans(), hold=st.booleans())
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_sweep_lowers_the_bound(case, collapsed, hold):
     problem = problem_of(case, collapsed=collapsed)
     point = evaluate(problem, case.state)
@@ -280,7 +280,7 @@ def test_no_sweep_lowers_the_bound(case, collapsed, hold):
 
 
 @given(case=structured_cases(), collapsed=st.booleans())
-@settings(derandomize=True, max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
     """The rate has a prior of its own, 9 ln(1−π), outside the bound, where it is one for all."""
     problem = problem_of(case, collapsed=collapsed)
@@ -303,7 +303,7 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
 
 
 @given(case=structured_cases())
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_form_two_is_above_form_one(case):
     loose, tight = (evaluate(problem_of(case, collapsed=collapsed), case.state) for collapsed in (False, True))
     assert tight.bound >= loose.bound - nats_of_rounding(loose)
