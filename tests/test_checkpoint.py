@@ -546,6 +546,7 @@ FORGED_HEADERS = {
     "no trace": _without("events"),
     "no generator": _without("rng"),
     "no origin": _without("origin"),
+    "number for a shape": lambda header: header["origin"]["data"].update(shape=3),
     "no trial": lambda header: header["position"].pop("trial"),
     "no proposal": lambda header: header["position"].pop("proposal"),
     "phase that is not there": _position(phase=99),
@@ -617,3 +618,13 @@ class TestForgedFiles:
         write_archive(tmp_path / "c.brtf", header, arrays)
         with pytest.warns(UserWarning, match="Numbers are rounded otherwise here"):
             brtf.BRTF(random_state=0).fit(SMALL, resume=tmp_path / "c.brtf")
+
+    def test_a_finished_fit_with_another_state(self, tmp_path):
+        """Nothing is left to do, and still what the file says of the state is compared with the data."""
+        path = tmp_path / "c.brtf"
+        with pytest.warns(UserWarning, match="max_sweeps"):
+            brtf.BRTF(max_sweeps=3, random_state=0).fit(SMALL, checkpoint=path)
+        header, arrays = read_archive(path)
+        arrays["state.factor.0.mean"] = 1e200 * arrays["state.factor.0.mean"]
+        write_archive(path, header, arrays)
+        assert f"{path} cannot be resumed. The state" in refused(path, max_sweeps=3)

@@ -21,7 +21,7 @@ from brtf.model.links import LINKS
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
-from brtf.search.run import Fitted, Moment, affordable_rank, ended, fit_bytes, run
+from brtf.search.run import AlteredState, Fitted, Moment, affordable_rank, ended, fit_bytes, run
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20
@@ -91,6 +91,10 @@ def fit(
                     keep(moment)
 
             fitted = _run_in_range(modelled, settings, rng, watch, since)
+    except AlteredState as error:
+        if earlier is None:
+            raise
+        raise ValueError(f"{earlier.path} cannot be resumed. {error}") from error
     except KeyboardInterrupt as interrupt:
         if latest is not None and latest.state is not None:
             fitted = ended(modelled, settings, latest, StopReason.INTERRUPTED)

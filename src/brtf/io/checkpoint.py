@@ -344,6 +344,9 @@ def _unpack(name: str, header: Header, arrays: Arrays) -> Checkpoint:
             dict(packed["rng"]),
         )
         _bit_generator(origin.rng)
+        shape = origin.data["shape"]
+        if not (isinstance(shape, list) and all(type(length) is int for length in shape)):
+            raise ValueError(f"the shape is {shape!r}")
         return Checkpoint(name, origin, float(header["seconds"]), header, arrays)
 
 

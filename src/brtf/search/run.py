@@ -138,6 +138,10 @@ def _follow(
     watch(start)
     state, trace, position = start.state, list(start.trace), start.position
     reason = stop_reason(trace, settings, observations.n_observed) if trace else None
+    if reason is not None and state is not None and position is not None and position.bound is not None:
+        problem = replace(_problem(observations, settings), collapsed=position.collapsed)
+        with np.errstate(over="ignore", invalid="ignore"):  # an altered state may be far out
+            _check_bound(evaluate(problem, state).bound, position.bound, observations.n_observed)
     deadline = Deadline(settings.max_seconds)
     steps = INFERENCES[settings.inference](observations, settings, rng, start, deadline) if reason is None else iter(())
     for new_state, record, position in steps:
@@ -257,10 +261,14 @@ def _problem(observations: Observations, settings: Settings) -> Problem:
     return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
 
 
+class AlteredState(ValueError):
+    """The state to resume from does not have the bound that it had."""
+
+
 def _check_bound(found: float, wanted: float, n_observed: int) -> None:
     """Whether the state that a run goes on from has the bound that it had."""
     if not abs(found - wanted) <= 1e-6 * (n_observed + abs(wanted)):
-        raise ValueError(
+        raise AlteredState(
             f"The state to go on from should have the bound {wanted:.10g}, but has {found:.10g}: it is not of these "
             "data, or was altered. Start anew."
         )
