@@ -1,1 +1,1 @@
-"""The model in types: settings, priors, rows, local models of an entry, links, and what they predict."""
+"""The model as types: settings, priors, factor rows, local models of an entry, links and the posterior predictive."""

@@ -13,7 +13,7 @@ from scipy.special import digamma, gammaln
 from brtf.data.arrays import Array, SentOnce
 
 LARGEST_MAPPED = 16
-"""Rank up to which a linear map of packed matrices, (P, P), beats two products for every matrix."""
+"""Largest rank at which one (P, P) map on packed matrices is faster than two products per matrix."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ def packed_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 @lru_cache(maxsize=256)
 def _flat_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Where packed elements are in a flat (rank, rank) matrix, where its elements are among these, and its diagonal."""
+    """Flat indices of the packed elements, the packed index of every flat element, and the packed diagonal."""
     rows, cols = packed_indices(rank)
     packed = np.empty((rank, rank), np.intp)
     packed[rows, cols] = packed[cols, rows] = np.arange(rows.size)
@@ -87,7 +87,7 @@ def congruent(packed: Array, matrix: Array) -> Array:
 
 
 def _in_order(array: Array) -> Array:
-    """The array as C has it: one layout in memory for the same numbers, as sums over other layouts round otherwise."""
+    """The array in C order. Sums round differently in other memory layouts; results must not depend on that."""
     return array if array.flags.carray else np.require(array, requirements=["C", "A", "W"])
 
 
@@ -95,8 +95,8 @@ def _in_order(array: Array) -> Array:
 class RowGaussians(SentOnce):
     """Independent Gaussian rows q(A⁽ⁿ⁾) = Π_i N(a_i | mean_i, cov_i) of one mode's factor matrix.
 
-    Covariances may be given as matrices (I, R, R) or packed, and are kept packed. Pickled, the rows are these numbers
-    alone: whoever receives them computes the rest when it is needed.
+    Covariances may be given as matrices (I, R, R) or packed, and are stored packed. Only the means and the packed
+    covariances are pickled; cached quantities are recomputed when needed.
 
     Attributes
     ----------
@@ -133,12 +133,12 @@ class RowGaussians(SentOnce):
 
     @property
     def shared(self) -> bool:
-        """Whether one covariance stands for all rows."""
+        """Whether all rows share one covariance."""
         return self.cov_packed.shape[0] != self.n_rows
 
     @property
     def cov(self) -> Array:
-        """cov_i, (I, R, R), made anew when it is asked for, or (1, R, R) where all rows share one."""
+        """cov_i, (I, R, R), or (1, R, R) where all rows share one; unpacked at every call."""
         return self._shared_cov if self.shared else unpack_symmetric(self.cov_packed, self.rank)
 
     @cached_property
@@ -168,9 +168,7 @@ class RowGaussians(SentOnce):
     def outer_packed(self) -> Array:
         """mean_i mean_iᵀ as packed upper halves, (I, R(R+1)/2)."""
         rows, cols = packed_indices(self.rank)
-        return self.mean.take(rows, axis=1) * self.mean.take(
-            cols, axis=1
-        )  # which, unlike [:, rows], keeps rows together
+        return self.mean.take(rows, axis=1) * self.mean.take(cols, axis=1)  # unlike [:, rows], this keeps C order
 
     @cached_property
     def gram(self) -> Array:
@@ -197,7 +195,7 @@ class RowGaussians(SentOnce):
         return np.asarray(np.einsum("ir,ir->r", self.mean, self.mean) + spread)
 
     def part(self, rows: slice) -> RowGaussians:
-        """A run of the rows alone, without a copy."""
+        """A contiguous range of the rows, without a copy."""
         return RowGaussians(self.mean[rows], self.cov_packed if self.shared else self.cov_packed[rows])
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:

@@ -1,10 +1,10 @@
 """A local model as a table: ln f and its slope for any ρ by one look-up, whatever the model.
 
 An entry's share in the bound is a function of one number, so it is tabulated once per change of the model and looked up
-for every entry. Knots are equally spaced within an octave of ρ + 2⁻¹², so that its leading bits are the place in the
-table; between knots stands the cubic with the right values and slopes. The weight is the slope of that cubic itself:
-sweeps climb the very function that is evaluated. Its coefficients have single precision, also where entries have more:
-so a segment's take four numbers that come into the cache together.
+for every entry. Knots are equally spaced within an octave of ρ + 2⁻¹², so the leading bits of that number index the
+table; between knots ln f is interpolated by a cubic that matches values and slopes. The weight is the slope of the same
+cubic, so sweeps ascend exactly the function that is evaluated. Coefficients are rounded to single precision even for
+entries in double, so that the four of a segment share a cache line.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from brtf.data.arrays import Array
 from brtf.model.local_models import LocalModel
 
 FIRST_OCTAVE, LAST_OCTAVE = -12, 70
-"""Octaves of ρ + 2⁻¹², the first of which has ρ from zero on. Beyond the last, where only gigantic outliers of accurate
-data are, ln f goes on as a power of ρ, as the tails of Student-t laws do."""
+"""Octaves of ρ + 2⁻¹²; the first begins at ρ = 0. Beyond the last, where only huge outliers of very accurate data lie,
+ln f is extrapolated as a power of ρ, like the tail of a Student-t."""
 SHIFT = 2.0**FIRST_OCTAVE
-"""Added to ρ, so that its octaves begin somewhere."""
+"""Added to ρ, so that the octaves start at a finite exponent."""
 LAST_FEATURE = 10
-"""Octaves up to here, where noise turns into outliers, have the finer table; beyond, ln f is smooth in ln ρ."""
+"""First octave of the coarse table. Below it noise gives way to outliers; from here on ln f is smooth in ln ρ."""
 LOG2_SEGMENTS, LOG2_SEGMENTS_FEATURES, LOG2_SEGMENTS_EDGE = 4, 7, 12
-"""Segments per octave, as powers of two; the last is the most that the edge of a flat slab may take."""
+"""Log2 of the segments per octave: coarse, fine, and at most at the edge of a flat slab."""
 USUAL = tuple(
     LOG2_SEGMENTS_FEATURES if octave < LAST_FEATURE else LOG2_SEGMENTS for octave in range(FIRST_OCTAVE, LAST_OCTAVE)
 )
-"""The same for every octave of a table without such an edge."""
+"""Log2 of the segments of every octave of a table without the edge of a flat slab."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ class EvidenceTable:
         fraction t of the segment. The last row is the slope at their end
     first : (octaves,) the row of each octave's first segment
     log2_segments : (octaves,) ln₂ of the number of segments of each octave
-    n_usual : segments, from the first on, in octaves with as many of them as those of most tables have
+    n_usual : number of leading segments whose octaves have the standard number of segments
     middles : (K,) the middle of each segment, at which its entries are counted
     """
 
@@ -64,9 +64,9 @@ class EvidenceTable:
 
     @cached_property
     def quadratics(self) -> NDArray[np.float32]:
-        """(n_usual + 1, 4) for usual segments w as a quadratic of t, and −½ width: times ∫w dt it is what ln f gains.
+        """(n_usual + 1, 4) coefficients of w as a quadratic in t for each usual segment, and −½ width.
 
-        The last row, all zeros, is for ρ beyond.
+        −½ width times ∫w dt is the change of ln f within the segment. The last row, all zeros, is for ρ beyond them.
         """
         padded = np.zeros((self.n_usual + 1, 4), np.float32)
         half_width = -0.5 / self.rows[:-1, 1]
@@ -78,10 +78,10 @@ class EvidenceTable:
 
 @cache
 def usual_places(dtype: np.dtype[np.floating[Any]]) -> NDArray[np.signedinteger[Any]]:
-    """What bits of ρ + 2⁻¹² say of its place among usual segments, as integers of the size of ρ.
+    """Five integers that map the bits of ρ + 2⁻¹² to the index of a usual segment, in the integer type of ρ's width.
 
-    From the third number on, which is the bits of the first octave without features, it is (bits >> second) − fifth,
-    before that (bits >> first) − fourth; the fraction t is in the bits that are shifted out.
+    From the third number on, the bits of the first coarse octave, the index is (bits >> second) − fifth; below it
+    (bits >> first) − fourth. The bits shifted out are the fraction t.
     """
     layout = np.finfo(dtype)
     bias, n_fine = layout.maxexp - 1, (LAST_FEATURE - FIRST_OCTAVE) << LOG2_SEGMENTS_FEATURES
@@ -97,7 +97,7 @@ def usual_places(dtype: np.dtype[np.floating[Any]]) -> NDArray[np.signedinteger[
 
 @lru_cache(maxsize=16)
 def tabulate(model: LocalModel) -> EvidenceTable:
-    """The table of a local model; right to some 1e-6 in ln f at the sharpest features."""
+    """The table of a local model, accurate to about 1e-6 in ln f at the sharpest features."""
     log2_segments = _resolution(model)
     posterior = model.posterior(_segments(log2_segments)[1])
     return _cubics(log2_segments, posterior.log_evidence, posterior.weight)
@@ -123,7 +123,7 @@ def _cubics(log2_segments: tuple[int, ...], values: Array, weights: Array) -> Ev
     rows = np.empty((width.size + 1, 6))
     rows[:-1, 0], rows[:-1, 1], rows[:-1, 2] = lower[:-1], 1.0 / width, values[:-1]
     quadratic = (left, -4.0 * left - 2.0 * right - 12.0 * rise, 3.0 * (left + right) + 12.0 * rise)
-    for power, coefficient in enumerate(quadratic):  # of w in t, whose integral is −2/width of what ln f gains
+    for power, coefficient in enumerate(quadratic):  # of w in t; the change of ln f is −½ width times its integral
         rows[:-1, 3 + power] = (-0.5 / (power + 1)) * width * coefficient.astype(np.float32)
     rows[-1] = (lower[-1], 1.0, values[-1], -0.5 * weights[-1], 0.0, 0.0)
     return EvidenceTable(rows, first, np.array(log2_segments))
@@ -144,7 +144,7 @@ def _resolution(model: LocalModel) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def _segments(log2_segments: tuple[int, ...]) -> tuple[NDArray[np.int64], Array, Array]:
-    """The row of each octave's first segment, the lower ends of all segments with the last upper end, and widths."""
+    """Row of each octave's first segment, the segment boundaries, and the segment widths."""
     counts = np.array([1 << power for power in log2_segments])
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     lower = [2.0**octave * (1.0 + np.arange(n) / n) for octave, n in enumerate(counts, FIRST_OCTAVE)]

@@ -1,7 +1,7 @@
-"""The model read forwards: draw everything that is not known, and data from it; and the density of such a draw.
+"""The generative model: draw all unknowns and the data, and evaluate the joint density of such a draw.
 
-:func:`sample` and :func:`log_joint` are two descriptions of one law. Inference knows neither: simulation-based tests
-compare what a fit says with what was drawn.
+:func:`sample` and :func:`log_joint` describe the same distribution. Inference uses neither: simulation-based tests
+compare the posterior of a fit with the values that were drawn.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 
 @dataclass(frozen=True, eq=False)
 class GenerativeModel:
-    """The numbers that everything is drawn from, and which parts the model has.
+    """The hyperparameters of the generative model, and which parts it has.
 
     Attributes
     ----------
     rank : R
-    prior : of λ and τ; its numbers must be large enough to draw from, as the vague ones of a fit are not
-    local : the law of an entry's deviation in units of its noise
+    prior : of λ and τ; must be proper enough to draw from, unlike the vague prior of a fit
+    local : distribution of an entry's deviation in units of its noise
     centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
-    noise_modes : modes along which the noise differs; none where it is common
+    noise_modes : modes along which the noise precision differs; empty where it is common
     noise_concentration : a_t of ω_g ~ Ga(a_t, a_t), the relative precision of a slice
-    shared_modes : entries that differ only along these are outliers together
-    law : of the values that replace the data; None where outliers are added to them
-    rate_modes : modes along which the outlier rates differ; none where all entries have the local model's π
+    shared_modes : entries that differ only along these modes share one outlier indicator
+    law : distribution of the values that replace the data; None where outliers are additive
+    rate_modes : modes along which the outlier rates differ; empty where all entries have the local model's π
     rate_prior : of π_g ~ Beta(first, second)
     one_sided : whether an outlier is positive with a probability a ~ Beta(1, 1), instead of one half
     """
@@ -66,7 +66,7 @@ class GenerativeModel:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A draw of all that is not known.
+    """One draw of all unknowns.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ class Truth:
     noise_precision : τ
     slice_precisions : ω, over the noise modes; () where the noise is common
     rates : π over the rate modes; () where the rate is common
-    positive : a; one half where either sign is alike
-    outlying : z of every entry, shared where outliers are
+    positive : a; one half where both signs are equally likely
+    outlying : outlier indicator z of every entry, equal for entries that share it
     """
 
     factors: tuple[Array, ...]
@@ -98,7 +98,7 @@ class Truth:
 
 
 def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generator) -> tuple[Truth, Array]:
-    """Draw a truth, and data of the given shape: all that is not known first, then an observation of every entry.
+    """Draw the unknowns, then data of the given shape: one observation of every entry.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
 
 
 def _observe(model: GenerativeModel, truth: Truth, rng: np.random.Generator) -> Array:
-    """An observation of every entry: noise, or noise and an outlier, or a value that has replaced it."""
+    """Observe every entry: low-rank part plus noise, plus an outlier if additive, or a replacement value."""
     outlying = truth.outlying
     weight, dof, scale_sq, reach = model.local.mixture()
     noise, slab = (ErrorLaw(weight[k], dof[k], scale_sq[k], reach[k]) for k in (slice(0, 1), slice(1, None)))
@@ -146,8 +146,8 @@ def _observe(model: GenerativeModel, truth: Truth, rng: np.random.Generator) -> 
 def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
     """ln p(Y, truth), with every constant: the density of what :func:`sample` draws.
 
-    Entries that are NaN are missing, and integrated out. So are the size of an outlier and the hidden scale of the
-    noise: ln p(y | z, x, τ, ω) = ½ ln(τω/2π) + ln f_z(τω (y − x)²), with f₀ and f₁ of the local model.
+    NaN entries are missing and integrated out. So are the size of an outlier and the latent scale of the noise:
+    ln p(y | z, x, τ, ω) = ½ ln(τω/2π) + ln f_z(τω (y − x)²), with f₀ and f₁ from the local model.
     """
     prior, lam, tau = model.prior, truth.component_precisions, truth.noise_precision
     total = _log_gamma(lam, prior.lam_concentration, prior.lam_rate)
@@ -176,7 +176,7 @@ def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
 
 
 def _log_outlying(model: GenerativeModel, truth: Truth) -> float:
-    """ln p(z | π): one draw for entries that are outliers together."""
+    """ln p(z | π), counted once for entries that share an indicator."""
     groups = tuple(slice(0, 1) if mode in model.shared_modes else slice(None) for mode in range(len(truth.factors)))
     outlying = truth.outlying[groups]
     if not np.array_equal(np.broadcast_to(outlying, truth.outlying.shape), truth.outlying):
@@ -192,7 +192,7 @@ def _precisions(model: GenerativeModel, truth: Truth) -> Array:
 
 
 def _along(numbers: Array, modes: Sequence[int], n_modes: int) -> Array:
-    """Numbers over some modes, in an array that has all modes, of length one where they do not differ."""
+    """Reshape an array over some modes so that it broadcasts over all modes."""
     lengths = dict(zip(modes, numbers.shape, strict=True))
     return numbers.reshape([lengths.get(mode, 1) for mode in range(n_modes)])
 

@@ -1,8 +1,8 @@
-"""Links t of the data: the model is fitted to t(Y), and answers come back in the units of Y.
+"""Links t of the data: the model is fitted to t(Y), and results are returned in the units of Y.
 
 A link is chosen for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data
-that vary by factors. The model then says Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds
-and scores of different links of the same data compare.
+that vary by factors. The model is then Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds
+and scores of different links are comparable on the same data.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Values = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Link:
-    """The data as they are, t(y) = y; the other links say what differs.
+    """The identity link t(y) = y, and the base class of the others.
 
     Attributes
     ----------
     name : the option's value
     domain : the values it takes, in words
-    mirrored : whether z and −z belong to the same y
+    mirrored : whether z and −z map to the same y
     """
 
     name: ClassVar[str | None] = None
@@ -40,11 +40,11 @@ class Link:
 
     @classmethod
     def for_data(cls, values: Values) -> Link:
-        """The link with all that it needs to know of the fitted data."""
+        """The link with its data-dependent parameters set from the fitted data."""
         return cls()
 
     def allows(self, values: Values) -> NDArray[np.bool_]:
-        """Where a value belongs to the domain."""
+        """Mask of the values inside the domain."""
         return np.ones(values.shape, dtype=np.bool_)
 
     def forward(self, values: Values) -> Values:
@@ -52,7 +52,7 @@ class Link:
         return values
 
     def inverse(self, modelled: Array) -> Array:
-        """y = t⁻¹(z); infinite where no float is that large."""
+        """y = t⁻¹(z); infinite on overflow."""
         return modelled
 
     def log_jacobian(self, values: Values) -> Array:
@@ -60,7 +60,7 @@ class Link:
         return np.zeros(values.shape)
 
     def bound_shift(self, observations: Observations) -> float:
-        """What turns a bound of t(Y) in units of the scale into one of the data: Σ ln |dt/dy| − M ln(scale)."""
+        """Σ ln |dt/dy| − M ln(scale): add it to the bound of the scaled t(Y) to get the bound of the data."""
         jacobian = 0.0
         if self.name is not None:
             jacobian = math.fsum(float(self.log_jacobian(block.values).sum()) for block in observations.block_list)
@@ -75,21 +75,21 @@ class Link:
         return std
 
     def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
-        """Standard deviation of y = t⁻¹(z), where z − centre follows the law; centre, variance, law in units of scale.
+        """Standard deviation of y = t⁻¹(z), with z − centre from the error law; infinite where it does not exist.
 
-        Infinite where it does not exist.
+        Centre, variance and law are in units of scale.
         """
         return law.std(variance) * scale
 
     def outliers(self, values: Values, shift: Array) -> Array:
-        """What an outlier of size ``shift`` in z makes of y: y − t⁻¹(t(y) − shift), exactly 0 where there is none."""
+        """The outlier in y for one of size ``shift`` in z: y − t⁻¹(t(y) − shift); exactly 0 where shift is 0."""
         return shift
 
     def interval(self, low: Array, high: Array) -> tuple[Array, Array]:
         """(low, high) of y where z lies between the given ends.
 
-        Quantiles stay quantiles under a monotone t⁻¹. A mirrored one is monotone in |z|: the interval holds y with at
-        least the probability of z, and with just that where zero is far from it.
+        A monotone t⁻¹ preserves quantiles. A mirrored one is monotone in |z|: the coverage of y is then at least that
+        of z, and equal to it where zero is far from the interval.
         """
         if self.mirrored:
             flipped = low + high < 0.0
@@ -113,7 +113,7 @@ class Link:
             )
 
     def apply(self, observations: Observations) -> Observations:
-        """The observations of t(Y), checked, with their own scale; the same object where t changes nothing."""
+        """Check the observations and transform them to t(Y), with a new scale; the identity returns its argument."""
         if self.name is None:
             return observations
         self.check(observations)
@@ -124,10 +124,10 @@ class Link:
 
 @dataclass(frozen=True)
 class SquareRoot(Link):
-    """t(y) = √y for y ≥ 0: the model says Y = z² with z = X + S + noise of either sign.
+    """t(y) = √y for y ≥ 0: the model is Y = z² with z = X + S + noise of either sign.
 
-    The density of y is [p(√y) + p(−√y)] / (2√y). The bound keeps the first term only, which is all there is unless zero
-    is within reach of the noise, and is thus a lower bound of ln p(Y) too. The density is infinite at zero: an observed
+    The density of y is [p(√y) + p(−√y)] / (2√y). The bound keeps the first term only, which dominates unless zero
+    is within reach of the noise, and so is still a lower bound of ln p(Y). The density is infinite at zero: an observed
     zero counts as the smallest positive value of the fitted data, ``smallest``.
     """
 
@@ -165,7 +165,7 @@ class SquareRoot(Link):
     def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
         """(4 x̄² (m₂ − m₁²) + 4 x̄ (m₃ − m₁ m₂) + m₄ − m₂²)^{1/2} from the law's moments.
 
-        Infinite with no more than four degrees of freedom.
+        Infinite for four or fewer degrees of freedom.
         """
         fourth = fourth_moment(law, variance)
         if not np.isfinite(fourth).all():
@@ -181,7 +181,7 @@ class SquareRoot(Link):
 
 @dataclass(frozen=True)
 class Logarithm(Link):
-    """t(y) = ln y for y > 0: the model says Y = e^z with z = X + S + noise."""
+    """t(y) = ln y for y > 0: the model is Y = e^z with z = X + S + noise."""
 
     name = "log"
     domain = "values above 0"
@@ -204,11 +204,11 @@ class Logarithm(Link):
         return self.inverse(centre + 0.5 * std**2)
 
     def std(self, centre: Array, std: Array) -> Array:
-        """e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, written so that nothing overflows before the answer does."""
+        """e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, arranged so that no intermediate result overflows before the answer."""
         return self.inverse(centre + std**2) * np.sqrt(-np.expm1(-(std**2)))
 
     def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
-        """Infinite: the noise is learnt, hence has the tails of a Student-t, and e^z then has no mean.
+        """Infinite: with a learnt precision the predictive of z has Student-t tails, so e^z has no mean.
 
         Its quantiles exist: :meth:`interval`.
         """
@@ -224,7 +224,7 @@ LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, Square
 
 
 def fourth_moment(law: ErrorLaw, variance: Array) -> Array:
-    """E[(z − x̄)⁴] at each entry; infinite where a component has no more than four degrees of freedom.
+    """E[(z − x̄)⁴] at each entry; infinite where a component has four or fewer degrees of freedom.
 
     Of a Student-t: 3 ν² s⁴ / ((ν−2)(ν−4)); of a uniform law on ±h plus a Gaussian: h⁴/5 + 2h²s² + 3s⁴.
     """

@@ -1,4 +1,4 @@
-"""The law of an observation around the low-rank part: what a new measurement will deviate by."""
+"""The posterior predictive of an observation: the distribution of its deviation from the low-rank part."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from brtf.model.state import MeanFieldOutliers, State
 INTERVAL_KNOTS = 257
 """Knots of the table of half widths over the logarithm of a variance; halving them moves widths by less than 1e-6."""
 GAUSSIAN_DOF = 1e12
-"""Degrees of freedom of a Student-t whose draws are those of a Gaussian to rounding."""
+"""Degrees of freedom at which Student-t draws equal Gaussian draws to rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class ErrorLaw:
-    """A law of y − x̄: a mixture whose components widen with the variance of x.
+    """Distribution of y − x̄: a mixture whose components widen with the variance of x.
 
     Component k has weight ``weight[k]``. Where ``reach[k]`` is zero it is a Student-t with ``dof[k]`` degrees of
-    freedom and squared scale ``scale_sq[k]`` + Var x; otherwise a uniform law on ± ``reach[k]`` plus a Gaussian of
-    that variance. All of them are symmetric, but a share ``positive`` of what belongs to outliers, the components after
-    the first, lies above zero: their densities are 2 · ``positive`` there, and 2 (1 − ``positive``) below, of that.
+    freedom and squared scale ``scale_sq[k]`` + Var x; otherwise a uniform on ± ``reach[k]`` plus a Gaussian of that
+    variance. The noise, component 0, is symmetric. Of the outliers, the other components, a share ``positive`` lies
+    above zero: the symmetric density is multiplied by 2 · ``positive`` there, and by 2 (1 − ``positive``) below.
     """
 
     weight: Array
@@ -58,11 +58,11 @@ class ErrorLaw:
         return self.positive == 0.5
 
     def without_outliers(self) -> ErrorLaw:
-        """The law of an entry that is no outlier: the first component alone."""
+        """The distribution for an entry that is not an outlier: the first component alone."""
         return ErrorLaw(np.ones(1), self.dof[:1], self.scale_sq[:1], self.reach[:1])
 
     def std(self, variance: Array) -> Array:
-        """Standard deviation of y at each entry; infinite where a component has no more than two degrees of freedom."""
+        """Standard deviation of y at each entry; infinite where a component has two or fewer degrees of freedom."""
         used = self.weight > 0
         student = used & (self.reach == 0)
         if np.any(self.dof[student] <= 2):
@@ -73,7 +73,7 @@ class ErrorLaw:
         return np.sqrt(square if self.is_symmetric else square - self.odd_moment(1, variance) ** 2)
 
     def odd_moment(self, power: Literal[1, 3], variance: Array) -> Array:
-        """E[(y − x̄)] or E[(y − x̄)³] at each entry; zero where the law is symmetric."""
+        """E[(y − x̄)] or E[(y − x̄)³] at each entry; zero for a symmetric distribution."""
         total = np.zeros_like(variance)
         if self.is_symmetric:
             return total
@@ -87,9 +87,9 @@ class ErrorLaw:
         return total
 
     def interval(self, level: float, variance: Array) -> tuple[Array, Array]:
-        """The (low, high) at each entry with a probability of (1 − level)/2 on either side of them.
+        """The central interval (low, high) at each entry: probability (1 − level)/2 on either side.
 
-        Infinite where no float tells the level from one.
+        Infinite where the level rounds to one.
         """
         if self.is_symmetric or self.weight.size == 1 or 0.5 * (1 + level) >= 1:
             half = self.half_width(level, variance)
@@ -98,7 +98,7 @@ class ErrorLaw:
         return self._quantile(tail, variance), self._quantile(1 - tail, variance)
 
     def half_width(self, level: float, variance: Array) -> Array:
-        """The h with P(|y − x̄| ≤ h) = level at each entry; infinite where no float tells the level from one."""
+        """The h with P(|y − x̄| ≤ h) = level at each entry; infinite where the level rounds to one."""
         if 0.5 * (1 + level) >= 1:
             return np.full_like(variance, np.inf)
         if self.weight.size == 1 and self.reach[0] == 0:
@@ -114,15 +114,15 @@ class ErrorLaw:
         narrowest = float(self.scale_sq.min())
         return narrowest, np.linspace(
             np.log(narrowest + float(variance.min())),
-            np.log(narrowest + float(variance.max())) + 1e-6,  # apart even where all variances are equal
+            np.log(narrowest + float(variance.max())) + 1e-6,  # distinct even where all variances are equal
             INTERVAL_KNOTS,
         )
 
     def _quantile(self, probability: float, variance: Array) -> Array:
-        """The q with P(y − x̄ ≤ q) = probability at each entry: tabulated as half widths are, in units of the noise."""
+        """The q with P(y − x̄ ≤ q) = probability at each entry, interpolated in the variance like half widths."""
         narrowest, knots = self._knots(variance)
         scales = np.sqrt(self.scale_sq[:, None] + np.exp(knots) - narrowest)
-        far = stdtrit(self.dof, 0.5 * min(probability, 1 - probability))  # densities are doubled at most
+        far = stdtrit(self.dof, 0.5 * min(probability, 1 - probability))  # sides at most double the density
         high = np.max(self.reach[:, None] - far[:, None] * scales, axis=0)
         low = -high
         for _ in range(60):
@@ -146,7 +146,7 @@ class ErrorLaw:
         scales = np.sqrt(self.scale_sq[:, None] + variance)
         single = self.reach[:, None] + stdtrit(self.dof, 0.5 * (1 + level))[:, None] * scales
         low, high = np.zeros_like(variance), single.max(axis=0)
-        for _ in range(60):  # bisection to the last bit that matters: 2⁻⁶⁰ of the widest component
+        for _ in range(60):  # bisection to 2⁻⁶⁰ of the widest component
             middle = 0.5 * (low + high)
             inside = self.weight @ self._within(middle, scales)
             low, high = np.where(inside < level, middle, low), np.where(inside < level, high, middle)
@@ -162,7 +162,7 @@ class ErrorLaw:
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
         """Deviations y − x for a known x, of the given shape."""
         component = rng.choice(self.weight.size, size=shape, p=self.weight / self.weight.sum())
-        # a uniform law is blurred by Gaussian noise, which is a Student-t of so many degrees of freedom
+        # the Gaussian noise that blurs a uniform part is drawn as a Student-t with that many degrees of freedom
         dof = np.where(self.reach > 0, GAUSSIAN_DOF, np.minimum(self.dof, GAUSSIAN_DOF))
         noise = rng.standard_t(dof[component]) * np.sqrt(self.scale_sq[component])
         deviation = noise + self.reach[component] * rng.uniform(-1.0, 1.0, size=shape)
@@ -175,15 +175,15 @@ class ErrorLaw:
 def split_conformal(scores: Array, level: float) -> float:
     """The ⌈(n + 1) level⌉-th smallest of n scores; infinite where n is too small for that level.
 
-    One more score, exchangeable with these n, does not exceed it with probability ``level`` or more, and, where no two
-    scores are equal, at most ``level`` + 1/(n + 1).
+    Another score, exchangeable with these n, is no larger with probability at least ``level`` and, without ties, at
+    most ``level`` + 1/(n + 1).
     """
     place = math.ceil((scores.size + 1) * level)
     return float(np.partition(scores, place - 1)[place - 1]) if place <= scores.size else math.inf
 
 
 def _flat_log_density(size: Array, reach: float, scale: Array) -> Array:
-    """ln of [Φ((e+h)/σ) − Φ((e−h)/σ)] / 2h at e = ``size`` ≥ 0, right in the far tail too."""
+    """ln of [Φ((e+h)/σ) − Φ((e−h)/σ)] / 2h at e = ``size`` ≥ 0, accurate in the far tail."""
     near, far = log_ndtr((reach - size) / scale), log_ndtr((-reach - size) / scale)
     return near + np.log1p(-np.exp(far - near)) - np.log(2.0 * reach)
 
@@ -222,18 +222,18 @@ def _flat_distribution(limit: Array, reach: Array, scale: Array) -> Array:
 def error_law(state: State) -> ErrorLaw:
     """P1 (27): y ~ Student-t with ν = 2a^τ and squared scale 1/τ̄ + Var x, in units of the data's scale.
 
-    The paper's Ψ is the inverse of that squared scale, and a new observation carries no outlier. With a learnt model of
-    outliers it does, with their learnt rate: the law is (1 − π) noise + π (noise + outlier), and the share E[a] of the
-    outliers is positive.
+    The paper's Ψ is the inverse of that squared scale, and in the paper a new observation has no outlier. With a learnt
+    local model it has one at the learnt rate: the predictive is (1 − π) noise + π (noise + outlier), with a share E[a]
+    of the outliers positive.
     """
     dof, var = 2.0 * float(state.tau.concentration), 1.0 / float(state.tau.mean)
-    if state.slices is not None:  # a slice's noise is known from its own entries only
+    if state.slices is not None:  # only a slice's own entries inform its noise
         dof = min(dof, 2.0 * float(np.mean(state.slices.precision.concentration)))
     if isinstance(state.outliers, MeanFieldOutliers):
         return ErrorLaw(np.ones(1), np.array([dof]), np.array([var]), np.zeros(1))
     weight, noise_dof, variance, reach = state.outliers.mixture()
     structure = state.structure
-    if structure is not None and structure.law is not None:  # a replaced value deviates by no more than the range
+    if structure is not None and structure.law is not None:  # a replaced value deviates by at most the range
         extent = (structure.law.highest - structure.law.lowest) / np.sqrt(var)
         weight, noise_dof, variance, reach = (
             np.array([1.0 - state.outliers.probability, state.outliers.probability]),

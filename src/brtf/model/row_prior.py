@@ -1,8 +1,8 @@
-"""Priors p(A⁽ⁿ⁾ | λ) of a mode's rows, each with what is learnt of its own numbers.
+"""Priors p(A⁽ⁿ⁾ | λ) of a mode's rows, each with the posterior of its own parameters.
 
-Nothing outside this module knows which prior the rows of a mode have. A new one is a subclass of :class:`RowPrior`, or
-of :class:`IndependentRows` where rows are independent, with an entry in :data:`ROW_PRIORS`: the search then proposes it
-for every mode, and files can hold it.
+Nothing outside this module depends on which prior a mode has. To add one, subclass :class:`RowPrior`, or
+:class:`IndependentRows` for independent rows, and list it in :data:`ROW_PRIORS`: the search then proposes it for every
+mode, and files can store it.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ RowSolver = Callable[[Array, Array], RowGaussians]
 
 
 class RowPrior(ABC):
-    """The prior of a mode's rows given λ, with the posterior of its own numbers; frozen.
+    """The prior of a mode's rows given λ, with the posterior of its own parameters; frozen.
 
-    What a prior is made of are arrays, the arguments of its constructor. Their shapes are declared in :meth:`shapes`,
-    and the constructor refuses what cannot be: both may come from a file.
+    A prior consists of arrays, the arguments of its constructor. :meth:`shapes` declares their shapes, and the
+    constructor rejects invalid values, since both may come from a file.
     """
 
     name: ClassVar[str]
-    """In files and in the search's events."""
+    """Name in files and events."""
     rotates: ClassVar[bool] = False
-    """Whether the prior of a row is N(0, diag(λ)⁻¹): only then may components be turned into each other."""
+    """Whether the prior of a row is N(0, diag(λ)⁻¹): only then may components be rotated."""
 
     @classmethod
     @abstractmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the arrays that a prior of so many rows is made of."""
+        """Names and shapes of the constructor's arrays for so many rows."""
 
     @classmethod
     @abstractmethod
     def proposed(cls, rows: RowGaussians, lam: Gamma) -> RowPrior | None:
-        """The prior of this kind that suits the given rows best; None where it is none for them."""
+        """The best prior of this kind for the given rows; None where it does not apply to them."""
 
     @abstractmethod
     def posterior(self, precision: Array, linear: Array, lam: Gamma, solve: RowSolver) -> tuple[RowGaussians, RowPrior]:
         """The rows' posterior, given the likelihood exp(hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ) of every row, and the prior to go with it.
 
-        That is this prior, with what it needs to know of the posterior beyond every row's own; its numbers are not
-        learnt here.
+        The returned prior is this one, with any joint statistics of the rows' posterior that it needs; its own
+        parameters are not updated here.
 
         Parameters
         ----------
@@ -59,39 +59,39 @@ class RowPrior(ABC):
 
     @abstractmethod
     def shared_terms(self, lam: Gamma) -> tuple[Array, Array] | None:
-        """Precision (R, R) and linear term (R,) of each row's prior, if rows are independent and all have the same.
+        """Precision (R, R) and linear term (R,) of every row's prior, if rows are independent and share them.
 
-        Then rows may be solved for one by one, as their statistics become known. None where they have to be solved for
+        Rows can then be solved one by one as their statistics become available. None where they must be solved
         together, by :meth:`posterior`.
         """
 
     @abstractmethod
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
-        """What the data say of every row: its posterior without this prior, as (P, h) of :meth:`posterior`."""
+        """The likelihood of every row: its posterior divided by this prior, as (P, h) of :meth:`posterior`."""
 
     @abstractmethod
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
-        """E[ln p(a_i | λ)] of rows at the given place, up to a constant for each row, (I,)."""
+        """E[ln p(a_i | λ)] at the given rows, up to a constant per row, (I,)."""
 
     @abstractmethod
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """How many Gaussians of precision λ_r a component has, and the sum of their expected squares, (R,): for U2."""
+        """For U2: number of Gaussians of precision λ_r per component, and the sum of their expected squares, (R,)."""
 
     @abstractmethod
     def kl(self, rows: RowGaussians, lam: Gamma) -> float:
-        """KL(q(A⁽ⁿ⁾) ‖ p(A⁽ⁿ⁾ | λ)) with that of the prior's own numbers, averaged over q(λ)."""
+        """KL(q(A⁽ⁿ⁾) ‖ p(A⁽ⁿ⁾ | λ)) plus that of the prior's own parameters, averaged over q(λ)."""
 
     @abstractmethod
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
-        """The prior with its own numbers where KL is smallest, for rows that may have other components than before."""
+        """The prior with its own parameters at the minimum of KL; the rows may have other components than before."""
 
     @abstractmethod
     def for_new_rows(self, n_rows: int) -> RowPrior:
-        """The prior of so many new rows after the present ones, with what these say of its numbers, which are held."""
+        """The prior of so many new rows that follow these, with its own parameters fixed at what these rows taught."""
 
     @abstractmethod
     def followed_by(self, new: RowPrior) -> RowPrior:
-        """The prior of the present rows and of new ones after them, which had the prior of :meth:`for_new_rows`."""
+        """The prior of these rows followed by new ones that had the prior of :meth:`for_new_rows`."""
 
     @abstractmethod
     def select(self, keep: NDArray[Any]) -> RowPrior:
@@ -103,7 +103,7 @@ class RowPrior(ABC):
 
 
 class IndependentRows(RowPrior):
-    """Rows that are independent, given the prior's own numbers."""
+    """Rows that are independent given the prior's own parameters."""
 
     @abstractmethod
     def terms(self, lam: Gamma) -> tuple[Array, Array]:
@@ -111,7 +111,7 @@ class IndependentRows(RowPrior):
 
     @property
     def own_log_det(self) -> float:
-        """ln|cov| of the prior's own numbers."""
+        """ln|cov| of the prior's own parameters."""
         return 0.0
 
     def posterior(self, precision: Array, linear: Array, lam: Gamma, solve: RowSolver) -> tuple[RowGaussians, RowPrior]:
@@ -120,14 +120,14 @@ class IndependentRows(RowPrior):
         return solve(precision + own_precision, linear + own_linear), self
 
     def shared_terms(self, lam: Gamma) -> tuple[Array, Array] | None:
-        """The terms where there is one of each."""
+        """The terms, where all rows share them."""
         precision, linear = self.terms(lam)
         return (precision[0], linear[0]) if len(precision) == len(linear) == 1 else None
 
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
         """P_i = V_i⁻¹ − Λ_i, h_i = V_i⁻¹ ã_i − l_i. λ̄ may have moved since V was updated; P is kept non-negative."""
         precision, linear = self.terms(lam)
-        natural = solve(rows.cov, rows.mean)  # the way back is the same: (V, ã) to (V⁻¹, V⁻¹ã)
+        natural = solve(rows.cov, rows.mean)  # the inverse map has the same form: (V, ã) to (V⁻¹, V⁻¹ã)
         root = np.linalg.cholesky(precision)
         back = np.linalg.inv(root)
         ratios, directions = np.linalg.eigh(back @ natural.cov @ back.transpose(0, 2, 1))
@@ -141,7 +141,7 @@ class IndependentRows(RowPrior):
         return np.asarray(np.sum(linear * mean, axis=1) - 0.5 * np.einsum("ir,irs,is->i", mean, precision, mean))
 
     def kl(self, rows: RowGaussians, lam: Gamma) -> float:
-        """Σ_r over all squares: ½ λ̄_r E[·²] − ½ E[ln λ_r] − ½, less half of ln|cov| of rows and own numbers."""
+        """Σ_r over all squares: ½ λ̄_r E[·²] − ½ E[ln λ_r] − ½, minus ½ ln|cov| of rows and own parameters."""
         n_counted, power = self.squares(rows)
         log_dets = rows.log_det_cov.sum() * (rows.n_rows if rows.shared else 1) + self.own_log_det
         return float(
@@ -190,7 +190,7 @@ class ZeroMean(IndependentRows):
 
 @dataclass(frozen=True, eq=False)
 class KnownCentre(IndependentRows):
-    """Rows about a centre that other rows have taught: a_i ~ N(μ, diag(λ)⁻¹), with q(μ_r) = N(mean_r, var_r) held.
+    """Rows around a centre learnt from other rows: a_i ~ N(μ, diag(λ)⁻¹), with q(μ_r) = N(mean_r, var_r) fixed.
 
     Attributes
     ----------
@@ -241,7 +241,7 @@ class KnownCentre(IndependentRows):
 
 @dataclass(frozen=True, eq=False)
 class Centred(KnownCentre):
-    """Rows about a centre that is learnt from them, and is itself like a row: μ ~ N(0, diag(λ)⁻¹)."""
+    """Rows around a centre learnt from them, with the prior of a row: μ ~ N(0, diag(λ)⁻¹)."""
 
     name = "centred"
 
@@ -262,9 +262,9 @@ class Centred(KnownCentre):
         return n_rows + 1, power + self.var + self.mean**2
 
     def learnt(self, rows: RowGaussians, lam: Gamma) -> Centred:
-        """The best centre, whatever it was."""
+        """The prior with the optimal centre for these rows."""
         return self.proposed(rows, lam)
 
 
 ROW_PRIORS: dict[str, type[RowPrior]] = {kind.name: kind for kind in (ZeroMean, Centred)}
-"""The priors that are proposed for the rows of every mode, and that a file may name."""
+"""The priors that the search proposes for every mode, by the name used in files."""

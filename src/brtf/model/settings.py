@@ -1,4 +1,4 @@
-"""Every option of a fit, its range declared in one table and checked once."""
+"""Every option of a fit, with its range in one table, checked once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("additive", "replacement")
 LINKS = ("sqrt", "log")
 RENAMED = {"outliers": "robust", "transform": "link"}
-"""Options by names that now belong to methods alone, and what they are called."""
+"""Option names that collide with methods, and the option to use instead."""
 LARGEST_PAPER_RANK = 100
-"""The paper starts from R = max_n I_n; for long modes that is neither useful nor affordable."""
+"""The paper starts from R = max_n I_n; for long modes that is neither useful nor feasible."""
 
 
 LARGEST_RANK = 2**31 - 1
-"""Ranks are array lengths; no memory holds the R×R matrices of a rank as large."""
+"""Ranks are array lengths; no memory holds R×R matrices of such a rank."""
 
 
 def _is_int(value: Any) -> bool:
@@ -100,7 +100,7 @@ class Settings:
                 )
 
     def noise_candidates(self, order: int) -> list[tuple[int, ...]]:
-        """The sets of modes along which the noise may differ: the ones named, the first, or each in turn."""
+        """Candidate sets of modes along which the noise may differ: those named, the first mode, or each in turn."""
         if self.noise_modes is None:
             return [] if self.noise == "common" else [(m,) for m in range(order if self.noise == "auto" else 1)]
         if self.noise == "common":
@@ -117,10 +117,10 @@ class Settings:
         return modes
 
     def rank_limit(self, shape: tuple[int, ...], n_observed: int) -> int:
-        """The largest rank that the answer may have: ``max_rank``, but no more than any tensor of that shape needs.
+        """Upper limit of the rank of the result: ``max_rank``, but no more than any tensor of that shape needs.
 
-        And no more than leaves fewer parameters than observed entries, R (Σ I_n − N + 1) < M; at least one. The paper's
-        inference begins with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100) of them by default.
+        It also keeps fewer parameters than observed entries, R (Σ I_n − N + 1) < M, but is at least one. The paper's
+        inference starts with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100) of them by default.
         """
         n_entries = math.prod(shape)
         enough = min(n_entries // length for length in shape)
@@ -131,7 +131,7 @@ class Settings:
 
 
 def _check_modes(name: str, given: tuple[int, ...], order: int) -> tuple[int, ...]:
-    """The modes in rising order, counted from the front."""
+    """The modes in ascending order, negative numbers resolved."""
     modes = tuple(sorted({int(mode) % order if -order <= mode < order else order for mode in given}))
     if order in modes or len(modes) != len(given):
         raise ValueError(f"{name} must be different modes of a tensor of order {order}, got {given}.")

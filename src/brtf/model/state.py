@@ -1,4 +1,4 @@
-"""The generative story in types: the prior, the outliers of the paper, and the state of the posterior.
+"""The state of the posterior and its parts: the prior, the paper's outliers, slice noise and outlier structure.
 
 y_m = x_m + s_m + ε_m at the observed entries m, with x_m = Σ_r Π_n a⁽ⁿ⁾[i_n, r] (5)–(6), rows a ~ N(0, diag(λ)⁻¹) and
 λ_r ~ Ga(c₀, d₀) (7), s_m ~ N(0, γ_m⁻¹) and γ_m ~ Ga(a₀, b₀) (8), ε_m ~ N(0, τ⁻¹) and τ ~ Ga(a₀^τ, b₀^τ) (9).
@@ -21,14 +21,14 @@ from brtf.model.local_models import LocalModel
 from brtf.model.row_prior import RowPrior, ZeroMean
 
 LARGEST_PRECISION = 1e16
-"""Cap of τ̄ for data of unit scale: noise smaller than 1e-8 of the data is below their resolution."""
+"""Upper limit of τ̄ for data of unit scale: noise below 1e-8 of the data is beyond their resolution."""
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Top-level numbers of the model: Gamma priors of the component precisions λ and of the noise precision τ.
+    """Hyperparameters: Gamma priors of the component precisions λ and of the noise precision τ.
 
-    ``largest_precision`` is where calibrated inference holds the precision of the noise, that of every slice too.
+    ``largest_precision`` is the upper limit of the noise precision, also per slice, in calibrated inference.
     """
 
     lam_concentration: float = 1e-6
@@ -40,7 +40,7 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldOutliers:
-    """The paper's factors q(s_m) = N(mean_m, var_m) and q(γ_m), with the learnt numbers (a₀, b₀) of their prior.
+    """The paper's factors q(s_m) = N(mean_m, var_m) and q(γ_m), with the learnt parameters (a₀, b₀) of their prior.
 
     Attributes
     ----------
@@ -62,9 +62,9 @@ class MeanFieldOutliers:
 
 @dataclass(frozen=True, eq=False)
 class SliceNoise:
-    """Noise that differs between slices: entry m has the precision τ ω_g, g its position along the given modes.
+    """Noise that differs between slices: entry m has precision τ ω_g, g being its position along the given modes.
 
-    ω_g ~ Ga(a_t, a_t) has mean one; a_t, learnt, says how much the slices differ.
+    ω_g ~ Ga(a_t, a_t) has mean one; the learnt a_t controls how much the slices differ.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ class SliceNoise:
 
 @dataclass(frozen=True, eq=False)
 class ReplacementLaw:
-    """The law of values that stand in place of the data: a histogram over the data's range, in units of their scale.
+    """Distribution of values that replace the data: a histogram over the range of the data, in units of their scale.
 
     Attributes
     ----------
     lowest, highest : the range
-    density : (B,) of equal bins
+    density : (B,) over bins of equal width
     """
 
     lowest: float
@@ -94,11 +94,11 @@ class ReplacementLaw:
 
     @property
     def bins_per_unit(self) -> float:
-        """Bins in a unit of the data's scale."""
+        """Bins per unit of the data's scale."""
         return self.density.size / (self.highest - self.lowest)
 
     def bins(self, values: Array) -> NDArray[np.intp]:
-        """The bin of each value."""
+        """Bin index of each value."""
         place = (values - self.lowest) * self.bins_per_unit
         return np.clip(place.astype(np.intp), 0, self.density.size - 1)
 
@@ -109,16 +109,16 @@ class ReplacementLaw:
         return self.lowest + width * (place + rng.random(shape))
 
     def learnt(self, counts: Array) -> ReplacementLaw:
-        """The law after so many replaced values in each bin, one value spread evenly over all bins among them."""
+        """Estimate the distribution from the replaced values per bin, with one pseudo-count spread over all bins."""
         share = (counts + 1.0 / counts.size) / (counts.sum() + 1.0)
         width = (self.highest - self.lowest) / counts.size
         return replace(self, density=share / width)
 
     def price(self, counts: Array) -> float:
-        """Nats that learning the law from so many replaced values in each bin is worth less than knowing it.
+        """Complexity penalty, in nats, for estimating the distribution from the replaced values in each bin.
 
-        What the bound counts with the law as it was learnt, less the evidence of the counts with the law unknown,
-        Dirichlet(a, …, a), for the a that makes them most likely.
+        Log likelihood of the counts under the estimated distribution, minus their log evidence under a
+        Dirichlet(a, …, a) prior with the a that maximizes it.
         """
         n_bins, n_values = counts.size, float(counts.sum())
 
@@ -171,15 +171,15 @@ class SliceRates:
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Outliers that are more often of one sign: positive with probability a ~ Beta(1, 1).
+    """Outliers with an unequal share of signs: positive with probability a ~ Beta(1, 1).
 
-    q(a) = Beta(positive, negative). The slab's density is 2a of the symmetric one where y > x, and 2(1 − a) where
-    y < x. So it jumps at y = x, where noise outweighs a slab that is wider than the noise: the bound is right to first
-    order in τ̄ Var x of the few outliers there, as at the edge of a flat slab.
+    q(a) = Beta(positive, negative). The slab's density is 2a times the symmetric one where y > x, and 2(1 − a) times
+    where y < x. It jumps at y = x, where noise dominates a slab wider than the noise: for the few outliers there the
+    bound is accurate to first order in τ̄ Var x, as at the edge of a flat slab.
 
     Attributes
     ----------
-    positive, negative : how many outliers there are on each side, and one
+    positive, negative : expected number of outliers on each side, plus one
     """
 
     positive: float
@@ -206,15 +206,15 @@ class Sides:
 
 @dataclass(frozen=True, eq=False)
 class OutlierStructure:
-    """How outliers hang together, beyond one by one, at one rate and of either sign alike.
+    """Structure of the outliers, where they are not independent, additive, symmetric and of one rate.
 
     Attributes
     ----------
-    modes : along these an outlier is shared: entries that differ only there are outliers together, or none is
-    n_channels : κ, how many of the shared entries one independent entry is worth, for their noise is correlated
-    law : of the values that replace the data; None where outliers are added to them
+    modes : entries that differ only along these modes share one outlier indicator
+    n_channels : κ, the number of entries in such a group per independent one, as their noise is correlated
+    law : distribution of the values that replace the data; None where outliers are additive
     rates : outlier rates of slices; None where the rate is common
-    sides : how many outliers are positive; None where either sign is alike, or outliers are shared or replace the data
+    sides : share of positive outliers; None where signs are symmetric, or outliers are shared or replace the data
     """
 
     modes: tuple[int, ...] = ()
@@ -225,23 +225,23 @@ class OutlierStructure:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to say beyond that every entry is on its own."""
+        """Whether outliers are independent, additive, symmetric and of one rate."""
         return self.one_by_one and self.sides is None
 
     @property
     def one_by_one(self) -> bool:
-        """Whether every entry is on its own, added to the data, and at one rate: only their sides may differ."""
+        """Whether outliers are independent, additive and of one rate; they may be one-sided."""
         return not self.modes and self.law is None and self.rates is None
 
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Everything the posterior is: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers' part and the slices' noise (None: without).
+    """The posterior: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers, and the noise of slices (None where it is common).
 
-    ``outliers`` is the local model of calibrated inference, or what the paper's inference keeps of every entry; both
-    have :class:`~brtf.model.local_models.NoOutliers` where there are none. ``structure`` says how the outliers hang
-    together; None where each entry is on its own. ``row_priors`` are those of the factors' rows, mode by mode; the
-    paper's, unless given.
+    ``outliers`` is the local model in calibrated inference and the per-entry posteriors in the paper's inference; in
+    both it is :class:`~brtf.model.local_models.NoOutliers` where there are none. ``structure`` describes dependence
+    between outliers; None where there is none. ``row_priors`` are the priors of the rows, one per mode; by default the
+    paper's.
     """
 
     prior: Prior
@@ -263,18 +263,18 @@ class State:
 
     @property
     def noise_variance(self) -> float:
-        """Variance of the noise in units of the data's squared scale; that of a typical slice where they differ."""
+        """Variance of the noise in units of the data's squared scale; for a typical slice where slices differ."""
         return self.outliers.noise_inflation / float(self.tau.mean)
 
     @property
     def local_model(self) -> LocalModel:
-        """The law of an entry's deviation from the low-rank part, in units of the noise."""
+        """Distribution of an entry's deviation from the low-rank part, in units of the noise."""
         if isinstance(self.outliers, MeanFieldOutliers):
             raise TypeError("A state of the paper's inference has no local model: every entry has its own outlier.")
         return self.outliers
 
     def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
-        """The state with another posterior of one mode's rows, and with another prior of them if one is given."""
+        """The state with another posterior for one mode's rows, and another prior if one is given."""
         factors = (*self.factors[:mode], rows, *self.factors[mode + 1 :])
         if row_prior is None:
             return replace(self, factors=factors)

@@ -1,7 +1,7 @@
-"""How sure one can be of the low-rank part: what the factors' posterior leaves out.
+"""Uncertainty of the low-rank part that the posterior of the factors leaves out.
 
-The factors' covariances know neither that it is uncertain which entries are outliers, nor that there may be components
-too weak to be seen. Both follow from the state alone.
+The factors' covariances ignore that outlier indicators are uncertain, and that there may be components too weak to be
+detected. Both effects follow from the state alone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, State, component_amplitudes
 
 QUADRATURE_NODES = 4001
-"""Nodes of the trapezoidal rule over the law of a deviation; half as many change the result by less than 1e-5."""
+"""Nodes of the trapezoidal rule over the distribution of a deviation; half as many change results by less than 1e-5."""
 
 LARGEST_RATIO = 50.0
-"""Of the weakest power seen to that of the components found, beyond which all of the noise may be hidden components."""
+"""Ratio of the smallest detectable power to the mean power found, above which all noise may be hidden components."""
 
 
 @lru_cache(maxsize=64)
 def information(model: LocalModel) -> tuple[float, float]:
     """C20: Fisher information of an entry about x in units of τ̄, E[w²ρ], and its ratio to the mean weight E[w].
 
-    The factors' covariances count an entry by its weight, as if it were known whether it is an outlier; what an entry
-    tells is the mean square of its score, √τ̄ w ρ^{1/2}. The two are equal where no entry is in doubt. For Student-t
+    The factors' covariances count an entry by its weight, as if its outlier indicator were known; its information is
+    the mean square of its score, √τ̄ w ρ^{1/2}. The two are equal where no indicator is uncertain. For Student-t
     noise of ν degrees of freedom without outliers the ratio is (ν + 1)/(ν + 3).
     """
     if model.is_gaussian:
@@ -44,7 +44,7 @@ def information(model: LocalModel) -> tuple[float, float]:
 
 
 def honest_rows(state: State) -> tuple[RowGaussians, ...]:
-    """The factors' posterior with covariances that know that it is uncertain which entries are outliers."""
+    """The factors' posterior with covariances widened for the uncertainty of the outlier indicators."""
     replaced = state.structure is not None and state.structure.law is not None
     if replaced or isinstance(state.outliers, MeanFieldOutliers) or state.outliers.is_gaussian:
         return state.factors
@@ -53,14 +53,14 @@ def honest_rows(state: State) -> tuple[RowGaussians, ...]:
 
 
 def hidden_variance(state: State) -> float:
-    """C21: variance of x from components too weak to be seen, in units of the scale squared.
+    """C21: variance of x from components too weak to be detected, in units of the squared scale.
 
-    Noise alone has rank-one fits of amplitude α* = Σ_n √I_n / J^{1/2}, J the Fisher information of all entries: what is
-    weaker does not show. The power α² of a component is taken to be exponential with the mean power P of those found,
-    the law of largest entropy. Then a component is hidden with probability F = 1 − e^{−t}, t = α*²/P, where R were
-    found about (R + 1) F / (1 − F) are hidden, and together they have the variance (R + 1) P (eᵗ − 1 − t). Where none
-    was found, P is taken to be α*², and each as large as can be. The noise found is the true noise and what is hidden,
-    so it limits the latter. Zero in the paper's inference.
+    Noise alone has rank-one fits of amplitude α* = Σ_n √I_n / J^{1/2}, J the Fisher information of all entries: weaker
+    components are not detected. The power α² of a component is assumed exponential, the maximum-entropy distribution,
+    with the mean power P of those found. A component is then hidden with probability F = 1 − e^{−t}, t = α*²/P; if R
+    were found, about (R + 1) F / (1 − F) are hidden, with total variance (R + 1) P (eᵗ − 1 − t). If none was found, P
+    is taken to be α*² and each hidden component as large as possible. The estimated noise contains them, so it limits their
+    variance. Zero in the paper's inference.
     """
     if isinstance(state.outliers, MeanFieldOutliers):
         return 0.0

@@ -1,7 +1,7 @@
-"""Local models: the posterior of one entry. Is it an outlier, how much does it count, what does it add to the bound.
+"""Local models: the posterior of one entry, that is its responsibility, its weight and its share in the bound.
 
-One file is one model. Another is added by a frozen dataclass that implements :class:`LocalModel` and the decorator
-:func:`register`; nothing else has to know of it.
+One file per model. To add one, write a frozen dataclass that implements :class:`LocalModel` and decorate it with
+:func:`register`; nothing else changes.
 """
 
 from brtf.model.local_models.flat_slab import FlatSlab

@@ -14,7 +14,7 @@ from brtf.model.local_models.slab_model import StudentNoise
 @register
 @dataclass(frozen=True, eq=False)
 class GaussianSlab(StudentNoise):
-    """Student-t noise; outliers from one Gaussian of variance ζ/τ̄. All in closed form."""
+    """Student-t noise; Gaussian outliers of variance ζ/τ̄. Everything is in closed form."""
 
     description = "Student-t noise; outliers from one Gaussian law"
 

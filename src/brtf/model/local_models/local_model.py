@@ -1,11 +1,11 @@
-"""What every local model can do: the law of one entry's deviation, given the noise.
+"""The interface of local models: the distribution of one entry's deviation, given the noise.
 
-An entry's deviation y − x is noise, or noise plus an outlier (probability π). With everything local integrated out, its
-share in the bound is ½(E ln τ − ln 2π) + ln f(ρ), ρ = τ̄ D: a function of one number. D = E[(y−x)²] when the outlier
-may depend on the factors (collapsed, form 2); D = (y−x̄)² when it may not (form 1).
+An entry's deviation y − x is noise, or noise plus an outlier (probability π). With all local variables integrated out,
+its share in the bound is ½(E ln τ − ln 2π) + ln f(ρ), ρ = τ̄ D: a function of one number. D = E[(y−x)²] if the outlier
+may depend on the factors (collapsed, form 2); D = (y−x̄)² if it may not (form 1).
 
-``f`` is a mixture of exponentials in ρ (but for the edge of a flat slab), so ln f is convex and its slope −w/2 gives
-the entry's weight w in the factors' regression: weighting by w is an ascent of the bound.
+``f`` is a mixture of exponentials in ρ (except at the edge of a flat slab), so ln f is convex and its slope −w/2 gives
+the entry's weight w in the regression for the factors: a regression with weights w cannot lower the bound.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import numpy as np
 from brtf.data.arrays import Array
 
 PROBABILITY_RANGE = (1e-8, 0.98)
-"""Where π may lie: at the ends the model is without outliers, or without entries that are none."""
+"""Range of π: at its ends the model has no outliers, or no regular entries."""
 OUTLIER_SHARES = (0.02, 0.2, 0.5, 0.75)
-"""Shares of outliers from which optima are looked for."""
+"""Shares of outliers at which the optimization starts."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocalPosterior:
-    """What the entries' local posteriors say; all (M,).
+    """Local posteriors of the entries; all (M,).
 
     Attributes
     ----------
     log_evidence : ln f(ρ)
     weight : w, the entry's weight in the regression of the factors
     outlier_probability : p
-    slab_shrinkage : E[κ | outlier], the share of the deviation that noise keeps when the entry is an outlier
+    slab_shrinkage : E[κ | outlier], the share of the deviation attributed to noise if the entry is an outlier
     """
 
     log_evidence: Array
@@ -46,7 +46,7 @@ class LocalPosterior:
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """ln f of one branch, noise alone or with an outlier, and its derivatives; each of the shape of ρ.
+    """ln f of one branch, noise alone or noise plus outlier, and its derivatives; each of the shape of ρ.
 
     Attributes
     ----------
@@ -62,10 +62,10 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class LocalModel(ABC):
-    """The law of y − x of one entry: noise, and with probability π an outlier as well; all in units of the noise.
+    """Distribution of y − x at one entry, in units of the noise: noise, plus an outlier with probability π.
 
-    A model is a frozen dataclass with ``eq=False``. Its fields are the numbers that are learnt; in a file they stand by
-    their names. :func:`register` makes it one of those among which the bound chooses.
+    A model is a frozen dataclass with ``eq=False``. Its fields are the learnt parameters; files store them by name.
+    :func:`register` adds it to the models that the search proposes.
 
     Attributes
     ----------
@@ -74,24 +74,24 @@ class LocalModel(ABC):
 
     probability: float
     description: ClassVar[str]
-    """The law in a few words, for people."""
+    """A short description for reports."""
     is_gaussian: ClassVar[bool] = False
-    """Whether ln f = −ρ/2: every entry has weight one, and the best τ is known in closed form."""
+    """Whether ln f = −ρ/2: every entry has weight one, and the optimal τ has a closed form."""
     pulls: ClassVar[bool] = True
-    """Whether outliers still draw the fit towards them. Where they do not, entries that are only not yet explained
-    would be held to be outliers for good."""
+    """Whether outliers keep a positive weight in the regression. If not, entries that are merely not yet explained
+    would stay outliers for good."""
 
     @property
     def has_outliers(self) -> bool:
         """Whether an entry may be an outlier at all."""
         return self.probability > 0.0
 
-    # ---- the parameters that are learnt ------------------------------------------------------------------------
+    # ---- learnt parameters -------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def parameters(self) -> Array:
-        """(K,) logit π and the others: where the numbers are free, and the bound is smooth up to their limits."""
+        """(K,) logit π and the others, in coordinates in which the bound is smooth up to the limits."""
 
     @classmethod
     @abstractmethod
@@ -101,45 +101,45 @@ class LocalModel(ABC):
     @classmethod
     @abstractmethod
     def limits(cls) -> list[tuple[float, float]]:
-        """The least and the largest value of each parameter."""
+        """Lower and upper limit of each parameter."""
 
     @classmethod
     @abstractmethod
     def starts(cls, tau: float, quantile: Callable[[float], float]) -> list[Self]:
-        """Models to look for optima from at a noise precision τ; ``quantile`` gives D by the share of smaller ones."""
+        """Starting models for the optimization at noise precision τ; ``quantile`` maps a share to the quantile of D."""
 
     @classmethod
     @abstractmethod
     def resembling(cls, other: LocalModel) -> Self:
-        """The model with as many outliers of the same size as another, and the same noise if it can have it."""
+        """The model closest to another: same share and size of outliers, and the same noise if it can represent it."""
 
     @abstractmethod
     def rescaled(self, ratio: float) -> Self:
         """The model of the same outliers when the noise precision is multiplied by ``ratio``."""
 
     def reaching(self, rho: float) -> Self:
-        """The model, widened where it must be for an entry of that ρ to be possible at all."""
+        """The model, widened if needed so that an entry of that ρ has positive density."""
         return self
 
     def clear_of(self, rho: float) -> Self:
-        """The model, changed where a feature too sharp for its table lies at the largest ρ."""
+        """The model, adjusted where a feature too sharp for the table lies at the largest ρ."""
         return self
 
-    # ---- the law -----------------------------------------------------------------------------------------------
+    # ---- the distribution --------------------------------------------------------------------------------------
 
     @abstractmethod
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
-        """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
+        """ln f and weight of noise alone; ln f with an outlier, and the share κ attributed to noise."""
 
     @abstractmethod
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
-        """ln f of the noise alone, and with an outlier, with their derivatives."""
+        """ln f of noise alone and ln f with an outlier, each with its derivatives."""
 
     @abstractmethod
     def mixture(self) -> tuple[Array, Array, Array, Array]:
-        """The law of y − x as a mixture: weights, degrees of freedom, squared scales, reach of a uniform part.
+        """y − x as a mixture: weights, degrees of freedom, squared scales, half widths of uniform parts.
 
-        In units of the noise: squared scales of 1/τ̄, reach of τ̄^{−1/2}. The first component is the noise alone.
+        Squared scales are in units of 1/τ̄, half widths of τ̄^{−1/2}. The first component is noise alone.
         """
 
     @property
@@ -169,10 +169,10 @@ class LocalModel(ABC):
 
     @property
     def edge(self) -> float | None:
-        """The ρ at which ln f falls over a share ρ^{−1/2} of it, if there is one: tables are finer there."""
+        """The ρ of a sharp edge, where ln f drops within a relative width ρ^{−1/2}, if any; tables are finer there."""
         return None
 
-    # ---- what follows from the branches ------------------------------------------------------------------------
+    # ---- derived from the branches -----------------------------------------------------------------------------
 
     def posterior(self, rho: Array) -> LocalPosterior:
         """C1: the local posterior of entries with ρ = τ̄ D."""
@@ -204,7 +204,7 @@ class LocalModel(ABC):
         )
 
     def on_side(self, log_factor: float) -> tuple[Self, float]:
-        """The model where the slab's density is multiplied by a factor, and ln of what its f must be multiplied with.
+        """The model on a side where the slab's density is multiplied by a factor c, and ln of the factor of its f.
 
         (1 − π) f₀ + π c f₁ = (1 − π + π c) ((1 − π') f₀ + π' f₁).
         """
@@ -217,11 +217,11 @@ class LocalModel(ABC):
 
 Kind = TypeVar("Kind", bound=LocalModel)
 LOCAL_MODELS: dict[str, type[LocalModel]] = {}
-"""All local models by name, as files name them."""
+"""All local models by the name used in files."""
 
 
 def register(kind: type[Kind]) -> type[Kind]:
-    """Add a local model to those that files may name and among which the bound chooses; use it as a decorator."""
+    """Class decorator: register a local model, so that files may name it and the search may propose it."""
     if kind.__name__ in LOCAL_MODELS:
         raise ValueError(f"There is a local model of the name {kind.__name__!r} already: give this one another.")
     LOCAL_MODELS[kind.__name__] = kind
@@ -229,7 +229,7 @@ def register(kind: type[Kind]) -> type[Kind]:
 
 
 def rivals(model: LocalModel) -> list[type[LocalModel]]:
-    """The local models that the bound may choose instead; none where the model is without outliers on purpose."""
+    """The alternative local models; empty for a model that has no outliers by choice."""
     if not model.has_outliers:
         return []
     return [kind for kind in LOCAL_MODELS.values() if kind is not type(model) and not kind.is_gaussian]

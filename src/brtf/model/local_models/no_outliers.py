@@ -1,4 +1,4 @@
-"""The model without outliers: Gaussian noise and nothing else."""
+"""The model without outliers: Gaussian noise only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What local models with a slab share: outliers of one scale, and a shape of the noise or of the outliers."""
+"""Base classes of local models with a slab: one outlier scale, and a shape parameter of the noise or the outliers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from brtf.data.arrays import Array
 from brtf.model.local_models.local_model import OUTLIER_SHARES, PROBABILITY_RANGE, Branch, LocalModel
 
 WIDEST_SLAB = 1e30
-"""Largest squared scale of outliers in units of the noise: 1e7 scales of the data at the smallest noise."""
+"""Largest squared scale of outliers in units of the noise: at the smallest noise, 1e7 times the scale of the data."""
 NEAR_THE_LARGEST = 0.3
-"""Share of the largest D that outliers may have for their squared size."""
+"""Squared size of the outliers of one start, as a share of the largest D."""
 
 
 @dataclass(frozen=True, eq=False)
 class SlabModel(LocalModel):
-    """A local model of three numbers, in units of the noise.
+    """A local model with three parameters, in units of the noise.
 
     Attributes
     ----------
@@ -35,11 +35,11 @@ class SlabModel(LocalModel):
     width: float
     shape_range: ClassVar[tuple[float, float]]
     start_shape: ClassVar[float]
-    narrowest: ClassVar[float] = 4.0  # a narrower slab cannot be told from noise
+    narrowest: ClassVar[float] = 4.0  # a narrower slab is indistinguishable from noise
 
     @property
     def parameters(self) -> Array:
-        """(logit π, shape parameter, ln ζ): where the numbers are free, and the bound is smooth up to their limits."""
+        """(logit π, shape parameter, ln ζ), coordinates in which the bound is smooth up to the limits."""
         return np.array([logit(self.probability), self.shape_parameter(self.shape), np.log(self.width)])
 
     @classmethod
@@ -50,7 +50,7 @@ class SlabModel(LocalModel):
 
     @classmethod
     def shape_parameter(cls, shape: float) -> float:
-        """1/ν: Gaussian noise is at zero, not at infinity, so a descent gets there."""
+        """1/ν: Gaussian noise is at zero instead of infinity, where an ascent can reach it."""
         return 1.0 / shape
 
     @classmethod
@@ -60,7 +60,7 @@ class SlabModel(LocalModel):
 
     @classmethod
     def limits(cls) -> list[tuple[float, float]]:
-        """The least and the largest value of each parameter."""
+        """Lower and upper limit of each parameter."""
         shape = sorted(cls.shape_parameter(value) for value in cls.shape_range)
         return [
             (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
@@ -70,14 +70,14 @@ class SlabModel(LocalModel):
 
     @classmethod
     def starts(cls, tau: float, quantile: Callable[[float], float]) -> list[Self]:
-        """Several shares of outliers, as large as the entries that would be some, and a few near the largest."""
+        """Several shares of outliers, each with the matching quantile of D as size, and one near the largest D."""
         sizes = [(share, quantile(1.0 - 0.5 * share)) for share in OUTLIER_SHARES]
         sizes.append((OUTLIER_SHARES[0], NEAR_THE_LARGEST * quantile(1.0)))
         return [cls(share, cls.start_shape, cls._clipped(tau * size)) for share, size in sizes]
 
     @classmethod
     def resembling(cls, other: LocalModel) -> Self:
-        """The model with as many outliers of the same size as another, and the same noise if it can have it."""
+        """The model closest to another: same share and size of outliers, and the same noise if it can represent it."""
         return cls(other.probability, cls.start_shape, cls._clipped(other.outlier_scale_sq))
 
     def rescaled(self, ratio: float) -> Self:
@@ -91,20 +91,20 @@ class SlabModel(LocalModel):
 
     @classmethod
     def _clipped(cls, width: float) -> float:
-        """The width within its limits, and well above the least, from where a step finds a slope."""
+        """The width clipped to its limits, and kept well above the lower one, where the gradient vanishes."""
         return float(np.clip(width, 2.0 * cls.narrowest, WIDEST_SLAB))
 
 
 @dataclass(frozen=True, eq=False)
 class StudentNoise(SlabModel):
-    """Student-t noise of ν degrees of freedom, whatever the outliers: what Gaussian and flat slabs share."""
+    """Student-t noise with ν degrees of freedom: the common part of Gaussian and flat slabs."""
 
     shape_range = (2.1, 1e4)
     start_shape = 30.0
 
     @classmethod
     def resembling(cls, other: LocalModel) -> Self:
-        """The model with as many outliers of the same size as another, and the same noise if that is Student-t."""
+        """The model closest to another: same share and size of outliers, and the same noise if that is Student-t."""
         found = super().resembling(other)
         return found if math.isinf(other.noise_dof) else replace(found, shape=other.noise_dof)
 
@@ -126,14 +126,14 @@ class StudentNoise(SlabModel):
         return constant, self.shape * float(digamma(half + 0.5) - digamma(half)) - 1.0
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
-        """ln f of the noise alone and its weight; ln f with an outlier and the share κ that noise keeps."""
+        """ln f and weight of noise alone; ln f with an outlier, and the share κ attributed to noise."""
         nu = self.shape
         log_spike = self.constants[0] - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
         log_slab, shrinkage = self._slab(rho)
         return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
 
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
-        """ln f of the noise alone, and with an outlier, with their derivatives."""
+        """ln f of noise alone and ln f with an outlier, each with its derivatives."""
         log_spike, weight, log_slab, shrinkage = self.branches(rho)
         by_width = self._slab_by_width(rho, shrinkage)
         return (
@@ -148,7 +148,7 @@ class StudentNoise(SlabModel):
 
     @abstractmethod
     def _slab(self, rho: Array) -> tuple[Array, Array]:
-        """ln f with an outlier, and the share κ that noise keeps."""
+        """ln f with an outlier, and the share κ attributed to noise."""
 
     @abstractmethod
     def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:

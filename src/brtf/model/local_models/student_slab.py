@@ -15,9 +15,9 @@ from brtf.model.local_models.local_model import Branch, register
 from brtf.model.local_models.slab_model import SlabModel
 
 LOG_RHO_STEP = 0.15
-"""Step of the table of ln J; cubics through values and slopes are then right to 2e-7."""
+"""Step in ln ρ of the table of ln J; cubic Hermite interpolation is then accurate to 2e-7."""
 SMALLEST_LOG_RHO = -14.0
-"""Below it ln J is a line."""
+"""Below it ln J is linear."""
 
 
 @register
@@ -26,8 +26,8 @@ class StudentSlab(SlabModel):
     """Gaussian noise; outliers from a Student-t: s | γ ~ N(0, 1/γ), γ ~ Ga(a₀, b₀), ζ = b₀ τ̄ / a₀.
 
     With u = γ/τ̄ and κ = u/(1+u): f(ρ) = (1−π) e^{−ρ/2} + π J(ρ), J(ρ) = E_u[κ^{1/2} e^{−ρκ/2}], u ~ Ga(a₀, a₀ζ).
-    J is a smooth function of ln ρ: it is tabulated by a trapezoidal rule in ln u and interpolated by cubics through
-    its values and slopes.
+    J is a smooth function of ln ρ: its values come from a trapezoidal rule in ln u and are interpolated by Hermite
+    cubics.
     """
 
     description = "Gaussian noise; outliers from a Student-t law"
@@ -44,12 +44,12 @@ class StudentSlab(SlabModel):
         return float(np.exp(parameter))
 
     def _nodes(self, largest_rho: float) -> tuple[Array, Array, Array]:
-        """ln x, κ and log weights of the rule for x = a₀ζu ~ Ga(a₀, 1); exponentially accurate in its step."""
+        """ln x, κ and log weights of the quadrature for x = a₀ζu ~ Ga(a₀, 1); converges exponentially in the step."""
         rate = self.shape * self.width
         half = self.shape + 0.5
         step = min(0.3, 0.5 / np.sqrt(half))
         upper = np.log(self.shape + 12.0 * np.sqrt(half) + 40.0)
-        reach = min(0.0, np.log(rate) - np.log(max(largest_rho, 1e-300)))  # where large ρ moves the mass
+        reach = min(0.0, np.log(rate) - np.log(max(largest_rho, 1e-300)))  # large ρ moves the mass there
         lower = np.log(half) + reach - 34.0 / half - 10.0 / np.sqrt(half)
         log_x = np.arange(upper, lower, -step)
         x = np.exp(log_x)
@@ -59,7 +59,7 @@ class StudentSlab(SlabModel):
 
     @lru_cache(maxsize=8)  # noqa: B019 (keeps a few small models)
     def _table(self, largest_log_rho: int) -> PPoly:
-        """Cubics of (ln J, ln E[κ]) over ln ρ, up to the largest asked for."""
+        """Cubics of (ln J, ln E[κ]) over ln ρ, up to the largest ρ requested."""
         log_rho = np.arange(SMALLEST_LOG_RHO, largest_log_rho + 2 * LOG_RHO_STEP, LOG_RHO_STEP)
         rho = np.exp(log_rho)
         _, kappa, log_weight = self._nodes(float(rho[-1]))
@@ -109,7 +109,7 @@ class StudentSlab(SlabModel):
 
 
 def _hermite(knots: Array, values: Array, slopes: Array) -> PPoly:
-    """Cubics through values and slopes at equally spaced knots; constant ends are the caller's business."""
+    """Hermite cubics at equally spaced knots; the caller handles extrapolation."""
     step = knots[1] - knots[0]
     rise = (values[1:] - values[:-1]) / step
     cubic = (slopes[:-1] + slopes[1:] - 2 * rise) / step**2
