@@ -59,8 +59,8 @@ def hidden_variance(state: State) -> float:
     components are not detected. The power α² of a component is assumed exponential, the maximum-entropy distribution,
     with the mean power P of those found. A component is then hidden with probability F = 1 − e^{−t}, t = α*²/P; if R
     were found, about (R + 1) F / (1 − F) are hidden, with total variance (R + 1) P (eᵗ − 1 − t). If none was found, P
-    is taken to be α*² and each hidden component as large as possible. The estimated noise contains them, so it limits their
-    variance. Zero in the paper's inference.
+    is taken to be α*² and each hidden component as large as possible. The estimated noise contains them, so it limits
+    their variance. Zero in the paper's inference.
     """
     if isinstance(state.outliers, MeanFieldOutliers):
         return 0.0

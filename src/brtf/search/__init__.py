@@ -1,1 +1,1 @@
-"""The search: starts, moves, and the one judge of them all, from the first state to the last."""
+"""The search for the best state: starts, moves, and the loop that settles and judges them."""

@@ -1,4 +1,4 @@
-"""The best approximation of a low-rank tensor by fewer components, without looking at the data."""
+"""The best approximation of a low-rank tensor by fewer components, without access to the data."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from scipy.linalg import cho_factor, cho_solve, eig
 from brtf.data.arrays import Array
 
 LARGEST_STEPS = 200
-"""Levenberg–Marquardt steps: some 20 for components that differ, up to 200 where they are nearly collinear."""
+"""Levenberg–Marquardt steps: about 20 for distinct components, up to 200 for nearly collinear ones."""
 LARGEST_SYSTEM, LARGEST_ROUNDS = 1000, 100
-"""Unknowns up to which the normal equations are solved, and rounds of alternating least squares beyond that."""
+"""Largest number of unknowns for the normal equations, and iterations of alternating least squares above it."""
 SETTLED = 1e-9
-"""Relative fall of the error below which a step has brought nothing."""
+"""Relative decrease of the error at which the iteration stops."""
 
 
 def approximate(factors: Sequence[Array], n_components: int, little: float, ridge: float) -> tuple[float, list[Array]]:
     """The best rank-``n_components`` approximation of Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r: its squared error, and its factors.
 
-    Between orthonormal bases of the factors the tensor is a small core, on which Levenberg–Marquardt steps are cheap
-    and, unlike alternating least squares, not slowed down by collinear components. Starts are the components
+    In orthonormal bases of the factors the tensor is a small core. Levenberg–Marquardt steps on it are cheap and,
+    unlike alternating least squares, not slowed down by collinear components. Starts are the components
     that the others explain least, and the eigenvectors of a pencil of slices.
 
     Parameters
     ----------
     factors : (I_n, R) of every mode
-    little : squared error that does not matter: steps end when they lower the error by less
-    ridge : weight of Σ ‖factor‖² of balanced components beside the squared error, which keeps them finite
+    little : tolerance: stop when a step lowers the squared error by less
+    ridge : weight of the penalty Σ ‖factor‖² of balanced components, which keeps them finite
     """
     bases, small = zip(*(np.linalg.qr(factor) for factor in factors), strict=True)
     if n_components * sum(len(factor) for factor in small) > LARGEST_SYSTEM and len(small) > 2:
         found, error = _alternate(small, _most_distinct(small, n_components), little, ridge)
         return error, [basis @ factor for basis, factor in zip(bases, found, strict=True)]
     core = _compose(small)
-    if core.ndim == 2:  # components are free to rotate: the singular vectors do best
+    if core.ndim == 2:  # components may rotate freely: singular vectors are optimal
         left, strengths, right = np.linalg.svd(core)
         root = np.sqrt(strengths[:n_components])
         found = [left[:, :n_components] * root, right[:n_components].T * root]
@@ -62,7 +62,7 @@ def _compose(factors: Sequence[Array]) -> Array:
 
 
 def _most_distinct(factors: Sequence[Array], n_components: int) -> list[Array]:
-    """The components that the others explain least: one after another that of which most is left beside those taken."""
+    """The components that the others explain least: greedily, the one with the largest residual given those chosen."""
     left = np.prod([factor.T @ factor for factor in factors], axis=0)
     taken: list[int] = []
     for _ in range(n_components):
@@ -78,7 +78,7 @@ def _most_distinct(factors: Sequence[Array], n_components: int) -> list[Array]:
 def _by_pencil(core: Array, n_components: int) -> list[Array] | None:
     """Components from the generalised eigenvectors of two combinations of slices; exact for an exact tensor.
 
-    None where two modes are too short to tell so many components apart.
+    None where no two modes are long enough to separate so many components.
     """
     long_enough = [mode for mode in range(core.ndim) if core.shape[mode] >= n_components]
     if len(long_enough) < 2:
@@ -91,12 +91,12 @@ def _by_pencil(core: Array, n_components: int) -> list[Array] | None:
     if len(strengths) < 2:
         return None
     one, other = (slices @ directions[k] for k in (0, 1))
-    # homogeneous: a value that is a ratio may lie beyond floats, and only the vectors are used
+    # homogeneous form: a ratio of eigenvalues may overflow, and only the vectors are used
     vectors = eig(other, one, right=False, left=True, homogeneous_eigvals=True)[1] if n_components else np.zeros((0, 0))
     separate = np.linalg.pinv(np.real(vectors) + np.imag(vectors)).T
     columns: list[Array] = [np.empty(0)] * core.ndim
     columns[first] = bases[0] @ separate
-    # with one mode known the others follow, component by component, from rank-one fits of what it separates
+    # given one mode, the others follow from rank-one fits, one component at a time
     parts = np.tensordot(np.linalg.pinv(columns[first]), core, axes=(1, first))
     others = [mode for mode in range(core.ndim) if mode != first]
     fitted = [_rank_one(part) for part in parts]
@@ -111,7 +111,7 @@ def _leading(core: Array, mode: int, n_vectors: int) -> Array:
 
 
 def _rank_one(array: Array) -> list[Array]:
-    """Vectors of a rank-one approximation: the leading singular vector of every mode, the last one with the size."""
+    """Vectors of a rank-one approximation: leading singular vectors, the last one scaled by the amplitude."""
     vectors = [_leading(array, mode, 1)[:, 0] for mode in range(array.ndim)]
     for vector in vectors[:-1]:
         array = np.tensordot(vector, array, axes=(0, 0))
@@ -146,7 +146,7 @@ def _descend(core: Array, columns: list[Array], little: float, ridge: float) -> 
 
 
 def _alternate(given: Sequence[Array], columns: list[Array], little: float, ridge: float) -> tuple[list[Array], float]:
-    """Alternating least squares, which needs the factors' Gram matrices only, and the squared error at its end."""
+    """Alternating least squares from the factors' Gram matrices alone; returns the factors and the squared error."""
     size = float(np.prod([factor.T @ factor for factor in given], axis=0).sum())
     error, last = math.inf, len(given) - 1
     for _ in range(LARGEST_ROUNDS):
@@ -172,7 +172,7 @@ def _power(columns: list[Array]) -> float:
 
 
 def _balanced(columns: list[Array]) -> list[Array]:
-    """The same components with equal norms in all modes."""
+    """The components rescaled to equal norms in all modes."""
     norms = np.maximum([np.linalg.norm(column, axis=0) for column in columns], 1e-150)
     share = np.exp(np.mean(np.log(norms), axis=0))
     return [column * (share / own) for column, own in zip(columns, norms, strict=True)]
@@ -210,7 +210,7 @@ def _normal_equations(core: Array, columns: list[Array], ridge: float) -> tuple[
 
 
 def _contracted(array: Array, columns: list[Array]) -> Array:
-    """An array whose last mode stays, contracted with the columns of the others; (I, R)."""
+    """Contract an array with the columns of all modes but the last; (I, R)."""
     array = np.tensordot(columns[0], array, axes=(0, 0))  # (R, …, I)
     for column in columns[1:]:
         array = np.einsum("ra...,ar->r...", array, column)

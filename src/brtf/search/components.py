@@ -1,4 +1,4 @@
-"""Components added to a state or taken from it, and how they compare."""
+"""Add components to a state, remove them, and measure how similar they are."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from brtf.model.local_models import LocalModel
 from brtf.model.state import Prior, State
 
 SMALL_VARIANCE = 1e-3
-"""Posterior variance of a new component relative to its mean square: known well enough not to die at once."""
+"""Posterior variance of a new component relative to its mean square: certain enough not to be pruned at once."""
 
 
 def empty_state(problem: Problem, model: LocalModel) -> State:
-    """Rank 0: everything is noise and outliers."""
+    """The state of rank 0: noise and outliers only."""
     observations = problem.observations
     state = State(
         prior=Prior(tau_rate=1e-18, largest_precision=problem.largest_precision),
@@ -35,9 +35,9 @@ def empty_state(problem: Problem, model: LocalModel) -> State:
 
 
 def add_components(problem: Problem, state: State, columns: list[Array]) -> State:
-    """The state with further components of the given factor columns (I_n, K), balanced, the noise level retempered.
+    """The state with the given factor columns (I_n, K) appended as components, balanced, and the noise retempered.
 
-    Their variance is a small share of their power, and little enough that Var x stays below the noise: otherwise every
+    Their variance is a small share of their power, and small enough that Var x stays below the noise: otherwise every
     entry of an accurate fit would look like an outlier.
     """
     power = np.array([np.mean(column**2, axis=0) for column in columns])
@@ -59,7 +59,7 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
     var_share = len(columns) * float(tempered.tau.mean) * share ** len(columns)
     noise_share = 1.0 / np.maximum(var_share, 1e-300)
     variance = share * np.minimum(SMALL_VARIANCE, noise_share)
-    joint = replace(tempered, factors=joined(variance).factors, row_priors=())  # λ as the paper's prior has it
+    joint = replace(tempered, factors=joined(variance).factors, row_priors=())  # λ under the paper's prior
     joint = update_component_precisions(joint)
     row_priors = (prior.learnt(rows, joint.lam) for prior, rows in zip(state.row_priors, joint.factors, strict=True))
     return replace(joint, row_priors=tuple(row_priors))
@@ -77,12 +77,12 @@ def component_cosines(columns: Array) -> Array:
 
 
 def effective_rows(columns: list[Array]) -> list[float]:
-    """(Σa²)²/Σa⁴ of a component in every mode."""
+    """Effective number of rows of a component in every mode, (Σa²)²/Σa⁴."""
     return [float(np.sum(c**2) ** 2 / np.maximum(np.sum(c**4), 1e-300)) for c in columns]
 
 
 def likeness_of_components(state: State) -> Array:
-    """How like another component each one is in two modes: the largest product of two cosines, (R,)."""
+    """Similarity of each component to another one in two modes: the largest product of two cosines, (R,)."""
     cosines = np.sort([np.abs(component_cosines(rows.mean)) for rows in state.factors], axis=0)
     likeness = np.prod(cosines[-2:], axis=0)
     np.fill_diagonal(likeness, 0.0)
@@ -90,7 +90,7 @@ def likeness_of_components(state: State) -> Array:
 
 
 def component_price(problem: Problem) -> float:
-    """Nats that the parameters of a component cost, roughly: ln M a row."""
+    """Approximate cost of a component's parameters in nats: ln M per row."""
     return float(sum(problem.observations.shape) * np.log(max(problem.observations.n_observed, 3)))
 
 

@@ -1,4 +1,4 @@
-"""The search: phases of rounds of moves. Every proposal is settled, judged by the bound, and kept or dropped."""
+"""The search: phases of rounds of moves. Every proposal is settled, then accepted or rejected by the bound."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from brtf.search.settle import converge, settle
 from brtf.search.starts import START_COMPONENTS, waiting
 
 SLACK = 2
-"""Times the cap that the rank may have on the way: where components overlap, the way to a few leads through more."""
+"""Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What a step of the search has led to: the best point so far, if there is one, and the event, if there was one."""
+    """Result of a step of the search: the best point so far and the event, each None where there is none."""
 
     point: Point | None
     position: Position
@@ -36,7 +36,7 @@ class Step:
 
 
 class Search:
-    """One search, from its starts, or from where it was left, to the best point found."""
+    """One search, from its starts or from a saved position, to the best point found."""
 
     def __init__(
         self,
@@ -69,10 +69,10 @@ class Search:
         self.trial: Trial | None = None
 
     def run(self) -> Iterator[Step]:
-        """Phase after phase, round after round, move after move; a step for every sweep and every verdict.
+        """Phase after phase, round after round, move after move; yields a step for every sweep and every judgement.
 
-        A search that is taken up again enters here, too: sweeps, and a trial, that were under way are gone on with
-        first, and whatever was done already is not due any more.
+        A resumed search enters here too: it first continues the sweeps and the trial that were in progress, and
+        nothing already done is repeated.
         """
         while self.phase < len(PHASES):
             yield from self._converge()
@@ -88,13 +88,13 @@ class Search:
             yield self._step(None)
 
     def _converge(self) -> Iterator[Step]:
-        """The sweeps of the best point that are due."""
+        """Make the pending sweeps of the best point."""
         while self.sweeps is not None:
             self.sweeps, event = converge(self.progress, self.sweeps)
             yield self._step(event)
 
     def _ask(self) -> Trial | None:
-        """The next proposal of the move whose turn it is; before that, come down to the cap if it is time for that."""
+        """The next proposal of the current move; first jump to the phase of the cap if that is due."""
         self._mind_budget()
         phase = PHASES[self.phase]
         move = phase.moves[self.move]
@@ -104,14 +104,14 @@ class Search:
         return self.trial
 
     def _settle(self, trial: Trial) -> Iterator[Step]:
-        """The sweeps of the trial, stage by stage."""
+        """Make the sweeps of the trial, stage by stage."""
         while trial.stage < len(trial.stages):
             self.trial = trial = settle(self.progress, trial)
             if math.isfinite(trial.point.bound):
                 yield self._step(None)
 
     def _judge(self) -> Step:
-        """Keep the trial if it gains what it must, and more than as many sweeps of the best point would anyway."""
+        """Accept the trial if it gains enough, and more than the same number of sweeps of the best point would."""
         progress, trial = self.progress, self.trial
         if trial is None:
             raise RuntimeError("there is no trial to judge")
@@ -131,7 +131,7 @@ class Search:
         return self._step(Event(trial.kind, accepted, gain, trial.told))
 
     def _keep(self, trial: Trial, gain: float) -> None:
-        """Go on from the trial; another form of the bound shifts the one beyond the cap as it does the present one."""
+        """Continue from the trial; a change of the form shifts the bound beyond the cap by the same amount."""
         progress = self.progress
         self.sweeps, self.changed = trial.then, True
         progress.best = trial.point
@@ -164,13 +164,13 @@ class Search:
         """Begin a round of a phase."""
         if phase < len(PHASES) and PHASES[phase].holds_cap:
             self.progress.most = self.progress.wishes.cap
-        self.progress.starts = list  # they are not needed any more
+        self.progress.starts = list  # no longer needed
         self.phase, self.move, self.memory = phase, 0, ()
         self.changed, self.mark = False, None
         self.sweeps = PHASES[phase].sweeps(self.progress) if phase < len(PHASES) else None
 
     def _mind_budget(self) -> None:
-        """Come down to the cap without further ado when half of the sweeps are spent."""
+        """Jump to the phase of the cap when half of the sweeps are spent."""
         progress = self.progress
         if progress.best is None or progress.most == progress.wishes.cap or progress.n_sweeps < progress.budget:
             return
@@ -180,14 +180,14 @@ class Search:
         progress.most, progress.explained = wishes.cap, lacks_structure or lacks_noise
         self._enter(NAMES.index("asked for" if progress.explained else "cap"))
 
-    # ---- leaving off and taking up -------------------------------------------------------------------------------
+    # ---- save and resume -----------------------------------------------------------------------------------------
 
     def _step(self, event: Event | None) -> Step:
         return Step(self.progress.best, self.position, event)
 
     @property
     def position(self) -> Position:
-        """Where the search stands."""
+        """The current position of the search."""
         progress, trial = self.progress, self.trial
         return Position(
             self.phase,
@@ -209,7 +209,7 @@ class Search:
         )
 
     def take_up(self, state: State | None, position: Position) -> None:
-        """Go back to where a search of the same problem stood."""
+        """Resume from the position of a search of the same problem."""
         progress = self.progress
         progress.problem = replace(progress.problem, collapsed=position.collapsed)
         progress.best = None if state is None else evaluate(progress.problem, state)

@@ -1,6 +1,6 @@
-"""What moves are made of: the progress that they look at, the trial that they propose, and what they remember.
+"""The interface of moves: the progress that they read, the trials that they propose, and their memory.
 
-A move proposes; it never decides. :mod:`brtf.search.loop` settles what was proposed, and the judge keeps or drops it.
+A move proposes; it never decides. :mod:`brtf.search.loop` settles the proposal, and the judge accepts or rejects it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from brtf.inference.trace import Kind
 from brtf.model.state import State
 
 Memory = tuple[Any, ...]
-"""What a move remembers from one proposal to the next, in plain numbers, so that a file can hold it. It is empty when
-the move is asked for its first proposal."""
+"""Memory of a move between proposals, as plain numbers that a file can store; empty before the first proposal."""
 Stages = tuple[tuple[str, int, int], ...]
-"""How a trial is settled: stages of :mod:`brtf.search.settle` by name, each with its first sweep, and the
-sweep at which it ends at the latest."""
+"""How a trial is settled: stages of :mod:`brtf.search.settle` by name, each with its first sweep and the sweep at which
+it ends at the latest."""
 AT_ONCE: Stages = ()
-"""Stages of a trial that is judged as it is."""
+"""Stages of a trial that is judged without sweeps."""
 
 
 def settled(n_held: int, n_free: int) -> Stages:
-    """The usual stages: sweeps with noise and precisions held, up to 60 that approach a good fit, and free ones."""
+    """The usual stages: sweeps with noise and precisions held fixed, up to 60 that approach a good fit, then free ones."""
     return ("hold", 0, n_held), ("approach", 0, 60), ("free", 0, n_free)
 
 
@@ -37,7 +36,7 @@ def settled(n_held: int, n_free: int) -> Stages:
 class Sweeps:
     """Sweeps of the best point: at most ``n_sweeps``, until one raises the bound by less than ``gain`` nats.
 
-    ``k`` were made, and the next one leaves the noise alone if ``hold_noise``.
+    ``k`` have been made, and the next one holds the noise fixed if ``hold_noise``.
     """
 
     gain: float
@@ -48,17 +47,17 @@ class Sweeps:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Proposal:
-    """What is proposed and how far its trial has come, all but the point itself: plain numbers that a file can hold.
+    """A proposal and the progress of its trial, without the point itself: plain numbers that a file can store.
 
     Attributes
     ----------
-    kind, words : what is proposed; ``{rank}`` stands for the rank that it leads to
+    kind, words : what is proposed; ``{rank}`` is replaced by the resulting rank
     stages : how it is settled
-    worth : nats by which it must beat the best point; −inf if it is kept whatever it costs
-    then : sweeps that follow if it is kept
+    worth : nats by which it must beat the best point; −inf if it is always accepted
+    then : sweeps that follow if it is accepted
     collapsed : the form of the bound in which it is judged
-    beyond : see :class:`Progress`; None leaves it as it is
-    stage, k : the stage in which it is, and the sweeps made in that
+    beyond : see :class:`Progress`; None leaves it unchanged
+    stage, k : the current stage, and the sweeps made in it
     n_before : sweeps of the search before this trial
     bounds : its last bounds
     """
@@ -78,29 +77,29 @@ class Proposal:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Trial(Proposal):
-    """A proposal with the point to which its sweeps have led."""
+    """A proposal with its current point."""
 
     point: Point
 
     @property
     def told(self) -> str:
-        """What is proposed, in words."""
+        """Description of the proposal, for events."""
         return self.words.format(rank=self.point.rank)
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the settings ask of a search.
+    """The settings that matter to a search.
 
     Attributes
     ----------
-    cap : components that the answer may have
-    noise_modes : choices of modes along which noise may differ
-    noise_differs : whether it must
+    cap : largest rank of the result
+    noise_modes : candidate sets of modes along which the noise may differ
+    noise_differs : whether it must differ
     shared_modes : modes along which outliers are shared
     replaced : whether outliers replace the data
-    many : whether so many components are allowed by ``max_rank`` that a start should have them all
-    converged_gain : nats a sweep below which a fit has converged
+    many : whether ``max_rank`` allows so many components that one start should have them all
+    converged_gain : gain in nats per sweep below which a fit has converged
     """
 
     cap: int
@@ -114,18 +113,18 @@ class Wishes:
 
 @dataclass(eq=False)
 class Progress:
-    """How far a search has come. Moves read it; the loop writes it, but for ``explained``, which the starts say.
+    """Progress of a search. Moves read it and the loop writes it, except ``explained``, which the starts set.
 
     Attributes
     ----------
-    starts : the states to start from, found when they are first asked for
-    most : components that a state may have on the way
+    starts : the initial states, computed when first needed
+    most : largest intermediate rank
     best : the best point so far
-    n_sweeps : all sweeps so far, those of dropped trials included
-    drift : nats that the next sweep of the best point would gain, as far as is known
-    beyond : the bound with one component more than the cap allows; None where it was not needed
-    explained : whether the first start left nothing to explain, so that rough rounds are left out
-    anderson : the acceleration of the present sweeps
+    n_sweeps : all sweeps so far, including those of rejected trials
+    drift : estimated gain of the next sweep of the best point, in nats
+    beyond : the bound with one component more than the cap; None where it was not needed
+    explained : whether the first start left nothing to explain, so that rough rounds are skipped
+    anderson : the acceleration of the current sweeps
     """
 
     problem: Problem
@@ -143,23 +142,23 @@ class Progress:
 
     @property
     def point(self) -> Point:
-        """The best point so far, where there must be one."""
+        """The best point so far; an error if there is none."""
         if self.best is None:
             raise RuntimeError("there is no point yet")
         return self.best
 
     @property
     def roughly(self) -> float:
-        """Nats a sweep that show that a point is far from its end."""
+        """Gain in nats per sweep above which a point is far from convergence."""
         return max(WORTH, 1e-4 * self.problem.observations.n_observed)
 
     @property
     def budget(self) -> int:
-        """Sweeps that may have been made by now: half of all while the rank may be above the cap."""
+        """Limit of sweeps so far: half of all while the rank may exceed the cap."""
         return self.max_sweeps if self.most == self.wishes.cap else self.max_sweeps // 2
 
     def may_sweep(self, k: int, n_sweeps: int) -> bool:
-        """Whether sweep ``k`` of so many is still to be made; it is counted then."""
+        """Whether sweep ``k`` of so many may still be made; if so, count it."""
         if k >= n_sweeps or self.n_sweeps >= self.budget:
             return False
         self.n_sweeps += 1
@@ -167,15 +166,15 @@ class Progress:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the tensor has no missing entries and is stored as such."""
+        """Whether the tensor has no missing entries and a complete layout."""
         return self.problem.observations.layout == "complete"
 
     def affords(self, rank: int, work: float) -> bool:
-        """Whether weighted Grams of that rank cost no more than that work: entries times packed products."""
+        """Whether weighted Grams of that rank cost at most ``work``: entries times packed products."""
         return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= work
 
     def trial(self, kind: Kind, words: str, proposed: State | Point, stages: Stages = AT_ONCE, **options: Any) -> Trial:
-        """A trial of a state, or of a point that is known already; see :class:`Proposal` for the options."""
+        """A trial of a state, or of an evaluated point; see :class:`Proposal` for the options."""
         if isinstance(proposed, State):
             ahead = any(name == "hold" and n_held > 0 for name, _, n_held in stages[:1])
             proposed = evaluate(self.problem, proposed, ahead=ahead)
@@ -184,9 +183,9 @@ class Progress:
 
 
 class Move(ABC):
-    """A way to change the best point. A search asks it for proposals until it has none.
+    """A way to change the best point. The search asks it for proposals until it has none left.
 
-    ``back_to`` is the name of the move with which a round goes on after a proposal was kept; None for the same move.
+    ``back_to`` names the move at which the round continues after an accepted proposal; None for the same move.
     """
 
     name: ClassVar[str]
@@ -194,15 +193,15 @@ class Move(ABC):
 
     @abstractmethod
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
-        """The next proposal, and what to remember with it; None where there is no more."""
+        """The next proposal and the memory to keep with it; None where there is none left."""
 
     def heard(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
-        """What to remember after the verdict."""
+        """The memory after the proposal was judged."""
         return memory
 
     @abstractmethod
     def could_remember(self, memory: Memory, rank: int) -> bool:
-        """Whether the move can remember this, once asked, of a state of that rank: it comes from a file."""
+        """Whether this memory, which comes from a file, is valid for a state of that rank."""
 
 
 class Once(Move):
@@ -210,7 +209,7 @@ class Once(Move):
 
     @abstractmethod
     def proposal(self, progress: Progress) -> Trial | None:
-        """The proposal, if there is anything to propose."""
+        """The proposal; None where there is nothing to propose."""
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         return (None if memory else self.proposal(progress)), ("asked",)
@@ -220,5 +219,5 @@ class Once(Move):
 
 
 def are_whole(numbers: Any, below: int = 2**31) -> bool:
-    """Whether these are whole numbers from zero on."""
+    """Whether all are non-negative integers."""
     return isinstance(numbers, tuple) and all(type(number) is int and 0 <= number < below for number in numbers)

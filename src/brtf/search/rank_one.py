@@ -1,4 +1,4 @@
-"""Rank-one fits of what a point leaves over."""
+"""Rank-one fits of the residual of a point."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from brtf.inference.updates import Weighing, add_up_rows
 from brtf.search.spectra import leading_left_singular
 
 RANDOM_FITS, RANK_ONE_ROUNDS, RANK_ONE_GAIN = 4, 10, 0.005
-"""Random starts of a rank-one fit, beside the spectral ones; rounds of alternating least squares, and the relative gain
-below which they end."""
+"""Random starts of a rank-one fit, besides the spectral ones; iterations of alternating least squares, and the relative
+gain at which they stop."""
 
 
 def best_rank_one(
@@ -25,7 +25,7 @@ def best_rank_one(
 ) -> tuple[list[Array], float]:
     """The best of several alternating least-squares fits of one component, and Σ t x, twice its gain at unit noise.
 
-    Starts are the leading directions of the unfoldings and random ones; all are fitted side by side, as columns.
+    Starts are the leading directions of the unfoldings and random ones; all are fitted together, as columns.
     Minimises Σ (t²/w − 2 t x + w x²) over x = a⁽¹⁾∘…∘a⁽ᴺ⁾, until Σ t x is ``enough`` or no longer grows.
     """
     observations = problem.observations

@@ -23,13 +23,13 @@ from brtf.model.state import State
 L1_STEPS, MODEL_STEPS = 12, 6
 """Reweighted least-squares steps of a robust refit of rows: with L1 weights, and with the model's own."""
 SETTLED_ROWS = 1e-3
-"""Change of the rows in such a step, as a share of the largest, below which the others are left out."""
+"""Relative change of the rows in a step below which the remaining steps are skipped."""
 
 
 def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
-    """Rows of one mode refitted from nothing: by L1 regression, then with the model's own weights.
+    """Refit the rows of one mode from scratch: by L1 regression, then with the model's own weights.
 
-    The L1 fit is convex, so it does not depend on where the rows stood.
+    The L1 fit is convex, so it does not depend on the current rows.
     """
     tau, table, prior = float(state.tau.mean), tabulate(state.local_model), state.row_priors[mode]
     rows, residual = state.factors[mode], cast(Field, problem.values)
@@ -53,7 +53,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
 
 def _weighed_by_size(problem: Problem, state: State, residual: Field, weight_of: Callable[[Array], Array]) -> Weighing:
-    """Weights by the size of the residuals in units of their slices' noise."""
+    """Weights from the size of the residuals in units of the slices' noise."""
 
     def weigh(block: Block) -> WeightsAndTargets:
         relative, size = relative_precision(state, block), np.abs(residual(block))

@@ -1,4 +1,4 @@
-"""Running an inference: a stream of states and records, when to stop, and rows for new data."""
+"""Run an inference: a stream of states and records, the stopping rule, and rows for new data."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from brtf.search.robust_rows import robust_rows
 from brtf.search.starts import START_COMPONENTS, START_MODEL, initial_factors, paper_start, portfolio, random_start
 
 Steps = Iterator[tuple[State | None, Record | None, Position | None]]
-"""After every sweep or proposal: the best state so far, a record if there is something to tell, and where the search
-stands. The paper's inference has no position: its state says it all."""
+"""After every sweep or proposal: the best state so far, a record if there is one, and the position of the search. The
+paper's inference has no position; its state is enough."""
 MATRICES_PER_ROW, VECTORS_PER_ROW, ENTRY_NUMBERS = 8, 20, 8
-"""R×R matrices, and vectors of R numbers, that the states of a search and its acceleration hold of a row at a time, and
-numbers that the paper's inference holds of an entry."""
+"""Memory estimate: R×R matrices and R-vectors held per row by the states of a search and its acceleration, and numbers
+held per entry by the paper's inference."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """Where a run stands: with the data and the settings, all that the rest of it follows from.
+    """A point in a run: with the data and the settings it determines the rest.
 
     Attributes
     ----------
     state, position : see :data:`Steps`
-    records, n_records : the trace, which may have grown since, and how many records it had
+    records, n_records : the trace, which may have grown since, and its length at this moment
     rng : state of the bit generator
     """
 
@@ -78,29 +78,29 @@ class Moment:
 
     @property
     def cap_gain(self) -> float | None:
-        """What one more component than the cap allows would bring; None where the cap was not felt."""
+        """Gain of one more component than the cap allows; None where the cap was not reached."""
         beyond, bound = (None, None) if self.position is None else (self.position.beyond, self.position.bound)
         return None if beyond is None or bound is None or beyond <= bound else beyond - bound
 
 
 class Deadline:
-    """When a run has to stop: so many seconds from now, or never. Time passes only when one looks."""
+    """Time limit of a run: so many seconds from now, or none. The clock is read only by :meth:`look`."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self.passed = False
 
     def look(self) -> bool:
-        """Whether the time is up; ``passed`` then says so too, and not before."""
+        """Whether the time is up; sets ``passed`` if so."""
         self.passed = self.passed or time.monotonic() >= self._end
         return self.passed
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """Where a run ended: the last state with a finite bound, the trace, and the reason.
+    """Result of a run: the last state with a finite bound, the trace, and the reason for stopping.
 
-    ``cap_gain`` is by how many nats one more component would raise the bound, where the cap on the rank held it down.
+    ``cap_gain`` is the gain in nats of one more component, where the cap limited the rank.
     """
 
     state: State
@@ -116,11 +116,11 @@ def run(
     watch: Callable[[Moment], object] = lambda moment: None,
     since: Moment | None = None,
 ) -> Fitted:
-    """Follow the inference until the trace says to stop or the search has ended; ``watch`` sees every moment.
+    """Run the inference until the stopping rule holds or the search has ended; ``watch`` receives every moment.
 
-    ``since`` is a moment of an earlier run with the same data and settings: this one goes on from there to the end that
-    it would have had. It stops early after ``max_seconds``, as soon as there is a state; what is then done in haste
-    ``watch`` does not see, so that from the last moment it saw one comes to that end too.
+    ``since`` is a moment of an earlier run with the same data and settings; this run continues from there and ends
+    where that run would have ended. It stops after ``max_seconds``, as soon as there is a state. The shortcuts taken
+    then are not passed to ``watch``, so resuming from the last moment it received still leads to the full result.
     """
     with workers(settings.n_jobs):
         start = Moment(None, None, (), 0, rng.bit_generator.state) if since is None else since
@@ -162,10 +162,10 @@ def _follow(
 
 
 def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Fitted:
-    """What a run has found that ends at this moment; without a reason because nothing is left to do.
+    """The result of a run that ends at this moment; no reason means that the search is complete.
 
-    A search that is cut short may have more components on its way than its answer may have. They are given up then, and
-    the trace tells what that costs.
+    A search that is cut short may have more components than the cap. They are removed then, and the trace records the
+    loss.
     """
     state, position = moment.state, moment.position
     if state is None:
@@ -184,7 +184,7 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
 
 
 def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | None:
-    """Why a run ended at this moment; None if it goes on."""
+    """Why a run ends at this moment; None if it continues."""
     reason = stop_reason(moment.trace, settings, n_observed) if moment.trace else None
     if reason is None and moment.state is not None and _is_last(moment.position):
         return _end_of_search(moment.state)
@@ -192,21 +192,22 @@ def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | 
 
 
 def _is_last(position: Position | None) -> bool:
-    """Whether nothing is left to do in a search."""
+    """Whether the search is complete."""
     return position is not None and position.is_last
 
 
 def stop_reason(trace: Sequence[Record], settings: Settings, n_observed: int) -> StopReason | None:
-    """Whether the trace says to stop: a function of nothing else. The bound may cross zero, so never of a ratio.
+    """The stopping rule, a function of the trace alone. The bound may cross zero, so no ratios of bounds are used.
 
-    The paper's inference stops when the bound has settled, or nothing is left; calibrated inference ends by itself.
+    The paper's inference stops when the bound has converged or no component is left; calibrated inference ends by
+    itself.
     """
     last = trace[-1]
     if not np.isfinite(last.bound):
         return StopReason.NOT_FINITE
     if settings.inference == "paper":
         undisturbed = len(trace) > 1 and last.event.kind is trace[-2].event.kind is Kind.SWEEP
-        # at rank 0 only S and γ are left, which creep on for ever
+        # at rank 0 only S and γ are left, which keep creeping
         tol = settings.tol if last.rank else max(settings.tol, 1e-4)
         if undisturbed and abs(last.bound - trace[-2].bound) < tol * n_observed:
             return StopReason.CONVERGED if last.rank else StopReason.RANK_ZERO
@@ -222,7 +223,7 @@ def _end_of_search(state: State) -> StopReason:
 def paper_inference(
     observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
 ) -> Steps:
-    """Algorithm 1 of the paper from its start, or from where it stood."""
+    """Algorithm 1 of the paper, from its start or from a saved state."""
     state = paper_start(observations, settings, rng) if since.state is None else since.state
     for swept, record in paper.sweeps(observations, state, since.n_sweeps):
         yield swept, record, None
@@ -231,9 +232,9 @@ def paper_inference(
 def calibrated_inference(
     observations: Observations, settings: Settings, rng: np.random.Generator, since: Moment, deadline: Deadline
 ) -> Steps:
-    """The search of :mod:`brtf.search.loop`: one record per sweep that was kept and per proposal.
+    """The search of :mod:`brtf.search.loop`: one record per accepted sweep and per proposal.
 
-    If the time is up before the first start is settled, that is taken as it is.
+    If the time is up before the first start is settled, that start is returned as it is.
     """
     problem = _problem(observations, settings)
     starts = partial(calibrated_starts, problem, settings, rng)
@@ -255,7 +256,7 @@ def calibrated_inference(
 
 
 def _problem(observations: Observations, settings: Settings) -> Problem:
-    """What the search begins with."""
+    """The problem with which the search begins."""
     observations = grouped(observations, settings.shared_modes(observations.order))
     finest = LARGEST_PRECISION if settings.link is not None else largest_precision(observations)
     return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
@@ -266,7 +267,7 @@ class AlteredState(ValueError):
 
 
 def _check_bound(found: float, wanted: float, n_observed: int) -> None:
-    """Whether the state that a run goes on from has the bound that it had."""
+    """Check that the state from which a run resumes still has its recorded bound."""
     if not abs(found - wanted) <= 1e-6 * (n_observed + abs(wanted)):
         raise AlteredState(
             f"The state to go on from should have the bound {wanted:.10g}, but has {found:.10g}: it is not of these "
@@ -284,7 +285,7 @@ def _check_bound(found: float, wanted: float, n_observed: int) -> None:
 def calibrated_starts(
     problem: Problem, settings: Settings, rng: np.random.Generator, max_components: int
 ) -> list[State]:
-    """A random start, or the portfolio of spectral ones, with the given factors before them."""
+    """A random start, or the portfolio of spectral starts, preceded by the given factors."""
     model = START_MODEL if settings.robust else NoOutliers()
     if isinstance(settings.init, str):
         if settings.init == "random":
@@ -296,10 +297,10 @@ def calibrated_starts(
 
 
 def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
-    """Memory of a fit beside the data: some states whose rows hold R×R matrices, and entries with a state of their own.
+    """Memory of a fit besides the data: a few states with R×R matrices per row, and per-entry posteriors.
 
-    Only the paper's inference has such entries. Where everything is observed, rows share one matrix in the paper's
-    inference, and where weights of their own would be out of reach.
+    Only the paper's inference has per-entry posteriors. For complete data, rows share one matrix in the paper's
+    inference, and also where weighted Grams are too expensive.
     """
     paper, n_observed = settings.inference == "paper", observations.n_observed
     alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
@@ -309,11 +310,11 @@ def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
 
 
 def affordable_rank(observations: Observations, settings: Settings) -> int:
-    """The largest rank for which a fit has room in memory, at least the cap that was given, and at least one."""
+    """The largest rank for which a fit fits in memory, but at least the given cap, and at least one."""
     given = 1 if settings.max_rank is None else int(settings.max_rank)
     most = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
     available = available_bytes()
-    low, high = min(given, most), most + 1  # low has room, high has none
+    low, high = min(given, most), most + 1  # low fits, high does not
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fit_bytes(observations, settings, middle) <= available else (low, middle)
@@ -327,7 +328,7 @@ INFERENCES: dict[str, Callable[[Observations, Settings, np.random.Generator, Mom
 
 
 def sweep_order(observations: Observations) -> tuple[int, ...]:
-    """The modes in an order that does not depend on how the tensor was stored: by length, then by their energies."""
+    """The modes in an order independent of how the tensor is stored: by length, then by energy."""
     ones = [np.ones((length, 1)) for length in observations.shape]
     keys = []
     for mode, length in enumerate(observations.shape):
@@ -342,22 +343,22 @@ def sweep_order(observations: Observations) -> tuple[int, ...]:
 
 
 def fold_in(observations: Observations, state: State, settings: Settings) -> RowGaussians:
-    """Rows of the first mode for new data, in the units of the state, with everything else held.
+    """Rows of the first mode for new data, in the units of the state, with everything else held fixed.
 
     Entries of the new rows may be outliers like any others.
     """
     if settings.inference == "paper":
         return paper.fold_in(observations, state, settings.max_sweeps)
     if state.slices is not None and 0 in state.slices.modes:
-        state = replace(state, slices=None)  # nothing is known of the noise of new rows but what is typical
+        state = replace(state, slices=None)  # new rows have typical noise
     structure = state.structure
     if structure is not None:
         observations = grouped(observations, structure.modes)
-        if structure.rates is not None and 0 in structure.rates.modes:  # nor of their outliers
+        if structure.rates is not None and 0 in structure.rates.modes:  # and a typical outlier rate
             state = replace(state, structure=replace(structure, rates=None))
     problem = Problem(observations, (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
-    if state.rank == 0:  # nothing to look for
+    if state.rank == 0:  # nothing to fit
         return start
     state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
     if not state.local_model.is_gaussian:

@@ -1,7 +1,7 @@
 """Sweeps of the search: the best point converges, and a trial is settled stage by stage before it is judged.
 
-A stage makes one sweep, or one step, of a trial at a time, and says whether it is over. So a search can be left after
-any of them, and taken up again.
+A stage makes one sweep or step of a trial at a time and reports whether it is finished, so a search can be interrupted
+and resumed after any of them.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from brtf.search.move import Progress, Sweeps, Trial
 from brtf.search.moves.condense import condense
 
 LEARN_NOISE_EVERY = 3
-"""Sweeps per step of the noise and outlier numbers, after the first few."""
+"""Sweeps per update of the noise and outlier parameters, after the first few."""
 ACCELERATE_AFTER = 5
-"""Sweeps after which slow convergence is accelerated; most points settle sooner."""
+"""Sweeps after which slow convergence is accelerated; most points converge sooner."""
 HELD_LONG_ENOUGH = 10.0
-"""Rough gains a sweep below which noise and precisions need no longer be held."""
+"""Gain per sweep, in units of the rough gain, below which noise and precisions are released."""
 
 
 def converge(progress: Progress, sweeps: Sweeps) -> tuple[Sweeps | None, Event | None]:
-    """One sweep of the best point; returns those that are left, and the event unless the sweep failed."""
+    """One sweep of the best point; returns the remaining sweeps, and the event unless the sweep failed."""
     if sweeps.k == 0:
         progress.anderson = Anderson()
     if not progress.may_sweep(sweeps.k, sweeps.n_sweeps):
         return None, None
     before = progress.point
     swept = _swept(progress, before, sweeps.k, hold_noise=sweeps.hold_noise)
-    if not judge(swept, before):  # at the limit of rounding, or of a local model's validity
+    if not judge(swept, before):  # at the limit of rounding or of the local model's validity
         return None, None
     progress.best = swept
     progress.drift = swept.bound - before.bound
@@ -49,7 +49,7 @@ def converge(progress: Progress, sweeps: Sweeps) -> tuple[Sweeps | None, Event |
 
 
 def settle(progress: Progress, trial: Trial) -> Trial:
-    """One sweep or step of a trial's present stage."""
+    """One sweep or step of a trial's current stage."""
     name, first, limit = trial.stages[trial.stage]
     if trial.k < first:
         trial = replace(trial, k=first)
@@ -58,7 +58,7 @@ def settle(progress: Progress, trial: Trial) -> Trial:
 
 
 def _hold(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Sweep with noise and precisions held; once that gains little the noise is learnt."""
+    """Sweep with noise and precisions held fixed; once that gains little, learn the noise."""
     if progress.may_sweep(trial.k, limit):
         held = {"hold_precisions": True, "hold_noise": True, "ahead": trial.k + 1 < limit}
         swept = sweep(progress.problem, trial.point, **held)
@@ -69,9 +69,9 @@ def _hold(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
 
 
 def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Sweep with a Gaussian slab, which draws outlying entries back in, and then go back to the present model.
+    """Sweep with a Gaussian slab, which pulls the fit towards outlying entries, then restore the local model.
 
-    Only where the trial is so far from an accurate fit that a slab without pull would call it all outliers.
+    Only where the trial is so far from an accurate fit that a slab without pull would treat all entries as outliers.
     """
     point, present = trial.point, type(progress.point.state.local_model)
     if trial.k == 0:
@@ -86,7 +86,7 @@ def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
 
 
 def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Fewer components as long as the bound approves after a few sweeps."""
+    """Condense as long as the bound is higher after a few sweeps."""
     state = condense(progress.problem, trial.point)
     if state is None:
         return trial, True
@@ -101,12 +101,12 @@ def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
 
 
 def _free(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Sweep freely, until the trial beats the best point, or it is plain that it will not."""
+    """Sweep freely until the trial beats the best point, or clearly will not."""
     return _sweep_freely(progress, trial, limit, roughly=False)
 
 
 def _rough(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
-    """Sweep freely, until the trial is also roughly settled."""
+    """Sweep freely until the trial has roughly converged, beats the best point, or clearly will not."""
     return _sweep_freely(progress, trial, limit, roughly=True)
 
 
@@ -140,7 +140,7 @@ STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
 
 
 def _swept(progress: Progress, before: Point, k: int, *, hold_noise: bool) -> Point:
-    """A sweep, and after some of them the extrapolated point where the bound prefers it."""
+    """One sweep; after the first several, also try the extrapolated point and keep it if its bound is higher."""
     problem, anderson = progress.problem, progress.anderson
     swept = prune(problem, sweep(problem, before, hold_noise=hold_noise, ahead=True))
     further = anderson.extrapolate(before.state, swept.state) if k >= ACCELERATE_AFTER else None
@@ -155,22 +155,22 @@ def _swept(progress: Progress, before: Point, k: int, *, hold_noise: bool) -> Po
 
 
 def with_noise_learnt(problem: Problem, point: Point, kind: type[LocalModel] | None = None) -> Point:
-    """The point after a global step of its noise and outlier numbers, with another local model if one is given."""
+    """The point after a global update of its noise and outlier parameters, with another local model if one is given."""
     return evaluate_at(problem, learn_noise_globally(problem, point, kind), point.fit)
 
 
 def _holds_noise(k: int) -> bool:
-    """Whether the k-th sweep in a row leaves noise and outlier numbers alone: they move little from one to the next."""
+    """Whether the k-th sweep in a row holds noise and outlier parameters, which change little between sweeps."""
     return k >= 3 and k % LEARN_NOISE_EVERY != 0
 
 
 def _is_far_off(proposed: State, present: State) -> bool:
-    """Whether a proposal starts so far from an accurate fit that a slab without pull would call it all outliers."""
+    """Whether a proposal starts so far from an accurate fit that a slab without pull would see only outliers."""
     return not present.local_model.pulls and float(proposed.tau.mean) < 1e-2 * float(present.tau.mean)
 
 
 def _is_hopeless(bounds: Sequence[float], target: float, n_left: int) -> bool:
-    """Whether the trend of the last gains, extrapolated geometrically and doubled, stays below the target."""
+    """Whether the last gains, extrapolated geometrically and doubled, stay below the target."""
     gains = np.diff(bounds)
     last = max(float(gains[-1]), 0.0)
     ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5

@@ -1,4 +1,4 @@
-"""Leading directions of unfoldings, and what is steady along a mode: where starts come from."""
+"""Leading singular directions of unfoldings, and the steady part along a mode, from which starts are made."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from brtf.inference.updates import PARTIAL_BYTES, add_up_rows, scaled_values
 from brtf.kernels.reference import dense_block
 
 LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
-"""Side of the largest Gram matrix that is eigen-decomposed, and of the largest that is added up over blocks; longer
-modes use a randomised range finder."""
+"""Largest size of a Gram matrix that is eigen-decomposed, and of one that is summed over blocks; longer modes use
+randomised subspace iteration."""
 OVERSAMPLING, SUBSPACE_ROUNDS = 6, 3
-"""Columns beyond those asked for, and rounds, of a subspace iteration."""
+"""Oversampling columns and iterations of the subspace iteration."""
 DENSEST_SHARE = 0.3
-"""Share of the values along a mode that must lie close together to count as what is there."""
+"""Share of the values along a mode that must lie close together to count as steady."""
 POWER_ROUNDS, WEAK_TERM = 10, 0.02
-"""Rounds of a rank-one fit, and the share of an array's norm below which a term is left out."""
+"""Iterations of a rank-one fit, and the share of an array's norm below which a term is dropped."""
 
 
 def leading_left_singular(observations: Observations, mode: int, rank: int, values: Field) -> tuple[Array, Array]:
-    """Leading left singular vectors and values of the unfolding of an entry vector, zero where nothing is observed.
+    """Leading left singular vectors and values of the unfolding of an entry vector, missing entries zero.
 
-    Of small data through the smaller Gram matrix; of large data by subspace iteration, a few passes over the blocks:
-    nothing as large as the data is stored. Of coordinates, and of chunks smaller than its basis, together with the
-    other modes. The sign of each vector is fixed by making its largest entry positive.
+    Small data use the smaller Gram matrix; large data use subspace iteration, a few passes over the blocks without
+    storing anything of the size of the data. Coordinates, and chunks smaller than the basis, use a power iteration over
+    all modes jointly. The largest entry of each vector is made positive.
     Shapes (I_n, k) and (k,), k = min(rank, I_n, number of columns).
     """
     n_rows = observations.shape[mode]
@@ -50,10 +50,10 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
 
 
 def densest_along(observations: Observations, mode: int) -> Array | None:
-    """Where the values along one mode lie densest, at all positions of the others, in units of the scale.
+    """Location of the densest values along one mode, at all positions of the others, in units of the scale.
 
-    The mean of the shortest interval that holds ``DENSEST_SHARE`` of the values: what is seen steadily, even if most of
-    the time other things are. Zero where nothing is observed. None where it would need the data in another layout:
+    The mean of the shortest interval that contains ``DENSEST_SHARE`` of the values: the steady value, even if most
+    values are others. Zero where nothing is observed. None where it would need another layout of the data:
     coordinates, or the first mode of data in several blocks.
     """
     several = observations.in_chunks or len(observations.block_list) > 1
@@ -63,7 +63,7 @@ def densest_along(observations: Observations, mode: int) -> Array | None:
     def densest(_: Sums, block: Block) -> Array:
         dense = dense_block(block, scaled_values(observations, block))
         if block.mask is not None:
-            dense = np.where(block.mask, dense, np.inf)  # behind all that is observed
+            dense = np.where(block.mask, dense, np.inf)  # sorts after all observed values
         ordered = np.sort(np.moveaxis(dense, mode, -1), axis=-1)
         return _densest(ordered.reshape(-1, ordered.shape[-1])).reshape(ordered.shape[:-1])
 
@@ -72,7 +72,7 @@ def densest_along(observations: Observations, mode: int) -> Array | None:
 
 
 def _densest(ordered: Array) -> Array:
-    """The same for rows of ordered values, infinite ones behind all that is observed; (n,)."""
+    """Mean of the shortest interval that contains the share, for rows of sorted values padded with infinity; (n,)."""
     n_observed = np.sum(np.isfinite(ordered), axis=1)
     found = np.zeros(len(ordered))
     for n in np.unique(n_observed[n_observed > 0]):
@@ -85,7 +85,7 @@ def _densest(ordered: Array) -> Array:
 
 
 def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
-    """Whether a few numbers for every position of the other modes are no more than what is at hand anyway."""
+    """Whether a few numbers per position of the other modes fit in the memory that is used anyway."""
     n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[mode])
     return not observations.in_chunks or n_bytes <= max(PARTIAL_BYTES, observations.bytes_at_once)
 
@@ -127,7 +127,7 @@ def _by_gram(matrix: Any, n_vectors: int) -> tuple[Array, Array]:
     gram = matrix @ matrix.T if n_rows <= n_cols else matrix.T @ matrix
     vectors, strengths = _of_gram(gram if isinstance(gram, np.ndarray) else gram.toarray(), n_vectors)
     if n_rows > n_cols:
-        # below the square root of rounding a Gram matrix knows nothing of a direction
+        # below the square root of rounding a Gram matrix does not resolve a direction
         known = strengths > 1e-8 * strengths[0]
         vectors = np.where(known, (matrix @ vectors) / np.where(known, strengths, 1.0), 0.0)
     return vectors, strengths
@@ -150,7 +150,7 @@ def _gram_of_blocks(observations: Observations, mode: int, values: Field) -> Arr
 
 
 def _by_subspace(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
-    """Subspace iteration Q ← orth(X Xᵀ Q) for the unfolding X of dense data: two passes a round."""
+    """Subspace iteration Q ← orth(X Xᵀ Q) for the unfolding X of dense data: two passes per iteration."""
     n_rows = observations.shape[mode]
     basis = np.random.default_rng(0).standard_normal((n_rows, min(n_rows, n_vectors + OVERSAMPLING)))
     lengths = [length for k, length in enumerate(observations.shape) if k != mode]
@@ -179,7 +179,7 @@ def _times_image(observations: Observations, mode: int, image: Array, values: Fi
 
 
 def _by_power(observations: Observations, mode: int, n_vectors: int, values: Field) -> tuple[Array, Array]:
-    """Directions that all modes find together, for sparse data: each mode's from the others', made orthogonal."""
+    """Orthogonal power iteration for sparse data: each mode's directions from those of the other modes."""
     rng = np.random.default_rng(0)
     n_vectors = min(n_vectors, *observations.shape)
     columns = [np.linalg.qr(rng.standard_normal((length, n_vectors)))[0] for length in observations.shape]

@@ -1,4 +1,4 @@
-"""States to start from: spectral, steady along a mode, random, given, and many components at once."""
+"""Initial states: spectral, steady along a mode, random, given, and many components at once."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from brtf.search.components import add_components, empty_state
 from brtf.search.spectra import densest_along, leading_left_singular, rank_one_terms
 
 LARGEST_START = 1e50
-"""Size of given factors' products, in scales of the data, beyond which squares overflow before a fit can correct it."""
+"""Size of given factors' products, in scales of the data, above which squares overflow before a fit corrects them."""
 START_MODEL = GaussianSlab(0.1, 4.0, 100.0)
-"""Where local models start: some outliers, heavy tails, a slab ten times as wide as the noise."""
+"""Initial local model: some outliers, heavy tails, a slab ten times as wide as the noise."""
 START_PRECISIONS = (8.0, 30.0)
 """Noise precisions of the starts, for data of unit scale."""
 START_COMPONENTS = 10
 """Components of a spectral start; births add what is missing."""
 FEWEST_FOR_STEADY, STEADY_TERMS = 8, 3
-"""Length from which what is steady along a mode is a start, and the most components it gives."""
+"""Shortest mode for a steady start, and the most components of such a start."""
 CLIP = 3.0
-"""Robust standard deviations beyond which residuals are clipped where weights cannot be trusted yet."""
+"""Robust standard deviations at which residuals are clipped while weights are not yet reliable."""
 
 
 def paper_start(observations: Observations, settings: Settings, rng: np.random.Generator) -> State:
-    """The paper's initialisation: λ̄ = τ̄ = γ̄ = 1, V = I, s̄ ~ N(0, 1), and factors as ``settings.init`` says."""
+    """The paper's initialisation: λ̄ = τ̄ = γ̄ = 1, V = I, s̄ ~ N(0, 1), and factors from ``settings.init``."""
     rank, means = initial_factors(observations, settings, rng)
     outliers: MeanFieldOutliers | LocalModel = NoOutliers()
     if settings.robust:
@@ -100,7 +100,7 @@ def initial_factors(
 
 
 def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]:
-    """The given factor matrices as float arrays, or an error that says which one does not fit."""
+    """The given factor matrices as float arrays; a ValueError names the one that does not fit."""
     if len(factors) != len(shape):
         raise ValueError(f"init must have one factor matrix per mode ({len(shape)}), got {len(factors)}.")
     for mode, factor in enumerate(factors):
@@ -121,7 +121,7 @@ def check_factors(factors: Sequence[Any], shape: tuple[int, ...]) -> list[Array]
 
 
 def spectral_factors(observations: Observations, rank: int, rng: np.random.Generator) -> list[Array]:
-    """U Σ^{1/2} of every unfolding, missing entries zero; columns beyond a mode's size are drawn from N(0, 1)."""
+    """U Σ^{1/2} of every unfolding, missing entries zero; columns beyond a mode's length are drawn from N(0, 1)."""
     factors = []
     for mode, length in enumerate(observations.shape):
         values = partial(scaled_values, observations)
@@ -133,7 +133,7 @@ def spectral_factors(observations: Observations, rank: int, rng: np.random.Gener
 
 
 def spectral_start(problem: Problem, n_components: int, model: LocalModel) -> State:
-    """C7: components along leading directions of the unfoldings of the clipped data, missing entries made up for."""
+    """C7: components along leading directions of the unfoldings of the clipped data, rescaled for missing entries."""
     observations = problem.observations
     clipped = replace(problem, limit=CLIP)
     density = observations.n_observed / observations.n_entries
@@ -146,9 +146,9 @@ def spectral_start(problem: Problem, n_components: int, model: LocalModel) -> St
 
 
 def steady_start(problem: Problem, mode: int, n_components: int, model: LocalModel) -> State | None:
-    """C19: what is seen most steadily along a mode, as first components; None where nothing much is.
+    """C19: the steady part along a mode as first components; None where it is negligible.
 
-    In a video that is the background, whatever passes before it: a start that outliers do not move.
+    In a video this is the background behind moving objects: a start that outliers do not affect.
     """
     observations = problem.observations
     steady = densest_along(observations, mode) if observations.shape[mode] >= FEWEST_FOR_STEADY else None
@@ -167,7 +167,7 @@ def steady_start(problem: Problem, mode: int, n_components: int, model: LocalMod
 
 
 def random_start(problem: Problem, n_components: int, model: LocalModel, rng: np.random.Generator) -> State:
-    """Random components that together have the power of the clipped data."""
+    """Random components with the total power of the clipped data."""
     observations, clipped = problem.observations, replace(problem, limit=CLIP)
 
     def add(sums: Sums, block: Block) -> None:
@@ -181,10 +181,10 @@ def random_start(problem: Problem, n_components: int, model: LocalModel, rng: np
 
 
 def portfolio(problem: Problem, max_rank: int, model: LocalModel) -> list[State]:
-    """Starts to choose from: spectral ones at two noise levels, and what stays the same along a mode.
+    """The candidate starts: spectral ones at two noise levels, and the steady part along a mode.
 
-    At a high noise level weak components die before they are learnt; at a low one surplus components live on and have
-    to be merged or removed. Neither is right everywhere.
+    At a high noise level weak components die before they are learnt; at a low one surplus components survive and have
+    to be merged or removed. Neither level is right for all data.
     """
     spectral = spectral_start(problem, min(max_rank, START_COMPONENTS), model)
     starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
@@ -196,18 +196,18 @@ def portfolio(problem: Problem, max_rank: int, model: LocalModel) -> list[State]
 
 
 def waiting(start: State) -> State:
-    """A start as it waits to be tried: one covariance stands for those of all rows of a mode, which are equal."""
+    """A start in compact form: the rows of a mode, whose covariances are equal, share one."""
     return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov_packed[:1].copy()) for rows in start.factors))
 
 
 def apart(start: State) -> State:
-    """The same as it is tried: every row has its covariance."""
+    """A start in full form: every row has its own covariance."""
     factors = (RowGaussians(rows.mean, np.repeat(rows.cov_packed, rows.n_rows, axis=0)) for rows in start.factors)
     return replace(start, factors=tuple(factors))
 
 
 def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
-    """Many components at once: least squares at low noise on clipped data, then a level at which surplus ones die."""
+    """Many components at once: least squares at low noise on clipped data, then noise at which surplus ones die."""
     clipped = replace(problem, limit=5.0)
     state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
@@ -222,13 +222,13 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
 
 
 def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
-    """Many components at once: least squares at very low noise, for data whose slices differ much in level."""
+    """Many components at once: least squares at very low noise, for data whose slices differ widely in level."""
     state = _fit_by_least_squares(problem, n_components, 1e4, rng)
     return update_component_precisions(_with_noise_like(problem, state, present))
 
 
 def _with_noise_like(problem: Problem, state: State, present: State) -> State:
-    """The state with noise and outliers of the present kind, their numbers learnt from its own residuals."""
+    """The state with the same kind of noise and outliers, and their parameters learnt from its own residuals."""
     if present.outliers.has_outliers and not state.outliers.has_outliers:
         state = replace(state, outliers=START_MODEL)
     point = evaluate(problem, state)
@@ -242,7 +242,7 @@ def _with_noise_like(problem: Problem, state: State, present: State) -> State:
 
 
 def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
-    """Random components, then sweeps without outliers at a held noise level: regularised alternating least squares."""
+    """Random components, then sweeps without outliers at a fixed noise level: regularised alternating least squares."""
     plain = replace(problem, collapsed=False)
     state = random_start(plain, n_components, NoOutliers(), rng)
     point = evaluate(plain, with_noise(state, precision, NoOutliers(), problem.observations.n_observed), ahead=True)

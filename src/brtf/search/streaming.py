@@ -1,7 +1,7 @@
-"""Blocks of new rows of the first mode: yesterday's posterior is today's prior.
+"""Streaming: absorb blocks of new rows of the first mode; the earlier posterior becomes the prior.
 
-All that is kept of the data absorbed so far is the state, read as a likelihood (:class:`Earlier`), so the cost of a
-block depends on the block and on the state, not on how many entries came before.
+Only the state is kept of the data absorbed so far, read as a likelihood (:class:`Earlier`), so the cost of a block
+depends on the block and the state, not on the number of earlier entries.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from brtf.model.state import MeanFieldOutliers, State
 from brtf.search.run import Deadline, Fitted, fold_in, stop_reason
 
 SMALLEST_LOG_RHO = -16.0
-"""One entry in 4000 deviates by less, and all of those say the same."""
+"""Smallest ρ of the distribution of deviations: one entry in 4000 lies below, where ln f is constant."""
 BIN_STEP, POINTS_PER_BIN = 0.08, 8
-"""Step in ln ρ of the law of deviations, and how much finer it is evaluated, for the edge of a flat slab."""
+"""Step in ln ρ of the distribution of deviations, and the refinement of its evaluation for the edge of a flat slab."""
 FEWEST_EXPECTED = 1e-6
-"""Entries expected at a deviation, below which it is left out."""
+"""Expected number of entries below which a bin of deviations is dropped."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowLikelihood:
-    """What earlier data say about the rows of a mode: the likelihood exp(hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ) of every row.
+    """The likelihood of a mode's rows under earlier data: exp(hᵢᵀaᵢ − ½ aᵢᵀPᵢaᵢ) of every row.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class RowLikelihood:
 
     @classmethod
     def of(cls, rows: RowGaussians, prior: RowPrior, lam: Gamma) -> RowLikelihood:
-        """The posterior of the rows without their prior."""
+        """The posterior of the rows divided by their prior."""
         return cls(*prior.likelihood(rows, lam, gaussian_rows))
 
     def expected_log(self, rows: RowGaussians) -> float:
@@ -61,13 +61,13 @@ class RowLikelihood:
 
 @dataclass(frozen=True, eq=False)
 class Earlier:
-    """What the data absorbed so far say, read from their posterior.
+    """Likelihood of the data absorbed so far, read from their posterior.
 
     Attributes
     ----------
-    state : the posterior; its rows of the first mode are held
+    state : the posterior; its rows of the first mode are fixed
     likelihoods : of the rows of all modes but the first
-    deviations : the deviations y − x of the entries, as the state expects them
+    deviations : histogram of the deviations expected under the state
     """
 
     state: State
@@ -94,7 +94,7 @@ class Earlier:
         )
 
     def log_likelihood(self, state: State) -> float:
-        """How well another posterior explains the earlier data, up to a constant."""
+        """Expected log likelihood of the earlier data under another posterior, up to a constant."""
         rho, entries = float(state.tau.mean) * self.deviations.deviation, 0.0
         for count, log_factor in self.deviations.sides:
             log_evidence = _log_evidence(state, rho, log_factor)
@@ -104,10 +104,10 @@ class Earlier:
 
 
 def expected_deviations(state: State) -> Histogram:
-    """The deviations of the entries seen so far, as their law says: of M entries, M (ρ/2π)^½ f(ρ) d ln ρ are at ρ.
+    """The expected histogram of earlier deviations: of M entries, M (ρ/2π)^½ f(ρ) d ln ρ lie at ρ.
 
-    Noise and outlier numbers learnt from these alone are those of the state, and its M = 2(a^τ − a₀^τ) entries weigh
-    against new ones as they should.
+    Noise and outlier parameters learnt from it alone are those of the state, and its M = 2(a^τ − a₀^τ) entries have
+    their proper weight against new ones.
     """
     n_observed = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
     log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
@@ -125,7 +125,7 @@ def expected_deviations(state: State) -> Histogram:
 
 
 def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
-    """ln f(ρ) on a side where the slab has that factor."""
+    """ln f(ρ) on a side where the slab's density is multiplied by that factor."""
     side, log_total = state.local_model.on_side(log_factor)
     return log_total + side.posterior(rho).log_evidence
 
@@ -133,11 +133,11 @@ def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
 def absorb(
     observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None = None
 ) -> Fitted:
-    """The posterior after a block of new rows of the first mode; ``watch`` sees every record.
+    """The posterior after a block of new rows of the first mode; ``watch`` receives every record.
 
-    The new rows start where :func:`brtf.search.run.fold_in` puts them, and sweeps over the block follow until one gains
-    less than ``tol`` nats per new entry, or for ``max_seconds``, but one at least. Earlier rows of the first mode stay
-    as they are; the new ones come after them. The bounds of the trace are those of ln p(block | earlier data).
+    The new rows are initialized by :func:`brtf.search.run.fold_in`; then the block is swept, at least once, until a
+    sweep gains less than ``tol`` nats per new entry or ``max_seconds`` have passed. Earlier rows of the first mode are
+    unchanged and precede the new ones. The bounds of the trace are bounds of ln p(block | earlier data).
 
     Parameters
     ----------
@@ -192,8 +192,8 @@ def _absorb(
 def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
     """One pass over the block: V_i = (P_i + τ̄ G_i + diag λ̄)⁻¹, ã_i = V_i (h_i + τ̄ Σ w y ⊛ ã), λ, then the noise.
 
-    (P, h) is the likelihood of the earlier data; new rows of the first mode have none. λ counts all rows, the noise
-    all entries.
+    (P, h) is the likelihood of the earlier data, absent for new rows of the first mode. λ is updated from all rows, the
+    noise from all entries.
     """
     state = point.state
     tau, weigh = float(state.tau.mean), weighing(problem, state, point.fit)
@@ -203,21 +203,21 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
         if mode > 0:
             likelihood = earlier.likelihoods[mode - 1]
             precision, linear = precision + likelihood.precision, linear + likelihood.linear
-        # the priors' own numbers are held: the rows so far say more about them than new ones
+        # the priors' own parameters are fixed: earlier rows determine them better than the new ones
         rows, prior = state.row_priors[mode].posterior(precision, linear, state.lam, gaussian_rows)
         state = state.with_factor(mode, rows, prior)
     lam = update_component_precisions(_appended(earlier.state, state)).lam
     swept = evaluate_with(problem, earlier, replace(state, lam=lam))
     learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
-    return learnt if judge(learnt, swept) else swept  # the histogram is right to second order in its bins
+    return learnt if judge(learnt, swept) else swept  # the histogram is accurate to second order in its bins
 
 
 def learn_noise(earlier: Earlier, point: Point) -> State:
-    """Noise and outlier numbers from the deviations of all entries, earlier and new."""
+    """Noise and outlier parameters from the deviations of all entries, earlier and new."""
     state = point.state
     old, new = earlier.deviations, point.deviations
     above = None
-    if old.positive is not None and new.positive is not None:  # their share among outliers is held
+    if old.positive is not None and new.positive is not None:  # the share of positive outliers is fixed
         above = np.concatenate([old.positive, new.positive])
     joined = replace(
         new,
@@ -232,7 +232,7 @@ def learn_noise(earlier: Earlier, point: Point) -> State:
 
 
 def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
-    """The point of a state of the new rows and the other modes, with the bound of the earlier data and the block."""
+    """The point of a state with the new rows and the other modes; its bound covers the earlier data and the block."""
     point = evaluate(problem, state)
     terms = replace(
         point.terms,
@@ -243,7 +243,7 @@ def evaluate_with(problem: Problem, earlier: Earlier, state: State) -> Point:
 
 
 def _appended(earlier: State, new: State) -> State:
-    """The state of the new rows and the other modes, with the earlier rows of the first mode before the new ones."""
+    """The state of the new rows and the other modes, with the earlier rows of the first mode prepended."""
     both = (earlier.factors[0], new.factors[0])
     covs = [np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank)) for rows in both]
     rows = RowGaussians(np.concatenate([rows.mean for rows in both]), np.concatenate(covs))
@@ -251,10 +251,10 @@ def _appended(earlier: State, new: State) -> State:
 
 
 def place_last(block: Observations, earlier: Observations) -> Observations:
-    """The block as the last rows of the tensor that has grown by it; of the earlier rows no entry is held.
+    """The block as the last rows of the enlarged tensor, whose earlier rows have no entries.
 
-    In coordinates, so that nothing is as large as the tensor. Labels are those of the earlier data; those of the rows
-    go on where both have them.
+    In coordinates, so that nothing has the size of the tensor. Labels are those of the earlier data; row labels are
+    concatenated where both have them.
     """
     coords = block.entry_coords().copy()
     coords[0] += earlier.shape[0]

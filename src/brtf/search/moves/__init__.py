@@ -1,1 +1,1 @@
-"""The moves of the search, one file each: what it proposes, what that costs, and when it is worth asking again."""
+"""The moves of the search, one file each: what it proposes, what that costs, and when to try again."""

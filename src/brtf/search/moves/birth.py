@@ -1,9 +1,9 @@
-"""Births: components that fit what is left over.
+"""Births: new components that fit the residual.
 
-Proposes one component, or a few, from rank-one fits of the weighted or the clipped residual; after three births in a
-row, and then after six, twelve, …, many at once. A birth costs some dozens of passes for the fits and up to 68 sweeps.
-After a success there may be more; after a failure another variant is tried, and none where the residual has no more
-structure than chance gives.
+Proposes one or a few components from rank-one fits of the weighted or the clipped residual; after three births in a
+row, and then after six, twelve, …, many at once. The fits cost a few dozen passes, settling up to 68 sweeps. After a
+success it proposes again; after a failure it tries another variant, unless the residual shows no more structure than
+chance.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from brtf.search.rank_one import best_rank_one, relative_weights
 from brtf.search.starts import CLIP, START_COMPONENTS, anneal, least_squares
 
 BEYOND_CHANCE = 1.2
-"""A birth is proposed only if its rank-one fit explains this many times what the same residual with random signs gives:
-without structure the ratio is 0.85–1.2, and components worth having show 2 and more."""
+"""A birth is proposed only if its rank-one fit explains this many times what a fit to randomly signed residuals does:
+without structure the ratio is 0.85–1.2; useful components reach 2 and more."""
 SINGLE_ROW = 1.2
-"""Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having one."""
+"""Effective number of rows, (Σa²)²/Σa⁴, below which a component counts as having a single row."""
 
 
 def birth(
     problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
 ) -> State | None:
-    """C9: add components that fit what is left over: rank-one fits of the residual, one after another.
+    """C9: add components that fit the residual, by successive rank-one fits.
 
-    The residual is weighted as the model weighs it, or clipped where the weights cannot be trusted. None where the
-    residual has no more structure than the same residual with random signs.
+    The residual is weighted by the model, or clipped where the weights are not yet reliable. None where the residual
+    has no more structure than it has with random signs.
     """
     weigh = relative_weights(problem, point, clipped=clipped)
     limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
@@ -61,7 +61,7 @@ def birth(
 
 
 def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, found: list[Array]) -> Weighing:
-    """Weights, and weight times residual, clipped at the limit and less the components found so far."""
+    """Weights, and weight times residual, clipped at the limit, after subtracting the components found so far."""
 
     def left(block: Block) -> tuple[Array, Array]:
         weights, residual = weigh(block), point.fit.residual(block)
@@ -76,7 +76,7 @@ def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, fo
 
 
 def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Generator) -> Weighing:
-    """The same weights; targets with random signs, drawn anew for every block but always the same for it."""
+    """The weights, and the targets with random signs: independent between blocks, reproducible for each."""
     seed = int(rng.integers(2**62))
 
     def flipped(block: Block) -> tuple[Array | None, Array]:
@@ -88,25 +88,25 @@ def _with_random_signs(problem: Problem, weighing: Weighing, rng: np.random.Gene
 
 
 def _lives_on_a_fibre(columns: list[Array]) -> bool:
-    """Whether a component has but one row in two modes: then it describes a fibre of outliers and nothing shared."""
+    """Whether a component has a single row in two or more modes: it then describes a fibre of outliers."""
     effective = [n_rows for n_rows, column in zip(effective_rows(columns), columns, strict=True) if len(column) > 1]
     return sum(n_rows < SINGLE_ROW for n_rows in effective) >= 2
 
 
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
-"""Proposals of growth, varied over consecutive failures: how many components, and whether the residual is clipped."""
+"""Variants tried over consecutive failures: number of components, and whether the residual is clipped."""
 MANY_AFTER, MANY_TIMES = 3, 4
-"""Successful births in a row after which many components are proposed at once, where there are more already than a
-start has, and how many times the present ones."""
+"""Successful births in a row after which many components are proposed at once, if the rank already exceeds that of a
+start; and their number as a multiple of the rank."""
 WAYS_TO_GROW: tuple[tuple[Callable[..., State], int], ...] = ((anneal, 1), (least_squares, 1), (least_squares, 2))
-"""Proposals of many components at once: how, and by how much their number is divided."""
+"""Variants of many components at once: the method, and the divisor of their number."""
 
 
 class Birth(Move):
-    """Births until they fail in a row.
+    """Births until all variants have failed in a row.
 
-    ``memory`` holds the failures in a row, the successes in a row, the kinds of residual, clipped or not, in which
-    nothing was found, and which way to grow many at once is next (−1 for none).
+    ``memory`` holds the consecutive failures, the consecutive successes, the kinds of residual (clipped or not) in
+    which nothing was found, and the next variant of many components at once (−1 for none).
     """
 
     name = "birth"
@@ -149,7 +149,7 @@ class Birth(Move):
         return kinds and memory[0] <= len(BIRTHS) and -1 <= memory[3] < len(WAYS_TO_GROW)
 
     def _many(self, progress: Progress, n_many: int, attempt: int) -> Trial:
-        """One of the ways to propose so many components at once, or half of them, in the form that suits."""
+        """One variant of so many components at once, or half as many, in the form of the bound that suits the rank."""
         if not progress.affords(n_many, LARGEST_COLLAPSED_WORK):
             form = cheaper_form(progress, n_many)
             if form is not None:
@@ -161,6 +161,6 @@ class Birth(Move):
 
 
 def _is_time_for_many(successes: int) -> bool:
-    """After three births in a row, and where that failed after six, after twelve, …"""
+    """Whether many components are due: after three births in a row and, where that failed, after six, twelve, …"""
     times, rest = divmod(successes, MANY_AFTER)
     return rest == 0 and times > 0 and times & (times - 1) == 0

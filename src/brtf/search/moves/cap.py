@@ -1,8 +1,8 @@
-"""Coming down to ``max_rank``.
+"""Reduction of the rank to ``max_rank``.
 
-Proposes the best approximation with one component more than the cap allows, and then with as many as it allows; both
-are kept whatever they cost. What the last one costs is what one more component would bring. Asked once, when the rough
-rounds are over or half of the sweeps are spent.
+Proposes the best approximation with one component more than the cap, then with as many as the cap; both are always
+accepted. The loss of the second is what one more component would gain. Runs once, when the rough rounds are over or
+half of the sweeps are spent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brtf.search.settle import with_noise_learnt
 
 
 def reduced(problem: Problem, point: Point, rank: int) -> Point:
-    """As good as can be with so few components, whatever it costs; noise and outliers take what is left over."""
+    """The best state with so few components, whatever the loss; noise and outliers absorb the rest."""
     return with_noise_learnt(problem, evaluate(problem, reduce_rank(problem, point, rank)))
 
 

@@ -1,7 +1,7 @@
-"""How many independent entries those are worth that share an outlier.
+"""The effective number of independent entries among those that share an outlier.
 
-Proposes the number that the correlation of their noise shows. Costs a pass, once, after outliers were made to be
-shared; from then on the bound measures something else, and is not compared with earlier ones.
+Proposes the number estimated from the correlation of their noise. Costs one pass, once, after shared outliers were
+introduced. It redefines the bound, so that earlier bounds are not comparable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Condensing: fewer components that describe the same low-rank part.
 
-Proposes the best approximation of the present low-rank part by fewer components, where some are alike. It is found
-without a look at the data; settling it costs up to 68 sweeps. Worth asking after every change of the components.
+Proposes the best approximation of the low-rank part by fewer components, where some are similar. It is computed
+without access to the data; settling it costs up to 68 sweeps. Worth trying after every change of the components.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from brtf.search.components import add_components, component_price, likeness_of_
 from brtf.search.move import Once, Progress, Sweeps, Trial, settled
 
 CONDENSING_GAIN = 0.1
-"""Nats a step below which the approximation by fewer components has ended."""
+"""Gain in nats per step below which the approximation has converged."""
 LIKE = 0.25
-"""Cosines in two modes, multiplied, beyond which one component may stand in for another; chance gives 0.1–0.2."""
+"""Product of the cosines in two modes above which one component may replace another; by chance it is 0.1–0.2."""
 FEW_COMPONENTS = 16
-"""Up to so many components, each one's worth is looked at by taking it away."""
+"""Largest rank at which the worth of every component is computed by removing it."""
 
 
 def condense(problem: Problem, point: Point) -> State | None:
-    """C15: fewer components: the best approximation of the present low-rank part, without looking at the data.
+    """C15: fewer components: the best approximation of the low-rank part, without access to the data.
 
-    Nearly collinear components trade places so slowly in sweeps that taking one away rarely succeeds; here they settle
-    first. As many go as it pays for: those whose absence costs less than their price. None where no components are
-    alike, or where already the first would cost more than a few times its price.
+    Nearly collinear components adapt so slowly in sweeps that simply removing one rarely succeeds; here the others
+    adapt first. Components are removed as long as the loss is below their cost. None where no components are similar,
+    or where removing the first already loses more than a few times its cost.
     """
     state = point.state
     if not 2 <= state.rank <= FEW_COMPONENTS or likeness_of_components(state).max() <= LIKE:
@@ -50,14 +50,14 @@ def condense(problem: Problem, point: Point) -> State | None:
 
 
 def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
-    """Fewer components, whatever it costs: the best approximation of the present low-rank part by so many."""
+    """The best approximation of the low-rank part by so many components, whatever the loss."""
     state = point.state
     _, columns = approximate_state(problem, point, n_components)
     return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
 
 
 def approximate_state(problem: Problem, point: Point, n_components: int) -> tuple[float, list[Array]]:
-    """Nats that are lost with so many components in place of the present ones, and their columns in every mode."""
+    """Loss in nats of the best approximation by so many components, and its columns in every mode."""
     state = point.state
     share = problem.observations.n_observed / problem.observations.n_entries
     per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats
@@ -68,7 +68,7 @@ def approximate_state(problem: Problem, point: Point, n_components: int) -> tupl
 
 
 class Condense(Once):
-    """Fewer components where some are alike."""
+    """Fewer components where some are similar."""
 
     name = "condense"
     back_to = "condense"

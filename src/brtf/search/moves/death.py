@@ -1,8 +1,8 @@
 """Deaths: the state without one of its components.
 
-Proposes them for the four components whose absence could cost least, one after another. To rank them costs a pass for
-each of a few components, a death two held and up to 60 free sweeps. After a success all ways to have fewer components
-are asked again.
+Proposes the removal of the four components whose loss is smallest, one after another. Ranking costs one pass for each
+of a few components, a death two sweeps with the noise held and up to 60 free ones. After a success all moves that
+reduce the rank are tried again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, s
 from brtf.search.moves.condense import FEW_COMPONENTS, LIKE
 
 FEW_ENTRIES = 20.0
-"""Effective number of entries, the product of the modes' effective rows, below which a component may describe outliers
-that happen to lie in one place."""
+"""Effective number of entries, the product of the modes' effective rows, below which a component may describe a
+cluster of outliers."""
 
 
 def death(problem: Problem, point: Point, component: int) -> State:
@@ -30,10 +30,10 @@ def death(problem: Problem, point: Point, component: int) -> State:
 
 
 def expendable_components(problem: Problem, point: Point) -> list[int]:
-    """Components whose death could raise the bound, likeliest first.
+    """Components whose death could raise the bound, most likely first.
 
-    Those that others may take over, having a like component in at least two modes, and those whose entries, left to
-    noise and outliers, cost no more than a few times the price of their parameters.
+    Those similar to another component in at least two modes, and those whose removal loses no more than a few times
+    the cost of their parameters.
     """
     state = point.state
     alike = likeness_of_components(state)
@@ -44,10 +44,10 @@ def expendable_components(problem: Problem, point: Point) -> list[int]:
 
 
 def _loss_without(problem: Problem, point: Point, component: int) -> float:
-    """Nats that are lost when a component is taken away and nothing else changes.
+    """Loss in nats when a component is removed and nothing else changes.
 
-    Among many components, where looking is expensive, the loss of Gaussian noise ½ τ̄ w̄ M · amp² stands for it; but not
-    where a component describes few entries: these may be outliers, which cost much less as such.
+    With many components, where evaluation is expensive, it is approximated by the loss under Gaussian noise,
+    ½ τ̄ w̄ M · amp², except for a component of few entries: these may be outliers, and then the loss is much smaller.
     """
     state = point.state
     columns = [rows.mean[:, component] for rows in state.factors]
@@ -58,7 +58,7 @@ def _loss_without(problem: Problem, point: Point, component: int) -> float:
 
 
 class Death(Move):
-    """Deaths of weak components. ``memory`` holds those that are left, once they were looked for."""
+    """Deaths of weak components. ``memory`` holds the remaining candidates."""
 
     name = "death"
     back_to = "condense"

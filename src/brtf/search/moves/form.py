@@ -1,7 +1,7 @@
-"""Another form of the bound of complete data: form 1 completes them and is cheap, form 2 is tighter.
+"""Change of the form of the bound for complete data: form 1 completes the data and is cheap, form 2 is tighter.
 
-Proposes the same state in the other form. Costs one pass. Complete data that are large or have many components are
-searched in form 1, and finished in form 2 where that is not out of reach.
+Proposes the current state in the other form, at the cost of one pass. Complete data that are large or need many
+components are searched in form 1 and finished in form 2 where that is affordable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Trial
 
 LARGEST_COLLAPSED_RANK = 16
-"""Complete data with more components are searched in form 1."""
+"""Rank above which complete data are searched in form 1."""
 COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
 """Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
 
@@ -34,7 +34,7 @@ def cheaper_form(progress: Progress, rank: int) -> Trial | None:
 
 
 class Cheaper(Once):
-    """Form 1 where the present rank asks for it."""
+    """Form 1 where the rank makes form 2 expensive."""
 
     name = "cheaper form"
 
@@ -43,7 +43,7 @@ class Cheaper(Once):
 
 
 class Tighter(Once):
-    """Form 2 for what was searched in form 1."""
+    """Form 2 after a search in form 1."""
 
     name = "tighter form"
 

@@ -1,8 +1,8 @@
-"""Another local model: another law of noise and outliers at an entry.
+"""Another local model: another distribution of noise and outliers at an entry.
 
-Proposes the one that is worth most at the present factors, if it comes within a nat of the present one. Costs a look at
-the histogram of deviations, and up to 20 sweeps. While components are still missing, only models whose outliers pull
-are asked for: a flat slab would call entries outliers that are only not yet explained.
+Proposes the best one at the current factors, if it comes within a nat of the current model. Costs one evaluation on the
+histogram of deviations and up to 20 sweeps. While components are still missing, only models whose outliers pull are
+proposed: a flat slab would treat entries that are merely not yet explained as outliers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brtf.search.move import Once, Progress, Trial, settled
 
 
 class LocalModels(Once):
-    """The best other local model, of those that pull or of all."""
+    """The best other local model, among those that pull or among all."""
 
     name = "local model"
 

@@ -1,7 +1,7 @@
-"""Merges: one component in place of two that are nearly collinear.
+"""Merges: one component in place of two nearly collinear ones.
 
-Proposes them for the three likeliest pairs, one after another. Each costs a rank-one fit and up to 68 sweeps. After a
-success all ways to have fewer components are asked again.
+Proposes them for the three most likely pairs, one after another. Each costs a rank-one fit and up to 68 sweeps. After a
+success all moves that reduce the rank are tried again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from brtf.search.rank_one import best_rank_one, relative_weights
 
 
 def collinear_pairs(state: State) -> list[tuple[int, int]]:
-    """Pairs of components that one might replace, most likely first.
+    """Pairs of components that a single one might replace, most likely first.
 
     Those whose rank-one terms have a cosine beyond ½, and those that agree in all modes but one: their sum has
     rank one.
@@ -37,7 +37,7 @@ def collinear_pairs(state: State) -> list[tuple[int, int]]:
 
 
 def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.Generator) -> State:
-    """C11: one component in place of two: the rank-one fit of their sum and of what is left over."""
+    """C11: one component in place of two: the rank-one fit of their sum plus the residual."""
     rest = remove_components(point.state, np.array(pair))
     residual, weigh = (
         Fit.of(replace(problem, collapsed=False), rest.factors).residual,
@@ -53,7 +53,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
 
 
 class Merge(Move):
-    """Merges of collinear pairs. ``memory`` holds the pairs that are left, once they were looked for."""
+    """Merges of collinear pairs. ``memory`` holds the remaining pairs."""
 
     name = "merge"
     back_to = "condense"

@@ -1,7 +1,7 @@
 """Noise that differs between slices.
 
-Proposes it along the modes that raise the bound most, the slices' noise settled at fixed factors. Costs some ten passes
-for every choice of modes. Worth asking as long as the noise is common; kept in any case where it was asked for.
+Proposes it along the modes that raise the bound most, with the noise of the slices settled at fixed factors. Costs
+about ten passes per candidate set of modes. Tried while the noise is common; always accepted if the user requires it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 
 
 class Noise(Once):
-    """Noise per slice, as the bound decides, or only where it was ``asked`` for."""
+    """Noise per slice, if the bound approves, or only where it was ``asked`` for."""
 
     name = "noise"
 

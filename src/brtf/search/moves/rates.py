@@ -1,7 +1,7 @@
-"""Outlier rates that differ between slices as the noise does.
+"""Outlier rates that differ between the slices of the noise.
 
-Proposes them settled at fixed factors. Costs some ten passes. Worth asking where the noise differs and outliers are not
-shared.
+Proposes them, settled at fixed factors, at the cost of about ten passes. Tried where the noise differs between slices
+and outliers are not shared.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Rows that may be lost, refitted.
+"""Robust refits of rows that may be stuck in a poor local optimum.
 
-Proposes, mode by mode, robust regressions of rows whose entries count for less than the others'. A look costs a pass, a
-refit up to 18 passes and 22 sweeps. Weighted Grams of very many components are out of reach, and rows are not refreshed
-then.
+Proposes, mode by mode, robust regressions of rows whose entries have lower weights than the others. The check costs one
+pass, a refit up to 18 passes and 22 sweeps. Not tried with very many components: weighted Grams are too expensive then.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
 
 LOST_ROW = 3.0
-"""Standard deviations by which a row's mean weight must lie below that of all entries for the row to seem lost."""
+"""Standard deviations by which a row's mean weight must lie below that of all entries for a refit."""
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
 
-    A row whose entries were once called outliers stays lost, for its regression has local optima. Only where a row
-    counts for less than the others, its entries' weights being low, is there something to look for. A row is replaced
-    if its evidence, Σ ln f + ln p(a | λ), rises by more than two nats.
+    A row whose entries were once treated as outliers can stay in that local optimum. This only happens to rows whose
+    entries have lower weights than the others. A row is replaced if its evidence, Σ ln f + ln p(a | λ), rises by more
+    than two nats.
     """
     state = point.state
     if state.rank == 0 or state.local_model.is_gaussian or not _any_row_lost(problem, point, mode):
@@ -58,7 +57,7 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
 
 
 def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
-    """Whether the mean weight of some row lies further below that of all entries than chance would have it."""
+    """Whether the mean weight of some row is significantly below that of all entries."""
     n_rows = problem.observations.shape[mode]
 
     def add(sums: Sums, block: Block) -> None:
@@ -81,7 +80,7 @@ LARGEST_REFRESH_WORK = 2**28
 
 
 class Refresh(Move):
-    """Refits of the rows of one mode after another. ``memory`` is the number of the next one."""
+    """Refits of the rows of one mode after another. ``memory`` is the index of the next one."""
 
     name = "refresh"
 

@@ -1,9 +1,9 @@
-"""Outliers that are added to the data, where the data do not support that they replace them.
+"""Return from replacement to additive outliers where the data do not support replacement.
 
-A histogram of 256 free numbers describes any noise better than noise does, and values without structure best of all,
-but then nothing is known of x or of the noise. Proposes additive outliers where replacement leaves no noise to learn
-from, and, once the search has ended, where the bound does not pay the price of the law. Some dozen passes; kept
-whatever it costs.
+A histogram with 256 free parameters can fit any noise better than a noise model, but then carries no information about
+x or the noise. Proposes additive outliers where replacement leaves too few entries to learn the noise and, at the end
+of the search, where the gain in the bound is below the complexity penalty of the histogram. Costs about a dozen passes;
+always accepted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.starts import START_MODEL
 
 FEWEST_REGULAR = 10.0
-"""Entries, of those that are not replaced, from which noise can be learnt."""
+"""Entries not replaced that are needed to learn the noise."""
 
 
 class Replacement(Once):
-    """Additive outliers instead of replaced values; the price of the law is asked for at the ``last``."""
+    """Additive outliers instead of replacement; only the ``last`` such move applies the complexity penalty."""
 
     name = "replacement"
 
@@ -48,7 +48,7 @@ class Replacement(Once):
 
 
 def with_added_outliers(progress: Progress) -> Point:
-    """The best point with outliers that are added, noise and outlier numbers learnt anew at its factors."""
+    """The best point with additive outliers, noise and outlier parameters re-estimated at its factors."""
     problem, point, shared_modes = progress.problem, progress.point, progress.wishes.shared_modes
     slices = point.state.slices
     state = with_noise(point.state, 1.0, START_MODEL, problem.observations.n_observed)

@@ -1,7 +1,7 @@
-"""Another prior of a mode's rows, such as one around a learnt centre instead of zero.
+"""Another prior for a mode's rows, such as one around a learnt centre instead of zero.
 
-Proposes for every mode the prior that lowers the divergence of its rows most, where that is a nat or more. Costs a
-pass. Worth asking after every change of the rows.
+Proposes for every mode the prior that lowers the divergence of its rows most, if by a nat or more. Costs one pass.
+Worth trying after every change of the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 
 
 class RowPriors(Once):
-    """The best prior of every mode's rows."""
+    """The best row prior of every mode."""
 
     name = "row prior"
 
@@ -30,9 +30,9 @@ class RowPriors(Once):
 
 
 def with_best_row_priors(state: State, worth: float) -> tuple[State, dict[int, str]]:
-    """The state with the best prior of every mode's rows that is known, where it is worth so many nats more.
+    """The state with the best row prior of every mode, changed only for a gain of at least so many nats.
 
-    And the names of the priors that changed, by mode.
+    Also returns the names of the priors that changed, by mode.
     """
     chosen: dict[int, str] = {}
     for mode, (rows, present) in enumerate(zip(state.factors, state.row_priors, strict=True)):

@@ -1,8 +1,8 @@
-"""Outliers that are more often of one sign.
+"""One-sided outliers.
 
-Proposes them, or, where they are so already, outliers of either sign alike, which need gain nothing, being the simpler
-model. Costs a pass, and ten more where the histogram of deviations promises a gain. Shared outliers have no common
-sign, and values that replace the data have a law of their own.
+Proposes one-sided outliers or, where they are one-sided already, symmetric ones, which need no gain as the simpler
+model. Costs one pass, and ten more where the histogram of deviations promises a gain. Not tried for shared outliers,
+which have no common sign, nor for replacement, which has its own distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 
 
 class Sides(Once):
-    """One-sided outliers, or two-sided ones again."""
+    """One-sided outliers, or back to symmetric ones."""
 
     name = "sides"
 

@@ -1,8 +1,8 @@
-"""Starts: the search goes on from the best of several.
+"""Starts: the search continues from the best of several.
 
-Proposes the spectral starts at two noise levels, what is steady along a mode, given factors, and, where many components
-are allowed by ``max_rank``, a start that has them all. Costs up to 38 sweeps each. Asked once; where there are but two
-starts, of one kind, and the first left nothing to explain, the second is left out.
+Proposes the spectral starts at two noise levels, the steady part along a mode, given factors and, where ``max_rank``
+allows many components, a start that has them all. Costs up to 38 sweeps each. Runs once; if there are only two starts
+of one kind and the first left nothing to explain, the second is skipped.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from brtf.search.moves.birth import birth
 from brtf.search.starts import START_PRECISIONS, apart, least_squares
 
 STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough", 2, 15))
-"""In the first free sweeps surplus components die or come to resemble one another; then they are condensed."""
+"""In the first free sweeps surplus components die or become similar to others; then they are condensed."""
 
 
 class Start(Move):
-    """Try every start. ``memory`` is the number of the next one, and how many there are."""
+    """Try every start. ``memory`` is the index of the next one and their number."""
 
     name = "start"
 

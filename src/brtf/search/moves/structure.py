@@ -1,6 +1,6 @@
-"""Outliers that are shared between entries, or replace the data, as asked for.
+"""Outliers that are shared between entries or replace the data, as the user requires.
 
-Proposes them with their numbers settled at fixed factors, and they are kept whatever they cost. Some ten passes, once.
+Proposes them with their parameters settled at fixed factors; always accepted. Costs about ten passes, once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 
 
 class Structure(Once):
-    """The structure of the outliers that was asked for."""
+    """The outlier structure that the settings require."""
 
     name = "structure"
 
