@@ -12,12 +12,12 @@ from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 
 DEPTH = 5
-"""Differences remembered; more add nothing on the problems measured."""
+"""Number of differences kept; more do not help on the problems measured."""
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """What an acceleration remembers: factor means before the last sweeps and after them, and how far it dares to go.
+    """Memory of the acceleration: factor means before and after the last sweeps, and the damping.
 
     Attributes
     ----------
@@ -31,11 +31,11 @@ class Memory:
 
 
 class Anderson:
-    """Extrapolation from the last sweeps x → g(x): towards the combination of their results with the least residual.
+    """Anderson acceleration of sweeps x → g(x): extrapolate to the combination with the smallest residual.
 
     With f = g(x) − x, the next x is g − θ ΔG γ, γ minimising ‖f − ΔF γ‖. Only the means are extrapolated; precisions
     and noise follow from them. The low-rank part is a product, so long steps overshoot: θ grows when an extrapolated
-    state is kept and shrinks, the past forgotten, when it is refused. The caller decides, by the bound.
+    state is accepted; when it is rejected, θ shrinks and the history is cleared. The caller decides, by the bound.
     """
 
     def __init__(self, memory: Memory | None = None) -> None:
@@ -45,27 +45,27 @@ class Anderson:
 
     @property
     def memory(self) -> Memory:
-        """All that the next extrapolation depends on."""
+        """Everything on which the next extrapolation depends."""
         return Memory(tuple(self._points), tuple(self._images), self._damping)
 
     def extrapolate(self, before: State, after: State) -> State | None:
-        """A state beyond ``after``, which a sweep made from ``before``; None while there is too little to go by."""
+        """A state beyond ``after``, the result of a sweep from ``before``; None while the history is too short."""
         point, image = _means(before), _means(after)
         if point.size != image.size or (self._points and self._points[-1].size != point.size):
             self._forget()
             return None
         if self._images and np.array_equal(point, self._images[-1]):
-            point = self._images[-1]  # where no extrapolated state was kept since: one array for both
+            point = self._images[-1]  # shared unless an extrapolated state was accepted in between
         self._points.append(point)
         self._images.append(image)
         del self._points[: -DEPTH - 1], self._images[: -DEPTH - 1]
         if len(self._points) < 3:
             return None
-        changes = np.empty((len(self._points) - 1, point.size))  # of the residuals, and then of the images
+        changes = np.empty((len(self._points) - 1, point.size))  # differences of the residuals, then of the images
         sweeps = zip(self._images, self._points, strict=True)
         for change, (one, other) in zip(changes, pairwise(sweeps), strict=True):
             np.subtract(other[0] - other[1], one[0] - one[1], out=change)
-        if not (np.isfinite(changes).all() and np.isfinite(image - point).all()):  # LAPACK would print a complaint
+        if not (np.isfinite(changes).all() and np.isfinite(image - point).all()):  # LAPACK would print a warning
             self._forget()
             return None
         weights, *_ = np.linalg.lstsq(changes.T, image - point, rcond=1e-10)
@@ -74,11 +74,11 @@ class Anderson:
         return _with_means(after, image - self._damping * (weights @ changes))
 
     def kept(self) -> None:
-        """The last extrapolated state was better."""
+        """Record that the last extrapolated state was accepted."""
         self._damping = min(1.0, 1.5 * self._damping)
 
     def refused(self) -> None:
-        """The last extrapolated state was worse."""
+        """Record that the last extrapolated state was rejected."""
         self._damping *= 0.5
         self._forget()
 

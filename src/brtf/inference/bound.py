@@ -1,7 +1,7 @@
 """The lower bound of the model evidence (25): a pure function of one state, with every constant kept.
 
-:func:`bound` is the definition, for any state. Sweeps have the sums over the entries at hand already and make the same
-terms of them: :func:`bound_terms` in the paper's inference, :func:`calibrated_terms` in calibrated inference.
+:func:`bound` is the definition, for any state. Sweeps already have the sums over entries and compute the terms from
+them: :func:`bound_terms` in the paper's inference, :func:`calibrated_terms` in calibrated inference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 @dataclass(frozen=True)
 class BoundTerms:
-    """The named terms of the bound, in nats; larger is better. Zero where the model has no such part."""
+    """The named terms of the bound, in nats; larger is better. Zero where the model lacks that part."""
 
     likelihood: float
     factors: float
@@ -45,16 +45,16 @@ class BoundTerms:
 def bound(problem: Problem, state: State) -> BoundTerms:
     """The bound L = E ln p(Y, Θ) + H(q) of any state, for the data in units of their scale.
 
-    Θ is everything that is not known: factors, centres, precisions of components, of the noise and of its slices, and
-    outliers with their rates and sides. The form of the bound is that of the problem. With a link it is the bound of
-    the data as modelled; those of the user's data have the log of the link's slope added for every entry.
+    Θ is all unknowns: factors, centres, precisions of the components, of the noise and of its slices, and outliers with
+    their rates and sides. The form of the bound is that of the problem. With a link it is the bound of the transformed
+    data; for the bound of the original data add the log of the link's slope at every entry.
 
     Raises
     ------
     ValueError
-        If the state is not one of data of that shape and number of entries.
+        If the state does not match the shape and number of entries of the data.
     TypeError
-        If its parts do not go together: a structure without outliers, or slices or structure in the paper's inference.
+        If its parts are incompatible: a structure without outliers, or slices or structure in the paper's inference.
     """
     observations, outliers = problem.observations, state.outliers
     lengths = tuple(rows.n_rows for rows in state.factors)
@@ -89,7 +89,7 @@ def bound(problem: Problem, state: State) -> BoundTerms:
 
 
 def bound_terms(state: State, fit: Fit) -> BoundTerms:
-    """The bound from the low-rank part at the entries, which must belong to the same state."""
+    """The bound in the paper's inference, from the low-rank part of the same state at the entries."""
     outliers, outlier_precisions = (
         _outlier_terms(state.outliers) if isinstance(state.outliers, MeanFieldOutliers) else (0.0, 0.0)
     )
@@ -108,8 +108,8 @@ def bound_terms(state: State, fit: Fit) -> BoundTerms:
 def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_sizes: Array | None) -> BoundTerms:
     """C3, C4: the bound with the local posteriors integrated out: ½M(E ln τ − ln 2π) + Σ ln f(τ̄ D) − Σ KL.
 
-    ``log_evidence`` is the second term: in form 2 with D = E[(y−x)²], in form 1 with D = (y−x̄)² and less
-    ½ τ̄ w_max Σ Var x. With noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for every one of the
+    ``log_evidence`` is the second term: in form 2 with D = E[(y−x)²], in form 1 with D = (y−x̄)² minus
+    ½ τ̄ w_max Σ Var x. With noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for each of the
     ``slice_sizes`` entries of a slice.
     """
     likelihood = 0.5 * n_observed * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence

@@ -1,8 +1,7 @@
-"""The local posteriors of a block's entries: is it an outlier, how much does it count, what does it add to the bound.
+"""The local posteriors of a block's entries: responsibility, weight, and share in the bound.
 
-Where every entry is on its own, one look into a table says it all. Where outliers are shared between entries, replace
-the data, have rates that differ, or are more often of one sign, the two branches are looked up apart and weighed
-against each other here.
+For independent entries one table look-up is enough. Where outliers are shared between entries, replace the data, have
+different rates or are one-sided, the two branches are looked up separately and combined here.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from brtf.model.local_models import LocalModel
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 
 PIECE = 2**13
-"""Entries whose outliers are looked at together: a dozen numbers for each are at hand at a time."""
+"""Entries processed together where outliers have structure: a dozen temporary numbers per entry."""
 NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
-"""Slices of no entries."""
+"""Empty array of slices."""
 CLIPPED = 3.0
-"""Standard deviations at which residuals are clipped where their correlation is measured."""
+"""Standard deviations at which residuals are clipped before their correlation is measured."""
 LAW_BINS = 256
-"""Bins of the law of replaced values: the levels of an 8-bit image."""
+"""Bins of the distribution of replaced values: the levels of an 8-bit image."""
 LEAST_RANGE = 1e-3
-"""Range of replaced values at least, in units of the data's scale: bins 400 times as wide as the smallest noise. Values
-that are all equal would otherwise be replaced ones, whose density has no limit."""
+"""Smallest range of replaced values in units of the data's scale: bins 400 times as wide as the smallest noise. Without
+it constant data would all count as replaced, with unbounded density."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +43,12 @@ class BlockPosterior:
 
     Attributes
     ----------
-    log_evidence : their share in the bound, summed
+    log_evidence : their total share in the bound
     weight_sum : Σ w
     largest : the largest ω̄ D
     rho : (m,) ρ = τ̄ ω̄ D
     weight : (m,) w
-    outlier : (m,) p; None where nobody asked for it
+    outlier : (m,) responsibility p; None unless requested
     """
 
     log_evidence: float
@@ -61,7 +60,7 @@ class BlockPosterior:
 
 
 def relative_precision(state: State, block: Block) -> Array | None:
-    """ω̄ of the slice of every entry of a block, (m,); None where the noise is common."""
+    """ω̄ of every entry's slice, (m,); None where the noise is common."""
     slices = state.slices
     return None if slices is None else slices.precision.mean[block_positions(block, slices.modes)]
 
@@ -76,7 +75,7 @@ def block_posterior(
 ) -> BlockPosterior:
     """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
 
-    Where a histogram of ω̄ D is given, its counts and totals, the entries are added to it.
+    If a histogram of ω̄ D is given, as counts and totals, the entries are added to it.
     """
     model, structure, tau = state.local_model, state.structure, float(state.tau.mean)
     if structure is not None and not model.has_outliers:
@@ -112,9 +111,9 @@ def _structured(
     rho: Array,
     positive: NDArray[np.bool_],
 ) -> tuple[float, Array, Array]:
-    """C16: Σ ln f, w and p, for entries that are outliers together, or more often where y − x̄ is positive, C23.
+    """C16: Σ ln f, w and p for entries with a structure: shared outliers, or one-sided ones (C23).
 
-    Σ ln f of their branches is weighed by 1/κ, and w = (1 − p) w₀ + p w₁.
+    Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
     """
     spike_table, slab_table = tabulate_branches(model)
     log_spike, spike_weight = kernels.evidence(spike_table, rho)
@@ -139,9 +138,9 @@ def _structured(
 
 
 def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Callable[[Block], Mixture]:
-    """C16 and C23 as a pass over blocks of complete data takes them, whose outliers are shared within rows at most.
+    """The mixture of C16 and C23 for a pass over complete data whose outliers are shared within rows at most.
 
-    What does not depend on the block is worked out once.
+    Everything that does not depend on the block is computed once.
     """
     spike, slab = tabulate_branches(model)
     law, rates, sides, slices = structure.law, structure.rates, structure.sides, state.slices
@@ -172,7 +171,7 @@ def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Cal
 
 
 def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array) -> Array:
-    """ln h(y), less what every entry is counted for as noise: ½(E ln τ + E ln ω − ln 2π)."""
+    """ln h(y) minus the constant that every entry contributes as noise: ½(E ln τ + E ln ω − ln 2π)."""
     counted = float(state.tau.mean_log) - math.log(2.0 * math.pi)
     log_density = np.log(law.density)[law.bins(values)] - 0.5 * counted
     if state.slices is None:
@@ -181,7 +180,7 @@ def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array
 
 
 def _log_rates(model: LocalModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
-    """ln π and ln(1 − π), common or of every entry's slice."""
+    """ln π and ln(1 − π), common or per entry, from its slice."""
     if structure.rates is None:
         return math.log(model.probability), math.log1p(-model.probability)
     positions = block_positions(block, structure.rates.modes)
@@ -190,7 +189,7 @@ def _log_rates(model: LocalModel, structure: OutlierStructure, block: Block) -> 
 
 
 def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.intp] | None:
-    """Which entries of a block are outliers together: the same number for all of them, (m,)."""
+    """Group index of every entry of a block, (m,): entries of a group share one outlier indicator."""
     if not structure.modes:
         return None
     alone = [mode for mode in range(len(block.shape)) if mode not in structure.modes]
@@ -201,7 +200,7 @@ def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.in
 
 
 def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Observations:
-    """The observations in blocks that do not part entries which are outliers together."""
+    """The observations in blocks that do not split groups of entries that share an outlier indicator."""
     parted = structure_modes and (0 in structure_modes or observations.coords is not None)
     return observations.in_one_block() if parted else observations
 
@@ -209,9 +208,9 @@ def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Obs
 def block_outliers(
     state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
 ) -> tuple[Array, Array]:
-    """p of a block's entries, and the share of the deviation that is an outlier's if there is one; each (m,).
+    """Responsibilities p of a block's entries, and the share of the deviation that belongs to the outlier if any.
 
-    ``positive`` says where y ≥ x̄.
+    Each (m,). ``positive`` marks y ≥ x̄.
     """
     model, structure = state.local_model, state.structure
     if structure is None:
@@ -229,7 +228,7 @@ def block_outliers(
 
 
 def zero_sums(structure: OutlierStructure) -> tuple[Array, ...]:
-    """Empty sums, see :func:`add_sums`."""
+    """Zero sums for :func:`add_sums`."""
     n_law = 0 if structure.law is None else structure.law.density.size
     n_rates = 0 if structure.rates is None else structure.rates.outlying.size
     n_sides = 0 if structure.sides is None else N_BINS
@@ -246,7 +245,7 @@ def add_sums(
     outlier: Array,
     standardised: Array,
 ) -> None:
-    """Add what is learnt from: D of regular entries and of outliers, replaced values, rates, channels, sides."""
+    """Add a block's statistics: D of regular entries and of outliers, replaced values, rates, channels, sides."""
     regular_counts, regular_totals, outlying_counts, outlying_totals, law_counts, rate_sums, others, above, sides = sums
     kernels.count_deviations(deviation, regular_counts, regular_totals, 1.0 - outlier)
     kernels.count_deviations(deviation, outlying_counts, outlying_totals, outlier)
@@ -274,7 +273,7 @@ def add_sums(
 def learnt_structure(
     structure: OutlierStructure, sums: tuple[Array, ...], slice_sizes: Array | None
 ) -> OutlierStructure:
-    """The structure with its own numbers learnt from the sums, but for κ, which is measured."""
+    """The structure with its parameters learnt from the sums, except κ, which is measured separately."""
     law = None if structure.law is None else structure.law.learnt(sums[4])
     rates = structure.rates
     if rates is not None and slice_sizes is not None:
@@ -284,19 +283,19 @@ def learnt_structure(
 
 
 def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_shared: int) -> OutlierStructure:
-    """κ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 where the shared entries' noise is independent, C at most."""
+    """κ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 for independent noise, C at most."""
     square_of_sum, sum_of_squares = sums[6][2:]
     ratio = square_of_sum / sum_of_squares if sum_of_squares > 0 else 1.0
     return replace(structure, n_channels=float(np.clip(ratio, 1.0, n_shared)))
 
 
 def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> SliceRates:
-    """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) where the bound is largest."""
+    """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) at the maximum of the bound."""
     found = replace(rates, outlying=rates.prior[0] + outlying, regular=rates.prior[1] + slice_sizes - outlying)
     log_rate, log_rest = (float(logs.mean()) for logs in found.mean_logs)
 
     def cost(logs: Array) -> float:
-        """What of the mean KL(q(π_g) ‖ Beta(α, β)) depends on (α, β)."""
+        """The part of the mean KL(q(π_g) ‖ Beta(α, β)) that depends on (α, β)."""
         first, second = math.exp(logs[0]), math.exp(logs[1])
         return float(betaln(first, second)) - first * log_rate - second * log_rest
 
@@ -305,13 +304,13 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
 
 
 def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> SliceRates:
-    """Rates that are all alike to begin with."""
+    """Initial rates, all equal."""
     rate = float(expit(np.clip(logit(probability), -6.0, 3.0)))
     prior = (5.0 * rate, 5.0 * (1.0 - rate))
     return SliceRates(modes, np.full(n_slices, prior[0]), np.full(n_slices, prior[1]), prior)
 
 
 def initial_law(lowest: float, highest: float) -> ReplacementLaw:
-    """All values between two limits equally likely."""
+    """Initial distribution of replaced values: uniform between two limits."""
     width = max(highest - lowest, LEAST_RANGE)
     return ReplacementLaw(lowest, lowest + width, np.full(LAW_BINS, 1.0 / width))

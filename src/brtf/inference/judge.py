@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 WORTH = 1.0
-"""Nats by which a change of the structure must raise the bound."""
+"""Gain of the bound in nats that a structural change must reach."""
 
 
 class Bounded(Protocol):
@@ -16,5 +16,5 @@ class Bounded(Protocol):
 
 
 def judge(trial: Bounded, best: Bounded, worth: float = 0.0) -> bool:
-    """Whether the trial is kept: its bound is higher by at least what the change must be worth. NaN is not."""
+    """Whether the trial is accepted: its bound is higher by at least ``worth``. A NaN bound is rejected."""
     return bool(trial.bound - best.bound >= worth)

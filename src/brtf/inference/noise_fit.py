@@ -1,6 +1,6 @@
-"""Noise and outlier numbers learnt together: one optimum over ln τ and the local model's parameters at fixed factors.
+"""Noise and outlier parameters, fitted jointly: maximize over ln τ and the local model's parameters at fixed factors.
 
-Everything an entry contributes depends on its D alone, so the data enter as a histogram of ln D.
+The contribution of an entry depends on its D alone, so the data enter as a histogram of ln D.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 
 MINORITY = 9.0
-"""Outliers are few unless the data say otherwise: π ~ Beta(1, 10), worth 8 nats at π = .6. Else, where there are none,
-noise could pass for a slab of the least width, with π near one, at no loss."""
+"""Prior π ~ Beta(1, 10): outliers are rare unless the data show otherwise; it costs 8 nats at π = .6. Without it, data
+free of outliers could be fitted equally well by the narrowest slab with π near one."""
 LITTLE = 1e-6
-"""Nats that are not worth another step."""
+"""Gain in nats at which the optimization stops."""
 ROUGHLY = 0.1
-"""The same where optima are compared."""
+"""Gain in nats at which it stops while optima are being compared."""
 LONGEST_STEP = 3.0
-"""Of any parameter; all of them are logarithms, or run over less."""
+"""Longest step of any parameter; all are logarithms, or have a smaller range."""
 NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
-"""Shares of entries that may be no larger than the noise, from which optima are looked for."""
+"""Quantiles of D that serve as starting noise levels."""
 LARGEST_SHARE, LOPSIDED, NEARLY_ALL = 0.05, 3.0, 0.95
-"""The share of entries that deviate most, by how many standard deviations their signs must be out of balance for
-outliers to be looked for on one side, and the share of outliers that starts there."""
+"""Share of the largest deviations whose signs are examined, the imbalance in standard deviations from which one-sided
+outliers are tried, and the share of outliers on that side to start from."""
 SIDED_STEPS = 20
-"""Steps, in turns, of the sides of outliers and of all other numbers."""
+"""Alternating updates of the sides and of all other parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,8 +44,8 @@ class Histogram:
     deviation : (B,) mean D of each bin
     count : (B,) number of entries in it
     penalty : form 1 only: Σ Var x, which then enters as −½ τ w_max Σ Var x; zero in form 2
-    positive : (B,) how many of them lie above x; None where the outliers' sign does not matter
-    log_sides : ln of what the slab's density is multiplied with above and below x
+    positive : (B,) number of those above x; None where outliers are symmetric
+    log_sides : ln of the factors of the slab's density above and below x
     """
 
     deviation: Array
@@ -71,10 +71,10 @@ class Histogram:
         positive: Array | None = None,
         log_sides: tuple[float, float] = (0.0, 0.0),
     ) -> Histogram:
-        """The histogram of all bins, empty ones left out; the largest D stands alone.
+        """The histogram from all bins, without the empty ones; the largest D gets a bin of its own.
 
-        A slab that ends must end beyond it. Where ``positive`` counts the entries above x in every bin, the largest
-        counts as the others of its bin do.
+        The edge of a flat slab must lie beyond it. If ``positive`` counts the entries above x in every bin, the largest
+        D has the same share of positive signs as its bin.
         """
         share = None if positive is None else np.divide(positive, counts, out=np.zeros_like(counts), where=counts > 0)
         last = np.flatnonzero(counts)[-1]
@@ -89,18 +89,18 @@ class Histogram:
 
     @classmethod
     def from_shares(cls, counts: Array, totals: Array, largest: float, penalty: float) -> Histogram:
-        """The histogram of bins that count shares of entries; none where nothing is counted."""
+        """The histogram from bins with fractional counts; None where all are zero."""
         used = counts > 1e-12
         floor = max(largest * 1e-32, 1e-300)
         return cls(np.maximum(totals[used] / counts[used], floor), counts[used], penalty)
 
     def quantile(self, share: float) -> float:
-        """The D that the given share of the entries does not exceed, to within a bin."""
+        """The quantile of D at the given share, to within a bin."""
         below = np.cumsum(self.count)
         return float(np.interp(share * below[-1], below - 0.5 * self.count, self.deviation))
 
     def coarsened(self, n_joined: int) -> Histogram:
-        """The same histogram with neighbouring bins joined, but for the last."""
+        """The histogram with neighbouring bins merged, except the last."""
         first = np.append(np.arange(0, self.count.size - 1, n_joined), self.count.size - 1)
         count = np.add.reduceat(self.count, first)
         deviation = np.add.reduceat(self.count * self.deviation, first) / count
@@ -109,7 +109,7 @@ class Histogram:
 
     @property
     def sides(self) -> tuple[tuple[Array, float], ...]:
-        """The counts of each side, with ln of what the slab's density is multiplied with there; one where all alike."""
+        """The counts of each side, with ln of the slab's factor there; a single side where outliers are symmetric."""
         if self.positive is None:
             return ((self.count, 0.0),)
         return (self.positive, self.log_sides[0]), (self.count - self.positive, self.log_sides[1])
@@ -117,7 +117,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class NoisePrior:
-    """Ga(a₀^τ, b₀^τ) of the noise precision, and the largest that it may have."""
+    """Prior Ga(a₀^τ, b₀^τ) of the noise precision, and its upper limit."""
 
     concentration: float
     rate: float
@@ -126,13 +126,13 @@ class NoisePrior:
 
 @dataclass(frozen=True, eq=False)
 class Ascent:
-    """The part of the bound that depends on K parameters, and what a step of scoring needs.
+    """The part of the bound that depends on K parameters, with the derivatives for Newton scoring.
 
     Attributes
     ----------
     value : float
     gradient : (K,)
-    information : (K, K) Σ of the products of the entries' scores: the expected curvature where the model is right
+    information : (K, K) sum of the outer products of the scores: the expected curvature if the model is correct
     """
 
     value: float
@@ -148,11 +148,11 @@ def ascend(
     max_steps: int,
     little: float = LITTLE,
 ) -> tuple[Array, float]:
-    """The nearest maximum within limits, by scoring: Newton's method with the information for the curvature.
+    """The nearest maximum within limits, by Newton scoring: Newton's method with the information as curvature.
 
-    Along the last step the curvature that was met there takes its place, for the model may be wrong. A step that does
-    not raise the objective is shortened. Ends where a step gains less than ``little`` nats. Returns the parameters and
-    the value there.
+    Along the last step the curvature is replaced by the one observed (BFGS), since the model may be misspecified. A
+    step that does not raise the objective is shortened. Stops when a step gains less than ``little`` nats. Returns the
+    parameters and the value.
     """
     low, high = np.array(limits).T
     place = np.clip(start, low, high)
@@ -193,7 +193,7 @@ def _objective(parameters: Array, kind: type[LocalModel], histogram: Histogram, 
 
 
 def _scores(model: LocalModel, tau: float, histogram: Histogram) -> tuple[float, Array, Array]:
-    """As :func:`brtf.kernels.scores`; a side on which the slab's density is multiplied is a model with another π."""
+    """:func:`brtf.kernels.scores` summed over sides; a factor on the slab's density amounts to another π."""
     n_parameters = 1 + model.parameters.size
     log_evidence, gradient, information = 0.0, np.zeros(n_parameters), np.zeros((n_parameters, n_parameters))
     for count, log_factor in histogram.sides:
@@ -212,7 +212,7 @@ def _scores(model: LocalModel, tau: float, histogram: Histogram) -> tuple[float,
 
 
 def worth(tau: float, model: LocalModel, histogram: Histogram, prior: NoisePrior) -> float:
-    """The part of the bound that depends on the noise precision and the outlier numbers."""
+    """The part of the bound that depends on the noise precision and the outlier parameters."""
     return _objective(np.concatenate([[np.log(tau)], model.parameters]), type(model), histogram, prior).value
 
 
@@ -229,9 +229,9 @@ def joint_step(
     max_steps: int = 40,
     little: float = LITTLE,
 ) -> tuple[float, LocalModel, float]:
-    """C5: the nearest optimum of τ and the model's numbers from the given point; returns them and the objective there.
+    """C5: the nearest optimum of τ and the local model's parameters; returns them and the objective.
 
-    To within ``little`` nats a step; in closed form where there is nothing but τ to learn.
+    Stops when a step gains less than ``little`` nats; in closed form where τ is the only parameter.
     """
     if model.is_gaussian:
         rate = prior.rate + 0.5 * (float(histogram.count @ histogram.deviation) + histogram.penalty)
@@ -261,11 +261,11 @@ def branch_step(
     *,
     max_steps: int = 6,
 ) -> tuple[float, LocalModel]:
-    """C17: τ and the model's numbers but π, given which entries are outliers.
+    """C17: τ and the local model's parameters except π, given the responsibilities.
 
-    The histograms count what share of each is one, or is not.
+    The two histograms count each entry by the probability that it is regular, or an outlier.
 
-    ``n_counted`` is the number of entries that carry noise: all, or those not replaced, where ``outlying`` is None.
+    ``n_counted`` is the number of entries with noise: all, or those not replaced, where ``outlying`` is None.
     """
     kind, half = type(model), 0.5 * n_counted + prior.concentration
     limits = [limit for k, limit in enumerate(_limits(kind, prior)) if k != 1]
@@ -296,7 +296,7 @@ def branch_step(
 
 
 def shared_rate(n_outlying: float, n_groups: float) -> float:
-    """π where the bound is largest, given how many of the groups of entries are outliers."""
+    """The π that maximizes the bound, given the expected number of outlying groups."""
     return float(np.clip(n_outlying / (n_groups + MINORITY), *PROBABILITY_RANGE))
 
 
@@ -311,8 +311,8 @@ def global_step(
 ) -> tuple[float, LocalModel, float]:
     """C12: the best of several optima: starts over noise levels and outlier shares, compared on a coarse histogram.
 
-    Noise levels are those of the given precisions, or else quantiles of D; the outliers there are the model's own
-    starts. The last steps end as those of :func:`joint_step` do.
+    Noise levels are the given precisions, or else quantiles of D; the outlier parameters at each are the local model's
+    own starts. The final ascent has the tolerance of :func:`joint_step`.
     """
     order = np.cumsum(histogram.count) / histogram.count.sum()
 
@@ -333,10 +333,10 @@ def global_step(
 def sided_step(
     tau: float, model: LocalModel, histogram: Histogram, prior: NoisePrior
 ) -> tuple[float, LocalModel, Sides, float]:
-    """C23: (τ, π, shape, ζ) and q(a) for a histogram that counts signs; returns them and the objective less KL(q(a)).
+    """C23: (τ, π, shape, ζ) and q(a) for a histogram with signs; returns them and the objective minus KL(q(a)).
 
-    The better of two optima: from the present numbers, and, where the largest deviations are mostly of one sign, from
-    outliers that nearly all have it. Symmetric outliers that are hardly larger than the noise pass for noise.
+    The better of two optima: from the current parameters and, where the largest deviations are mostly of one sign, from
+    outliers that nearly all have it. Otherwise one-sided outliers hardly larger than the noise would pass for noise.
     """
     starts = [(tau, model, _learnt_sides(tau, model, histogram))]
     largest = np.cumsum(histogram.count[::-1])[::-1] <= LARGEST_SHARE * histogram.count.sum()
@@ -365,7 +365,7 @@ def _settled_sides(
 
 
 def _learnt_sides(tau: float, model: LocalModel, histogram: Histogram) -> Sides:
-    """q(a) given how probable outliers are on each side."""
+    """q(a) given the responsibilities on each side."""
     rho = tau * histogram.deviation
     positive, negative = (
         float(count @ model.on_side(log_factor)[0].posterior(rho).outlier_probability)

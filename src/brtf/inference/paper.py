@@ -26,11 +26,11 @@ from brtf.model.distributions import RowGaussians
 from brtf.model.state import MeanFieldOutliers, State
 
 OUTLIER_STEPS = 5
-"""Alternations of q(s) and q(γ) per step of folding in; they settle slowly, and the rows wait for them."""
+"""Alternations of q(s) and q(γ) per update of the rows in fold-in; they converge more slowly than the rows."""
 
 
 def sweep(observations: Observations, state: State, values: Array) -> tuple[State, BoundTerms]:
-    """Algorithm 1, one pass: A⁽¹⁾ … A⁽ᴺ⁾, λ, τ, S, γ, and the bound of the state they leave."""
+    """One sweep of Algorithm 1: A⁽¹⁾ … A⁽ᴺ⁾, λ, τ, S, γ, and the bound of the resulting state."""
     for mode in range(observations.order):
         state = update_factor(observations, state, mode, _explained(state, values))
     state = update_component_precisions(state)
@@ -43,9 +43,9 @@ def sweep(observations: Observations, state: State, values: Array) -> tuple[Stat
 
 
 def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Iterator[tuple[State, Record]]:
-    """Sweep for ever, learning (a₀, b₀) and pruning after each bound; yields every state with its record.
+    """Sweep indefinitely, learning (a₀, b₀) and pruning after each bound; yields every state with its record.
 
-    ``n_sweeps`` is how many sweeps there were before.
+    ``n_sweeps`` is the number of earlier sweeps.
     """
     values = entry_values(observations)
     while True:
@@ -62,7 +62,7 @@ def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Itera
 
 
 def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGaussians:
-    """Rows of the first mode for new data, with the other modes, λ and τ held: U1, U3 and U4 until they settle."""
+    """Rows of the first mode for new data, with the other modes, λ and τ fixed: U1, U3 and U4 until convergence."""
     values = entry_values(observations)
     if isinstance(state.outliers, MeanFieldOutliers):
         nothing = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
@@ -85,5 +85,5 @@ def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGau
 
 
 def _explained(state: State, values: Array) -> Array:
-    """y − s̄, what the low-rank part has to explain."""
+    """y − s̄, the target of the low-rank part."""
     return values - state.outliers.mean if isinstance(state.outliers, MeanFieldOutliers) else values

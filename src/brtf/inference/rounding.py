@@ -1,4 +1,4 @@
-"""The step to which data were rounded, below which their noise cannot be: rounding alone has a variance of step²/12."""
+"""The step to which data were rounded. It limits the noise from below: rounding alone has variance step²/12."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from brtf.data.passes import Sums, visit
 from brtf.model.state import LARGEST_PRECISION
 
 FEWEST_LEVELS, MOST_STEPS = 3, 2**20
-"""Distinct values from which they count as rounded numbers rather than names of classes, and steps from the smallest to
-the largest of them at most."""
+"""Fewest distinct values of rounded numbers, as opposed to class labels, and the most steps between their extremes."""
 ENTRIES_PER_LEVEL = 2
-"""Entries per distinct value, at least: numbers that were not rounded do not repeat."""
+"""Fewest entries per distinct value: numbers that were not rounded do not repeat."""
 GLANCE = 4096
-"""Entries that tell data that were not rounded at a glance."""
+"""Entries in a first check that recognizes data that were not rounded."""
 ULPS, COARSE = 4.0, 16.0
-"""Units in the last place by which rounded numbers may be off, and how many times as much a step is at least."""
+"""Error of rounded numbers in units in the last place, and the smallest step as a multiple of that error."""
 
 
 def largest_precision(observations: Observations) -> float:
-    """The largest precision that noise can have, in units of the data's scale: that of rounding, or next to none."""
+    """Upper limit of the noise precision, in units of the data's scale: that of rounding, or a very large one."""
     step = rounding_step(observations)
     return min(LARGEST_PRECISION, 12.0 * (observations.scale / step) ** 2) if step > 0 else LARGEST_PRECISION
 
 
 def rounding_step(observations: Observations) -> float:
-    """The step δ such that all values are some number plus whole multiples of δ; zero where they were not rounded.
+    """The step δ such that all values are an offset plus integer multiples of δ; zero if they were not rounded.
 
-    One pass. Integers have a step of one or more, prices one of 0.01, and pixels divided by 255 one of 1/255. Values
-    count as rounded if there are at least three of them and they repeat.
+    One pass. Integers have a step of one or more, prices 0.01, pixels divided by 255 a step of 1/255. Values count as
+    rounded if at least three are distinct and they repeat.
     """
     error, unit = ULPS * float(np.finfo(observations.values.dtype).eps), observations.largest or 1.0
 
@@ -54,9 +53,9 @@ def rounding_step(observations: Observations) -> float:
 
 
 def _levels_of(values: NDArray[np.floating[Any]], unit: float, error: float) -> tuple[Array, Array, int] | None:
-    """Smallest and largest of the values, the step between them, if any, and their number; None if not rounded.
+    """Smallest and largest value, the step between values, if any, and their number; None if not rounded.
 
-    In terms of the unit.
+    All in multiples of the unit.
     """
     glance = values[:: max(1, values.size // GLANCE)]
     if glance.size >= GLANCE and np.unique(glance).size > glance.size // ENTRIES_PER_LEVEL:
@@ -69,9 +68,9 @@ def _levels_of(values: NDArray[np.floating[Any]], unit: float, error: float) -> 
 
 
 def _common_step(gaps: Array, error: float) -> float:
-    """The largest number of which all gaps are whole multiples, by Euclid's algorithm; zero where there is none.
+    """The greatest common divisor of the gaps, by Euclid's algorithm; zero where there is none.
 
-    Gaps are right to within ``error``.
+    Gaps are accurate to ``error``.
     """
     step = float(gaps.min(initial=np.inf))
     while COARSE * error < step < np.inf:

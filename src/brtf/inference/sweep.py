@@ -1,4 +1,4 @@
-"""Calibrated inference: sweeps in which an entry has no state of its own, judged by the bound."""
+"""Calibrated inference: sweeps with the local variables of the entries integrated out."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNo
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What does not change during a fit: the data, the order of modes, and the form of the bound.
+    """The constants of a fit: the data, the order of the modes, and the form of the bound.
 
-    ``collapsed`` is form 2, in which the outliers depend on the factors: entries are weighted and the covariances
-    know what was an outlier. Form 1 completes the data instead; it is cheaper and looser. Values beyond ``limit``, in
-    units of the data's scale, are clipped. In the same units, no noise has a precision above ``largest_precision``.
+    ``collapsed`` is form 2, in which the outliers depend on the factors: entries are weighted, and the covariances
+    reflect the weights. Form 1 completes the data instead; it is cheaper and looser. Values beyond ``limit`` are
+    clipped, and ``largest_precision`` is the upper limit of the noise precision, both in units of the data's scale.
     """
 
     observations: Observations
@@ -81,12 +81,12 @@ class Problem:
     collapsed: bool
     limit: float = math.inf
     largest_precision: float = LARGEST_PRECISION
-    slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled when asked for
-    packed: LastPacked = field(default_factory=LastPacked)  # of the factors that were looked at last
+    slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled on demand
+    packed: LastPacked = field(default_factory=LastPacked)  # of the factors last used
 
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]:
-        """Of numbers per entry: complete data of single precision are handled in it, and only sums in double."""
+        """Type of per-entry numbers: complete data in single precision stay in single, and only sums are in double."""
         return self.observations.values.dtype if self.observations.layout == "complete" else np.dtype(np.float64)
 
     def values(self, block: Block) -> Array:
@@ -112,12 +112,12 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a state's low-rank part leaves at the entries, block by block.
+    """Residuals of a state's low-rank part and their variances, block by block.
 
     Attributes
     ----------
     residual : y − x̄
-    variance : Var x in form 2; None in form 1, where only its sum counts
+    variance : Var x in form 2; None in form 1, where only its sum is needed
     """
 
     residual: Field
@@ -125,7 +125,7 @@ class Fit:
 
     @classmethod
     def of(cls, problem: Problem, factors: tuple[RowGaussians, ...]) -> Fit:
-        """The fit of the given factors; for small data each block is computed once."""
+        """The fit of the given factors; for small data every block is computed once and cached."""
         observations = problem.observations
 
         def of_block(block: Block) -> Array:
@@ -143,18 +143,18 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A state with everything that follows from it: sums over the entries' local posteriors, and the bound.
+    """A state with everything derived from it: sums over the local posteriors of the entries, and the bound.
 
     Attributes
     ----------
     state, fit, terms
     deviations : histogram of ω̄D over the entries, D in units of the slice's noise
     slice_squares : (G,) Σ τ̄ w D over each slice; None where the noise is common
-    slice_entries : (G,) entries of each slice that carry its noise, all but those replaced; None where it is common
+    slice_entries : (G,) entries of each slice that carry its noise, without replaced ones; None where it is common
     mean_weight : mean w
-    structure_sums : what the outliers' structure is learnt from; None without one
+    structure_sums : sufficient statistics of the outlier structure; None without one
     local : local posteriors of a block's entries
-    ahead : the state with all factors updated, where the pass was asked to find it
+    ahead : the state with all factors updated, if the pass was asked to compute it
     """
 
     state: State
@@ -178,12 +178,12 @@ class Point:
 
 
 def evaluate(problem: Problem, state: State, *, ahead: bool = False) -> Point:
-    """The point of a state; with ``ahead``, a large one's next factors are found in the same pass."""
+    """The point of a state; with ``ahead``, the next factors of large data are computed in the same pass."""
     return evaluate_at(problem, state, Fit.of(problem, state.factors), ahead=ahead)
 
 
 def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False) -> Point:
-    """The point of a state whose low-rank part is known already: one pass over the data."""
+    """The point of a state whose low-rank part is already known: one pass over the data."""
     slices, structure = state.slices, state.structure
     n_slices = 0 if slices is None else slices.precision.rate.size
     local = Remembered(
@@ -203,7 +203,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         residual, variance = fit.at(block)
         values = problem.values(block)
         found = block_posterior(state, block, values, residual, variance, (counts, totals))
-        del variance  # a number per entry, like others below that are not needed any more
+        del variance  # frees an array over the entries, like the deletions below
         local.keep(block, found)
         others += found.log_evidence, found.weight_sum
         if slices is not None:
@@ -256,7 +256,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
 
 
 def _sides(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[Array | None, tuple[float, float]]:
-    """What a histogram says of the sign of deviations: how many are positive, and what their sign tells of outliers."""
+    """Counts of positive deviations for a histogram, and the log factors of the slab on either side."""
     if structure is None or structure.sides is None:
         return None, (0.0, 0.0)
     return sums[7], structure.sides.mean_logs
@@ -265,7 +265,7 @@ def _sides(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[A
 def deviation_histogram(
     problem: Problem, state: State, fit: Fit, penalty: float = 0.0, *, signed: bool = False
 ) -> Histogram:
-    """The histogram of ω̄ D over all entries; where ``signed``, it counts those above x̄ as well."""
+    """The histogram of ω̄ D over all entries; if ``signed``, it also counts those above x̄."""
 
     def look(sums: Sums, block: Block) -> float:
         residual, variance = fit.at(block)
@@ -289,7 +289,7 @@ def _variance_of_completed(problem: Problem, state: State) -> tuple[float, Array
 
 
 def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array:
-    """Σ Var x over the observed entries of each slice, (G,); of a complete tensor from sums over the other modes."""
+    """Σ Var x over the observed entries of each slice, (G,); for a complete tensor from sums over the other modes."""
     n_slices = slices.precision.rate.size
     if problem.observations.layout != "complete":
         variance = variance_field(state.factors, problem.packed)
@@ -310,20 +310,20 @@ def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array
         product = khatri_rao([product, rows.outer_packed])
     multiplicity = np.where(upper[0] == upper[1], 1.0, 2.0)
     of_cov = (multiplicity * (spread + product)) @ np.broadcast_to(last.cov_packed.T, (upper[0].size, last.n_rows))
-    if len(spread) == 1:  # ãᵀ S ã needs no products of the means' elements
+    if len(spread) == 1:  # ãᵀ S ã avoids packed products of the means
         matrix = unpack_symmetric(spread[0], state.rank)
         return np.einsum("ir,ir->i", last.mean @ matrix, last.mean) + of_cov[0]
     return ((multiplicity * spread) @ last.outer_packed.T + of_cov).reshape(-1)
 
 
 def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int) -> Array:
-    """Row Grams of complete data weighted by ω̄, without a look at the data; (I_n, R, R), or (1, R, R) if shared."""
+    """Row Grams of complete data weighted by ω̄, without access to the data; (I_n, R, R), or (1, R, R) if shared."""
     rank = factors[mode].rank
     upper = packed_indices(rank)
     sums = [(rows.gram + rows.cov_sum)[upper] for k, rows in enumerate(factors) if k not in (*slices.modes, mode)]
     shared = np.prod(sums, axis=0) if sums else np.ones(upper[0].size)
     relative = slices.precision.mean
-    if mode not in slices.modes and len(slices.modes) == 1:  # Σ ω̄ E[aaᵀ] needs no products of the means' elements
+    if mode not in slices.modes and len(slices.modes) == 1:  # Σ ω̄ E[aaᵀ] avoids packed products of the means
         (rows,) = (factors[k] for k in slices.modes)
         of_cov = relative.sum() * rows.cov_packed[0] if rows.shared else relative @ rows.cov_packed
         outer = (relative[:, None] * rows.mean).T @ rows.mean
@@ -340,17 +340,17 @@ def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int
 def sweep(
     problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False, ahead: bool = False
 ) -> Point:
-    """One pass: noise and outlier numbers together, then q(A⁽ⁿ⁾) for every mode, and λ."""
+    """One sweep: noise and outlier parameters jointly, then q(A⁽ⁿ⁾) for every mode, then λ."""
     state = point.state if hold_noise else learn_noise(problem, point)
     swept = _sweep_factors(problem, point, state, hold_precisions=hold_precisions, ahead=ahead)
     if hold_noise or judge(swept, point):
         return swept
-    # the histogram is right to second order in its bins: numbers that lower the exact bound are not taken
+    # the histogram is accurate to second order in its bins: reject parameters that lower the exact bound
     return _sweep_factors(problem, point, point.state, hold_precisions=hold_precisions, ahead=ahead)
 
 
 def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisions: bool, ahead: bool) -> Point:
-    if point.ahead is not None:  # noise and factors each for the other as it was
+    if point.ahead is not None:  # noise and factors were each updated given the other's old value
         state = replace(state, factors=point.ahead.factors, row_priors=point.ahead.row_priors)
     else:
         known = point.local if state is point.state else None
@@ -376,9 +376,9 @@ def update_all_factors(
 
 
 def _factor_update(problem: Problem, state: State) -> OnePass | None:
-    """The update of all factors in one pass, for large data whose layout allows for it."""
+    """The update of all factors in one pass, for large data whose layout permits it; None otherwise."""
     if problem.observations.n_observed <= SMALL_DATA and not problem.observations.in_chunks:
-        return None  # little to save, and there the order of the modes is the data's own
+        return None  # little to save, and without it the order of the modes does not depend on storage
     known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
     if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):
         return None
@@ -396,11 +396,11 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
 
 
 Treatment = tuple[float, EvidenceTable | Mixture, float, float, SliceWeights | None]
-"""Scale of the data, law of the entries, τ̄, w_max and noise of slices, with which a block is solved in one go."""
+"""Arguments for solving a block in one pass: scale of the data, local model, τ̄, w_max and noise of slices."""
 
 
 def _direct(problem: Problem, state: State, update: OnePass) -> Callable[[Block], Treatment] | None:
-    """How blocks of complete data are solved in one go, where that can be: form 1, and no outlier shared by blocks."""
+    """Arguments for solving blocks of complete data in one pass; needs form 1 and no outliers shared between blocks."""
     model, slices, structure = state.local_model, state.slices, state.structure
     apart = structure is None or 0 not in structure.modes
     if update.known_grams is None or model.is_gaussian or not (apart and math.isinf(problem.limit)):
@@ -422,7 +422,7 @@ def _direct(problem: Problem, state: State, update: OnePass) -> Callable[[Block]
 
 
 def _completes(problem: Problem, state: State) -> bool:
-    """Whether the data are completed and all entries count alike, but for the noise of their slices."""
+    """Whether the data are completed (form 1), so that entries differ in weight only by the noise of their slices."""
     return not problem.collapsed or state.local_model.is_gaussian
 
 
@@ -431,7 +431,7 @@ def _precision(problem: Problem, state: State) -> float:
 
 
 def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
-    """Row Grams that need no look at the data."""
+    """Row Grams that do not depend on the data."""
     if not _completes(problem, state) or problem.observations.layout != "complete":
         return None
     return complete_gram if state.slices is None else partial(slice_grams, state.slices)
@@ -440,7 +440,7 @@ def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
 def weighing(
     problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
 ) -> Weighing:
-    """Weights and targets of a block's entries, from their local posteriors where those are known."""
+    """Weights and targets of a block's entries, from their local posteriors if these are known."""
 
     def found(block: Block) -> BlockPosterior:
         return block_posterior(state, block, problem.values(block), *fit.at(block))
@@ -466,7 +466,7 @@ def _weighed(
 
 
 def balance(state: State) -> State:
-    """C6: rescale every component over the modes to equal mean squares; the low-rank part stays as it is."""
+    """C6: rescale every component to equal mean squares in all modes; the low-rank part is unchanged."""
     if state.rank == 0:
         return state
     squares = (prior.squares(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
@@ -483,11 +483,11 @@ def balance(state: State) -> State:
 
 
 def rotate(state: State) -> State:
-    """C22: turn the components of a matrix to where both modes' second moments are diagonal, if the bound rises.
+    """C22: rotate the components of a matrix so that both modes' second moments are diagonal, if the bound rises.
 
-    For any T the rows Tᵀa and T⁻¹b have the same products: the low-rank part and its law stay as they are, and the
-    bound changes by −½(I + J) Σ_r Δ ln(power of component r) + (I − J) ln|T|, with λ updated. Sweeps get there too, but
-    the bound is flat along the turn and they crawl.
+    For any T the rows Tᵀa and T⁻¹b have the same products: the low-rank part and its distribution are unchanged, and
+    the bound changes by −½(I + J) Σ_r Δ ln(power of component r) + (I − J) ln|T|, with λ updated. Sweeps converge there
+    too, but slowly, as the bound is flat along the rotation.
     """
     if len(state.factors) != 2 or state.rank < 2 or not all(prior.rotates for prior in state.row_priors):
         return state
@@ -518,13 +518,13 @@ def rotate(state: State) -> State:
 
 
 def noise_prior(state: State) -> NoisePrior:
-    """The prior of τ, and the largest τ̄ with which no slice's τ̄ω̄ exceeds what it may be."""
+    """The prior of τ, with the largest τ̄ for which no slice's τ̄ω̄ exceeds the limit."""
     steadiest = 1.0 if state.slices is None else float(state.slices.precision.mean.max())
     return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate, state.prior.largest_precision / steadiest)
 
 
 def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
-    """The slices' noise, then the joint step for τ and the local model's numbers."""
+    """Learn the noise of the slices, then τ and the local model's parameters jointly."""
     state, deviations = point.state, point.deviations
     if state.slices is not None and point.slice_squares is not None and point.slice_entries is not None:
         largest = state.prior.largest_precision / float(state.tau.mean)
@@ -533,7 +533,7 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
         if state.structure is None:
             variance = 0.0 if problem.collapsed else _variance_of_completed(problem, state)[0]
             deviations = deviation_histogram(problem, state, point.fit, variance)
-        else:  # which entries are outliers depends on the noise of their slices
+        else:  # responsibilities depend on the noise of the slices
             point = evaluate_at(problem, state, point.fit)
             deviations = point.deviations
     n_observed = problem.observations.n_observed
@@ -548,7 +548,7 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
 
 
 def _learn_structured(problem: Problem, state: State, sums: Sums, deviations: Histogram, max_steps: int) -> State:
-    """Noise and outlier numbers given which entries are outliers, then the structure's own numbers."""
+    """Learn noise and outlier parameters given the responsibilities, then the structure's own parameters."""
     model, structure = state.local_model, state.structure
     if structure is None:
         raise TypeError("The state has no structure of outliers to learn.")
@@ -578,7 +578,7 @@ def _with_sides(state: State, sums: Sums, deviations: Histogram) -> tuple[State,
 
 
 def _with_slices(state: State, slices: SliceNoise) -> State:
-    """The state with other noise of the slices; only the product τω is in the data, so the mean of ω is put at one."""
+    """The state with other noise of the slices; only the product τω is identified, so the mean of ω is set to one."""
     mean = float(np.mean(slices.precision.mean))
     relative = Gamma(slices.precision.concentration, slices.precision.rate * mean)
     common = Gamma(state.tau.concentration, state.tau.rate / mean)
@@ -586,14 +586,14 @@ def _with_slices(state: State, slices: SliceNoise) -> State:
 
 
 def slice_noise(problem: Problem, state: State, modes: tuple[int, ...]) -> State:
-    """The state with noise that may differ along the given modes, all slices alike to begin with."""
+    """The state with noise that may differ along the given modes; initially all slices are equal."""
     n_slices = math.prod(problem.observations.shape[mode] for mode in modes)
     alike = Gamma(np.full(n_slices, 10.0), np.full(n_slices, 10.0))
     return replace(state, slices=SliceNoise(modes, alike, 10.0))
 
 
 def learn_noise_globally(problem: Problem, point: Point, kind: type[LocalModel] | None = None) -> State:
-    """The global step C12 for the entries of a point, its present numbers among the starts."""
+    """The global step C12 for the entries of a point; its current parameters are among the starts."""
     state, deviations = point.state, point.deviations
     present, structure = state.local_model, state.structure
     if present.is_gaussian or (structure is not None and not structure.one_by_one):
@@ -607,7 +607,7 @@ def learn_noise_globally(problem: Problem, point: Point, kind: type[LocalModel] 
 
 
 def with_local_model(problem: Problem, point: Point, kind: type[LocalModel]) -> State:
-    """The state of a point with another local model, whose numbers are looked for at the present noise."""
+    """The state of a point with another local model, fitted from the current noise level."""
     state, tau = point.state, float(point.state.tau.mean)
     start = tau, kind.resembling(state.local_model)
     tau, model, _ = global_step(kind, point.deviations, noise_prior(state), [start], [tau], little=ROUGHLY)
@@ -615,9 +615,9 @@ def with_local_model(problem: Problem, point: Point, kind: type[LocalModel]) -> 
 
 
 def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
-    """The state of a point with outliers that are more often of one sign, or, if they are, of either sign alike.
+    """The state of a point with one-sided outliers, or with symmetric ones if they are one-sided already.
 
-    And what the bound gains by it, with rates of outliers that differ between slices left aside.
+    Also returns the gain of the bound, ignoring outlier rates that differ between slices.
     """
     state, prior, tau = point.state, noise_prior(point.state), float(point.state.tau.mean)
     structure, model = state.structure or OutlierStructure(), state.local_model
@@ -637,12 +637,12 @@ def with_sides(problem: Problem, point: Point) -> tuple[State, float]:
 
 
 def noise_worth(point: Point, state: State) -> float:
-    """What noise and outlier numbers of a state contribute to the bound at the entries of a point."""
+    """The part of the bound due to noise and outlier parameters of a state, at the entries of a point."""
     return worth(float(state.tau.mean), state.local_model, point.deviations, noise_prior(state))
 
 
 def with_noise(state: State, tau: float, model: LocalModel, n_observed: float) -> State:
-    """The state with q(τ) of mean ``tau``, or the largest there may be, and the given outlier model."""
+    """The state with q(τ) of mean ``tau``, limited to the largest precision, and the given local model."""
     concentration = state.prior.tau_concentration + 0.5 * n_observed
     tau = min(tau, noise_prior(state).largest)
     return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
@@ -654,9 +654,9 @@ def typical_residual(problem: Problem, state: State, residual: Field) -> float:
 
 
 def retemper(problem: Problem, state: State) -> State:
-    """C13: lower τ̄ to what the residuals show after a structural change, the outliers' scale kept.
+    """C13: lower τ̄ to the level of the residuals after a structural change, keeping the scale of the outliers.
 
-    Otherwise every entry of an accurate fit becomes an outlier the moment a component is added or removed.
+    Otherwise every entry of an accurate fit would become an outlier when a component is added or removed.
     """
     typical = typical_residual(problem, state, Fit.of(replace(problem, collapsed=False), state.factors).residual)
     tau = float(state.tau.mean)
@@ -665,14 +665,14 @@ def retemper(problem: Problem, state: State) -> State:
 
 
 def settle_noise(problem: Problem, point: Point) -> Point:
-    """Noise that differs between slices, or the outliers' structure, settled at fixed factors."""
+    """Settle the noise of slices or the outlier structure at fixed factors."""
     for _ in range(10):
         point = evaluate_at(problem, learn_noise(problem, point), point.fit)
     return point
 
 
 def prune(problem: Problem, point: Point) -> Point:
-    """The point without components that explain nothing, if the bound agrees."""
+    """The point without negligible components, if the bound does not fall."""
     negligible = negligible_components(point.state, problem.observations.n_observed)
     if not negligible.any():
         return point

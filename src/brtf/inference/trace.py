@@ -1,4 +1,4 @@
-"""What a fit leaves behind: one record a sweep or proposal, and the reason for its end."""
+"""The trace of a fit: one record per sweep or proposal, and the reason for stopping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 
 class Kind(Enum):
-    """What an event of a fit is about."""
+    """The kinds of events."""
 
     SWEEP = "sweep"
     PRUNE = "prune"
@@ -37,14 +37,14 @@ IMPOSED = {
     Kind.STRUCTURE: "outliers that are shared or replace the data, as asked for",
     Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
-"""Kinds of events that may be kept although they lower the bound, in words."""
+"""Descriptions of the kinds of events that may be accepted although they lower the bound."""
 UNTOLD = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
-"""Kinds of events whose gain says nothing, because the bounds before and after do not compare or there is none."""
+"""Kinds of events without a meaningful gain: the bounds before and after are not comparable, or one is missing."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened in a fit: a sweep, or a proposal that was kept or dropped.
+    """An event of a fit: a sweep, or a proposal that was accepted or rejected.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Event:
     words: str = ""
 
     def __str__(self) -> str:
-        """As the trace shows it; empty for a plain sweep."""
+        """The text shown in the trace; empty for a plain sweep."""
         if not self.accepted:
             return f"{self.words} dropped"
         return self.words if self.kind in UNTOLD else f"{self.words} ({self.gain:+.1f})"
@@ -100,7 +100,7 @@ class FitWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Doubt:
-    """Something about a fit that its user should know, and what to do about it."""
+    """A concern about a fit, and what the user can do about it."""
 
     kind: str
     sentence: str
@@ -114,7 +114,7 @@ class Doubt:
 class Record:
     """One line of the trace. The bound and the noise are those of the data in units of their scale.
 
-    ``sweep`` counts all sweeps so far, those of dropped proposals included; ``event`` is what the record is of.
+    ``sweep`` counts all sweeps so far, including those of rejected proposals; ``event`` is what the record describes.
     """
 
     sweep: int
@@ -125,14 +125,14 @@ class Record:
 
 
 def imposed(trace: Sequence[Record]) -> list[str]:
-    """What lowered the bound and was kept all the same, each once."""
+    """Descriptions of the accepted changes that lowered the bound, without repetition."""
     return list(dict.fromkeys(_imposed(*pair) for pair in pairwise(trace) if _imposed(*pair)))
 
 
 def comparable(trace: Sequence[Record]) -> list[Record]:
-    """The records whose bounds compare with the last one's: after it was re-scaled, or lowered as it had to be.
+    """The records whose bounds are comparable with the last: those after the last redefinition or forced decrease.
 
-    Those before another form of the bound took over are shifted by what that changed.
+    Bounds before a change of the form of the bound are shifted by the difference.
     """
     found, shift = list(trace[-1:]), 0.0
     for before, after in zip(trace[-2::-1], trace[:0:-1], strict=True):
@@ -145,5 +145,5 @@ def comparable(trace: Sequence[Record]) -> list[Record]:
 
 
 def _imposed(before: Record, after: Record) -> str:
-    """What an event is that lowered the bound and was kept all the same; empty for all others."""
+    """Description of an accepted event that lowered the bound; empty for all others."""
     return IMPOSED.get(after.event.kind, "") if after.event.accepted and after.bound < before.bound else ""

@@ -1,4 +1,4 @@
-"""Statistics of the data and the closed forms they feed: one pair per posterior factor.
+"""Statistics of the data and the closed-form updates that use them: one pair per posterior factor.
 
 Every statistic is a sum over blocks of entries; every update is a function of such sums. Keys U1–U6 and R1 are those
 of ``docs/equations.md``.
@@ -34,20 +34,20 @@ from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amp
 Value = TypeVar("Value")
 
 PRUNE_NATS = 1e-2
-"""A component is negligible when all its entries together move the expected log likelihood by less than this."""
+"""A component is negligible if it changes the expected log likelihood by less than this in total."""
 SMALLEST_GAP = 1e-14
-"""Rounding of ln(mean γ̄) − mean E[ln γ]: where all γ̄ agree to the last digit, a₀ ends at 5e13."""
+"""Rounding error of ln(mean γ̄) − mean E[ln γ]: it limits a₀ to 5e13 where all γ̄ are equal."""
 PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
-"""Sums over the longest mode are kept where they take no more than this, or this share of the data."""
+"""Sums over the longest mode are kept if they take no more than this many bytes, or this share of the data."""
 WeightsAndTargets = tuple[Array | None, Array]
-"""Weights of a block's entries (None: all one) and what is to be explained there, weight times value; each (m,)."""
+"""Weights of a block's entries (None: all one) and targets, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
 Rows = tuple[Array, Array, Array]
 """Means, packed covariances and ln|cov| of some rows."""
 Packed = tuple[Array, Array, Array]
 """Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
 KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
-"""Row Grams of a mode that follow from the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
+"""Row Grams of a mode that depend on the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Fit:
     Attributes
     ----------
     residual : (M,) y_m − x̄_m
-    variance : (M,) Var x_m, or ``None`` where only its sum was asked for
+    variance : (M,) Var x_m, or ``None`` where only its sum was requested
     variance_sum : Σ_m Var x_m
     """
 
@@ -78,7 +78,7 @@ def scaled_values(observations: Observations, block: Block) -> Array:
 
 
 class LastPacked(dict[int, tuple[RowGaussians, Packed]]):
-    """Of every mode the rows whose packed products were asked for last, and these; pickled, it is empty."""
+    """Cache of the packed products of the last rows of every mode; empty when pickled."""
 
     def __reduce__(self) -> tuple[type[LastPacked], tuple[()]]:
         return LastPacked, ()
@@ -87,8 +87,8 @@ class LastPacked(dict[int, tuple[RowGaussians, Packed]]):
 def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
     """Var x at the entries.
 
-    Packed products are larger than the rows that they are made of. Those of the first mode, which dense blocks part,
-    are made for the rows of a block at a time; the others are kept in ``last``, until other rows take their place.
+    Packed products are larger than the rows they come from. For the first mode, which dense blocks divide, they are
+    computed for the rows of one block at a time; those of the other modes are cached in ``last``.
     """
     kept = LastPacked() if last is None else last
     first, *others = factors
@@ -106,7 +106,7 @@ def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = 
 
 
 def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
-    """The packed products of a mode's rows, which are the last from now on."""
+    """The packed products of a mode's rows, from the cache or stored there."""
     known, packed = last.get(mode, (None, None))
     if packed is None or known is not rows:
         packed = rows.outer_packed, rows.second_moment_packed, rows.cov_packed
@@ -148,7 +148,7 @@ def _variance_sum_complete(factors: tuple[RowGaussians, ...]) -> float:
 
 
 def complete_gram(factors: tuple[RowGaussians, ...], mode: int) -> Array:
-    """The Gram that all rows of a mode share where everything is observed: ⊛_{k≠n}(ÃᵀÃ + Σ_i V_i) (29), (1, R, R)."""
+    """The Gram shared by all rows of a mode of complete data: ⊛_{k≠n}(ÃᵀÃ + Σ_i V_i) (29), (1, R, R)."""
     gram: Array = np.ones((factors[mode].rank,) * 2)
     for k, rows in enumerate(factors):
         if k != mode:
@@ -165,7 +165,7 @@ def row_statistics(
 ) -> tuple[Array, Array]:
     """Row Grams G_i = Σ_{m∈Ω, i_n=i} w_m ⊛_{k≠n} E[a⁽ᵏ⁾a⁽ᵏ⁾ᵀ] (14) and products h_i = Σ t_m ⊛_{k≠n} ã⁽ᵏ⁾, in one pass.
 
-    Shapes (I_n, R, R) and (I_n, R). Grams that are known already are passed through.
+    Shapes (I_n, R, R) and (I_n, R). Known Grams are passed through.
     """
     products, *packed = add_up_rows(observations, mode, *_row_sums(factors, mode, weighing, grams is None))
     return unpack_symmetric(packed[0], factors[mode].rank) if grams is None else grams, products
@@ -174,7 +174,7 @@ def row_statistics(
 def _row_sums(
     factors: tuple[RowGaussians, ...], mode: int, weighing: Weighing, with_grams: bool
 ) -> tuple[list[tuple[int, ...]], Callable[[Sums, Block], None]]:
-    """Shapes of a mode's row products and packed row Grams, and what adds a block's share to them."""
+    """Shapes of a mode's row products and packed row Grams, and the function that adds a block's share."""
 
     def add(sums: Sums, block: Block) -> None:
         (weights, targets), own = weighing(block), kernels.listed(block)
@@ -210,9 +210,9 @@ def row_products(observations: Observations, targets: Array, factors: tuple[RowG
 def add_up_rows(
     observations: Observations, mode: int, shapes: list[tuple[int, ...]], add: Callable[[Sums, Block], None]
 ) -> Sums:
-    """Sums over blocks of arrays whose first axis is a mode's rows, the block's own where that mode is the first.
+    """Sum arrays over blocks; their first axis is a mode's rows, or for the first mode the block's own rows.
 
-    Dense blocks are runs of rows of the first mode: there each row belongs to one block, and has its sums there.
+    Dense blocks are ranges of rows of the first mode, so each row of that mode belongs to a single block.
     """
     if mode != 0 or observations.coords is not None:
         return add_up(observations, lambda: tuple(np.zeros(shape) for shape in shapes), add)
@@ -233,7 +233,7 @@ def add_up_runs(
     add: Callable[[Sums, Block], None],
     finish: Callable[[Sums], Value],
 ) -> Iterator[tuple[slice, Value]]:
-    """The same in runs of rows of a long mode: each run, and what ``finish`` makes of its sums."""
+    """Sum over blocks in ranges of rows of a long mode; yields each range with ``finish`` of its sums."""
     if mode != 0 or observations.coords is not None:
         yield from in_runs(observations, shapes, add, finish)
         return
@@ -252,7 +252,7 @@ def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
 
 def _with_log_det(mean: Array, cov: Array, log_det: Array) -> RowGaussians:
     rows = RowGaussians(mean, cov)
-    rows.__dict__["log_det_cov"] = log_det  # the factorization is at hand: seed the cached property
+    rows.__dict__["log_det_cov"] = log_det  # the factorization gives it for free: seed the cached property
     return rows
 
 
@@ -264,7 +264,7 @@ def updated_factor(state: State, mode: int, grams: Array, products: Array, preci
 
 
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
-    """U1 for one mode with unit weights; ``targets`` (M,) is what the low-rank part has to explain (y − s̄)."""
+    """U1 for one mode with unit weights; ``targets`` (M,) is y − s̄."""
     chosen = of_entries(targets)
     grams = complete_gram(state.factors, mode) if observations.layout == "complete" else None
     grams, products = row_statistics(observations, state.factors, mode, lambda b: (None, chosen(b)), grams)
@@ -279,9 +279,9 @@ def update_factors(
     precision: float,
     known_grams: KnownGrams | None = None,
 ) -> State:
-    """U1 for every mode in turn, weights and targets held: Grams are ``known_grams`` where those do not need the data.
+    """U1 for every mode in turn, weights and targets fixed; ``known_grams`` are Grams that do not depend on the data.
 
-    Dense data are first contracted over the longest mode alone, which comes last; the statistics of all other modes
+    Dense data are first contracted over the longest mode, which is updated last; the statistics of all other modes
     follow from that without another pass.
     """
     if state.rank == 0:
@@ -311,7 +311,7 @@ def _updated_in_runs(
     precision: float,
     terms: tuple[Array, Array],
 ) -> State:
-    """U1 for one mode, whose rows are solved for in runs: no more matrices (R, R) exist at once than a run has."""
+    """U1 for one mode, in ranges of rows, which limits the number of (R, R) matrices in memory."""
     shapes, add = _row_sums(state.factors, mode, weighing, True)
     solve = partial(_solved, precision, terms)
     mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
@@ -324,7 +324,7 @@ def _updated_in_runs(
 def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
     """U1 for some rows, from their products and packed Grams: means, packed covariances, ln|cov|.
 
-    ``terms`` are the precision and the linear term of their prior.
+    ``terms`` are the precision and linear term of their prior.
     """
     (products, packed), (own_precision, own_linear) = sums, terms
     matrices = unpack_symmetric(precision * packed, own_linear.size) + own_precision
@@ -334,12 +334,12 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
 
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """Covariances (ω_i G + Λ)⁻¹ of rows whose Grams are multiples of one: W diag(1/(ω_i(1 − μ) + μ)) Wᵀ.
+    """Covariances (ω_i G + Λ)⁻¹ of rows whose Grams are multiples of a common G: W diag(1/(ω_i(1 − μ) + μ)) Wᵀ.
 
     Attributes
     ----------
     turn : (R, R) W, with Wᵀ(G + Λ)W = 1 and WᵀΛW = diag μ
-    shares : (R,) μ, the prior's part in the precision of each direction
+    shares : (R,) μ, the prior's share in the precision of each direction
     """
 
     turn: Array
@@ -363,20 +363,20 @@ class Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class OnePass:
-    """U1 for every mode in one pass over dense data, weights and targets held.
+    """U1 for every mode in one pass over dense data, weights and targets fixed.
 
-    The entries of a block are all there is to know of its rows of the first mode: these are solved for on the spot, and
-    the block is contracted with them before the next one comes. From those sums follow the other modes, in turn.
+    A block contains all entries of its rows of the first mode: these rows are solved at once, and the block is
+    contracted with them before the next one is read. The other modes follow from those sums, in turn.
 
     Attributes
     ----------
     state, modes
     precision : of an entry of weight one
     terms : precision and linear term of the prior of the first mode's rows, which must be the same for all
-    known_grams : row Grams that do not need the data; None where they do
+    known_grams : row Grams that do not depend on the data; None where they do
     dtype : of the numbers per entry
-    row_weights : (I_0,) where the Grams of the first mode are multiples of one: what each is multiplied by
-    room : where blocks in memory put their rows of the first mode; None where these are handed over
+    row_weights : (I_0,) factors, where the Grams of the first mode are multiples of a common one
+    room : output array for the rows of the first mode, for blocks in memory; None where rows are returned
     """
 
     state: State
@@ -390,7 +390,7 @@ class OnePass:
 
     @staticmethod
     def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
-        """Whether the sums over the first mode are small enough to be kept."""
+        """Whether the sums over the first mode are small enough to keep."""
         return rank > 0 and _partial_fits(observations, rank, 0, with_grams)
 
     @cached_property
@@ -404,14 +404,14 @@ class OnePass:
 
     @cached_property
     def _moments(self) -> list[Array]:
-        """Packed second moments of all modes but the first, which is solved for: there zeros stand."""
+        """Packed second moments of all modes, with zeros for the first, which is being solved."""
         first, *others = self.state.factors
         n_packed = first.rank * (first.rank + 1) // 2
         return [np.broadcast_to(0.0, (first.n_rows, n_packed)), *(rows.second_moment_packed for rows in others)]
 
     @cached_property
     def _spectrum(self) -> Spectrum | None:
-        """Of the first mode's rows, where their Grams are multiples of one that is not singular to rounding."""
+        """Spectrum of the first mode's rows, if their Grams are multiples of one that is numerically non-singular."""
         if self.row_weights is None:
             return None
         with suppress(np.linalg.LinAlgError):
@@ -444,13 +444,13 @@ class OnePass:
         return pack_symmetric(cov), log_det
 
     def zeros(self) -> Sums:
-        """Empty sums over the first mode: of the targets with its means, and of the weights with its moments."""
+        """Zero sums over the first mode: of targets times its means, and of weights times its second moments."""
         rank, lengths = self.state.rank, [rows.n_rows for rows in self.state.factors[1:]]
         products = np.zeros((*lengths, rank))
         return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
 
     def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> Rows | None:
-        """The block's rows of the first mode, if there is no room for them here, and its share in the sums."""
+        """The block's rows of the first mode, unless stored in ``room``, and its share in the sums."""
         products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
@@ -471,7 +471,7 @@ class OnePass:
         return self._put(block, (mean, packed, log_det))
 
     def _put(self, block: Block, rows: Rows) -> Rows | None:
-        """The rows, where there is no room for them here."""
+        """Store rows in ``room``; return them where there is none."""
         if self.room is None:
             return rows
         for room, part in zip(self.room, rows, strict=True):
@@ -488,7 +488,7 @@ class OnePass:
         noise: SliceWeights | None,
         sums: PassSums,
     ) -> tuple[CompletedRows, Rows | None]:
-        """The block's rows from its values, with all that the bound needs of their local posteriors; form 1."""
+        """The block's rows from its values, with the sums over local posteriors that the bound needs; form 1."""
         cov, log_det = self._covariances(block.rows)
         found = kernels.solve_completed(
             cast(Array, block.values.reshape(block.n_rows, -1)),
@@ -524,7 +524,7 @@ class OnePass:
 
 
 def _partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:
-    """Whether sums over the longest mode are small enough to be kept."""
+    """Whether sums over the longest mode are small enough to keep."""
     if observations.coords is not None:
         return False
     n_columns = rank + (rank * (rank + 1) // 2 if with_grams else 0)
@@ -565,7 +565,7 @@ def _update_from_partial(
 def _from_partial(
     partial: Array, state: State, matrix: Callable[[RowGaussians], Array], mode: int, longest: int
 ) -> Array:
-    """The contraction of one mode from the sums over the longest, with a matrix of each of the others."""
+    """The contraction for one mode from the sums over the longest mode, with one matrix per remaining mode."""
     kept = [k for k in range(len(state.factors)) if k != longest]
     for k in reversed(kept):
         if k != mode:
@@ -575,7 +575,7 @@ def _from_partial(
 
 
 def update_component_precisions(state: State) -> State:
-    """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²]), with what the rows' priors count as squares."""
+    """U2 (16): q(λ_r) = Ga(c₀ + ½Σ_n I_n, d₀ + ½ Σ_n Σ_i E[a_ir²]), with squares counted by the row priors."""
     squares = [prior.squares(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
     n_rows = sum(n_counted for n_counted, _ in squares)
     power = np.sum([of_mode for _, of_mode in squares], axis=0)
@@ -589,7 +589,7 @@ def update_component_precisions(state: State) -> State:
 
 
 def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | LocalModel) -> float:
-    """Σ_m E[(y_m − x_m − s_m)²] (24): squares of means, Var x and Var s, in positive terms."""
+    """Σ_m E[(y_m − x_m − s_m)²] (24): a sum of squared means, Var x and Var s, all positive."""
     if not isinstance(outliers, MeanFieldOutliers):
         return float(fit.residual @ fit.residual) + fit.variance_sum
     remainder = fit.residual - outliers.mean
@@ -609,11 +609,11 @@ def update_noise(state: State, fit: Fit) -> State:
 
 
 def update_slice_noise(slices: SliceNoise, n_entries: Array, squares: Array, largest: float = math.inf) -> SliceNoise:
-    """C14: q(ω_g) = Ga(a_t + ½M_g, a_t + ½ Σ_{m∈g} τ̄ w_m D_m), and a_t where the bound is largest.
+    """C14: q(ω_g) = Ga(a_t + ½M_g, a_t + ½ Σ_{m∈g} τ̄ w_m D_m), and a_t at the maximum of the bound.
 
     ``n_entries`` holds M_g and ``squares`` the sums of τ̄ w D over each slice, both (G,): as ln f is convex with slope
-    −w/2, this raises the bound whatever the local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1. No ω̄ is
-    beyond the ``largest``.
+    −w/2, this cannot lower the bound for any local model. a_t solves ln a − ψ(a) = mean ω̄ − mean E[ln ω] − 1. ω̄ is
+    limited to ``largest``.
     """
     concentration = slices.concentration + 0.5 * n_entries
     precision = Gamma(concentration, np.maximum(slices.concentration + 0.5 * squares, concentration / largest))
@@ -650,13 +650,13 @@ def solve_concentration(gap: float) -> float:
     """The a with ln a − ψ(a) = gap > 0: one root, bracketed by 1/(2·gap) < a < 1/gap."""
     if not np.isfinite(gap):
         raise FloatingPointError("a precision is not a finite number")
-    if gap < 1e-4:  # the first two terms 1/(2a) + 1/(12a²) of the difference are exact here to rounding
+    if gap < 1e-4:  # here the first two terms 1/(2a) + 1/(12a²) of the difference are exact to rounding
         return float((6.0 + np.sqrt(36.0 + 48.0 * gap)) / (24.0 * gap))
     return float(brentq(lambda a: np.log(a) - digamma(a) - gap, 0.5 / gap, 1.0 / gap, xtol=1e-300, rtol=1e-14))
 
 
 def negligible_components(state: State, n_observed: int) -> NDArray[np.bool_]:
-    """R1: components whose whole share ½ τ̄ M · (mean square of the rank-one term) is below ``PRUNE_NATS``."""
+    """R1: components whose total share ½ τ̄ M · (mean square of the rank-one term) is below ``PRUNE_NATS``."""
     share = 0.5 * float(state.tau.mean) * n_observed * component_amplitudes(state) ** 2
     return share < PRUNE_NATS
 

@@ -28,7 +28,7 @@ AT_ONCE: Stages = ()
 
 
 def settled(n_held: int, n_free: int) -> Stages:
-    """The usual stages: sweeps with noise and precisions held fixed, up to 60 that approach a good fit, then free ones."""
+    """The usual stages: sweeps with noise and precisions held, up to 60 that approach a good fit, then free ones."""
     return ("hold", 0, n_held), ("approach", 0, 60), ("free", 0, n_free)
 
 
