@@ -1,9 +1,9 @@
-"""The contractions: the handful of functions through which the data are touched.
+"""The contractions: the few functions that access the data.
 
-Two twins have the same names, arguments and results to rounding: :mod:`brtf.kernels.reference`, plain NumPy and the
-definition, and :mod:`brtf.kernels.compiled`, which replaces by Numba what NumPy cannot do in one pass. The environment
-variable ``BRTF_KERNELS`` chooses: ``numba`` (the default) or ``numpy``. A twin is loaded when it is first used, and the
-compiled one compared to the reference then, by :mod:`brtf.kernels.agreement`.
+There are two implementations with the same names, arguments and results to rounding: :mod:`brtf.kernels.reference`,
+plain NumPy and the definition, and :mod:`brtf.kernels.compiled`, which uses Numba where NumPy needs several passes.
+The environment variable ``BRTF_KERNELS`` selects one: ``numba`` (the default) or ``numpy``. It is loaded on first use;
+the compiled one is then checked against the reference by :mod:`brtf.kernels.agreement`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
 
 @cache
 def twin(name: str) -> ModuleType:
-    """The kernels of that name."""
+    """The implementation of that name."""
     if name not in TWINS:
         raise ValueError(f"BRTF_KERNELS must be one of {', '.join(TWINS)}, got {name!r}.")
     return import_module(TWINS[name])
@@ -38,19 +38,19 @@ def twin(name: str) -> ModuleType:
 
 @cache
 def _chosen() -> ModuleType:
-    """The twin that the environment names when the first kernel is used."""
+    """The implementation selected by the environment when the first kernel is used."""
     return twin(os.environ.get("BRTF_KERNELS", "numba"))
 
 
 @cache
 def _agreement() -> Agreement | None:
-    """What compares the chosen twin to the reference, unless it is that."""
+    """The check of the selected implementation against the reference; None for the reference itself."""
     chosen, reference = _chosen(), twin("numpy")
     return None if chosen is reference else import_module("brtf.kernels.agreement").Agreement(chosen, reference)
 
 
 def listed(block: Block) -> Block:
-    """The block as it is best used for several contractions; to be kept no longer than they take."""
+    """The block prepared for several contractions; do not keep it longer than these take."""
     return _chosen().listed(block)
 
 
@@ -72,7 +72,7 @@ def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array]
 
 
 def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: int, out: Array) -> None:
-    """The same with the matrix of one mode, added to ``out`` (the other modes…, C); dense layouts only."""
+    """Add to ``out`` (other modes…, C) the contraction of entries, or of ones, with one mode's matrix; dense only."""
     _chosen().contract_one(block, entry_values, matrix, mode, out)
 
 
@@ -90,14 +90,14 @@ def local_posteriors(
     counts: Array,
     totals: Array,
 ) -> LocalPosteriors:
-    """Local posteriors of entries with the given y − x̄, Var x and ω̄, which are added to a histogram of ω̄ D."""
+    """Local posteriors of entries with the given y − x̄, Var x and ω̄; adds the entries to a histogram of ω̄ D."""
     if agreement := _agreement():
         agreement.of_local_posteriors(table, residual.dtype)
     return _chosen().local_posteriors(table, tau, residual, variance, relative, counts, totals)
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
-    """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
+    """The completed data, y − (1 − w/w_max)(y − x̄), (m,)."""
     return _chosen().completed(values, residual, weight, largest_weight)
 
 
@@ -114,7 +114,7 @@ def solve_completed(
     offset: Array,
     sums: PassSums,
 ) -> CompletedRows:
-    """Form 1 for rows (b, C) of complete data in one go: new rows that explain the data less their outliers."""
+    """Form 1 for rows (b, C) of complete data in one pass: complete the data and solve for the new rows."""
     if agreement := _agreement():
         table = local if isinstance(local, EvidenceTable) else local.spike
         agreement.of_solve_completed(table, largest_weight, values.dtype)
@@ -122,12 +122,12 @@ def solve_completed(
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
-    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
     return _chosen().mix_branches(log_spike, log_slab)
 
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
-    """Add the entries, or a share of each, to a histogram of D: their number and their sum in each bin."""
+    """Add the entries, or a fraction of each, to a histogram of D: count and sum per bin."""
     _chosen().count_deviations(deviation, counts, totals, share)
 
 
@@ -139,12 +139,12 @@ def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tup
 def scoring_step(
     place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
 ) -> Array:
-    """Where a step of scoring leads from a place (K,) within limits: Newton's, with a ridge, and not too long."""
+    """The parameters (K,) after one step of Newton scoring within limits, with a ridge and a maximum length."""
     return _chosen().scoring_step(place, gradient, curvature, low, high, damping, longest)
 
 
 def corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature (K, K) with what the gradient's ``drop`` along a step tells of it (BFGS)."""
+    """The curvature (K, K) after a BFGS update with the ``drop`` of the gradient along a step."""
     return _chosen().corrected(curvature, step, drop)
 
 

@@ -1,9 +1,8 @@
-"""Whether compiled kernels agree with the reference, tried on a few entries before the first use of each kind.
+"""Check that compiled kernels agree with the reference, on a few entries before the first use of each kind.
 
-Compiled code comes from a compiler of which a new version may be wrong, for a processor that nobody has tried, and out
-of files. What it says of a few entries is therefore compared to the reference once in a process, for every type of
-numbers and every width of sums that it is used for. That takes a few milliseconds in all; what differs is not used, but
-stops the program.
+A new compiler version may be wrong, the processor may be untested, and cached code may be damaged. Compiled results for
+a few entries are therefore compared with the reference once per process, for every number type and sum width in use.
+This takes a few milliseconds in total; a difference raises an error.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from brtf.model.distributions import pack_symmetric
 from brtf.model.evidence_table import EvidenceTable
 
 FEW = 37
-"""Entries of a trial: some whole steps of any width, and a rest."""
+"""Entries of a check: several whole vectors of any width, and a remainder."""
 SHAPE = (3, 4, 41)
-"""Lengths of the modes of a trial, of which the last is long enough for products of thin matrices."""
+"""Lengths of the modes of a check; the last is long enough for the thin-matrix products."""
 TAU = 2.0
-"""Precision of the entries of a trial."""
+"""Noise precision of the entries of a check."""
 TOLERANCE = 1e-3
-"""Largest difference, relative to the largest number: far above rounding in single precision, far below a mistake."""
+"""Tolerance relative to the largest number: far above single-precision rounding, far below a real error."""
 
 
 class Agreement:
-    """Compares two twins on trials, each of them once."""
+    """Compare two implementations, once per kind of call."""
 
     def __init__(self, compiled: ModuleType, reference: ModuleType) -> None:
         self._twins = compiled, reference
         self._passed: set[tuple[object, ...]] = set()
 
     def of_contract(self, block: Block, n_columns: int) -> None:
-        """Contractions of a block of that layout with matrices of so many columns, rounded up to a power of two."""
+        """Check contractions of a block of that layout with so many columns, rounded up to a power of two."""
         layout = "coordinates" if block.coords is not None else "complete" if block.mask is None else "masked"
         width = min(32, 1 << max(0, n_columns - 1).bit_length())
         if ("contract", layout, width) in self._passed:
@@ -54,7 +53,7 @@ class Agreement:
         self._passed.add(("contract", layout, width))
 
     def of_local_posteriors(self, table: EvidenceTable, dtype: np.dtype[Any]) -> None:
-        """Local posteriors by that table of entries of that type."""
+        """Check local posteriors from that table for entries of that type."""
         if ("local_posteriors", dtype) in self._passed:
             return
         residual, found = 3.0 * np.random.default_rng(0).standard_normal(FEW).astype(dtype), []
@@ -68,7 +67,7 @@ class Agreement:
         self._passed.add(("local_posteriors", dtype))
 
     def of_solve_completed(self, table: EvidenceTable, largest_weight: float, dtype: np.dtype[Any]) -> None:
-        """Rows of complete data of that type, solved for by that table."""
+        """Check the solution for rows of complete data of that type with that table."""
         if ("solve_completed", dtype) in self._passed:
             return
         rng, rank = np.random.default_rng(0), 6
@@ -86,7 +85,7 @@ class Agreement:
 
 
 def _compare(kernel: str, what: str, compiled: Array, reference: Array) -> None:
-    """Stop where numbers of the compiled kernel are not those of the reference."""
+    """Raise an error if results of the compiled kernel differ from the reference."""
     size = float(np.max(np.abs(reference), initial=0.0, where=np.isfinite(reference)))
     if np.allclose(compiled, reference, rtol=0.0, atol=TOLERANCE * size, equal_nan=True):
         return
@@ -99,7 +98,7 @@ def _compare(kernel: str, what: str, compiled: Array, reference: Array) -> None:
 
 
 def _trial(layout: str, share: float, rng: np.random.Generator) -> Block:
-    """A block of that layout, with a share of its entries observed where it can have missing ones."""
+    """A random block of that layout, partly observed if the layout allows missing entries."""
     mask = rng.random(SHAPE) < share
     n_entries = mask.size if layout == "complete" else int(mask.sum())
     values, entries = rng.standard_normal(n_entries), slice(0, n_entries)

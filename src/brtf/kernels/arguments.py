@@ -1,4 +1,4 @@
-"""What a pass over complete data is given besides the data, and what it adds to: arrays and numbers, by name."""
+"""Named arguments of a pass over complete data, besides the data, and the sums to which it adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brtf.model.evidence_table import EvidenceTable
 
 
 class Positions(NamedTuple):
-    """Slices of the entries of a block of complete data (b, C): entry (i, c) belongs to slice rows[i] + columns[c].
+    """Slice indices of a block of complete data (b, C): entry (i, c) belongs to slice rows[i] + columns[c].
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Positions(NamedTuple):
 
 
 class SliceWeights(NamedTuple):
-    """Noise of slices: entry (i, c) has the relative precision ω̄ of its slice.
+    """Noise of slices: every entry has the relative precision ω̄ of its slice.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ class SliceWeights(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The two branches of an entry, noise alone (spike) or with an outlier (slab), and what weighs them.
+    """The two branches of an entry, noise alone (spike) or with an outlier (slab), and their prior weights.
 
     Attributes
     ----------
@@ -54,9 +54,9 @@ class Mixture(NamedTuple):
     log_law : (B,) ln h(y) in equal bins of y, in place of the slab where outliers replace the data; empty otherwise
     law_range : (2,) where these bins begin, and how many of them there are per unit of y
     log_counted : (G,) subtracted from ln h(y), for the slices of the noise; G = 1 where the noise is common
-    groups : (C,) columns that are outliers together have equal numbers 0, 1, …; empty where each entry is on its own
-    n_channels : κ, the number of entries of a group that one independent entry is worth
-    clipped : standard deviations at which residuals are clipped where their correlation is measured
+    groups : (C,) group index 0, 1, … of columns that share an outlier indicator; empty where entries are independent
+    n_channels : κ, the number of entries of a group per independent one
+    clipped : standard deviations at which residuals are clipped before their correlation is measured
     """
 
     spike: EvidenceTable
@@ -73,7 +73,7 @@ class Mixture(NamedTuple):
 
 
 class PassSums(NamedTuple):
-    """Sums to which a pass adds the share of a block.
+    """Sums to which a pass adds the contribution of a block.
 
     Attributes
     ----------

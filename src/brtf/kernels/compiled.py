@@ -1,8 +1,8 @@
-"""The contractions compiled: twins of :mod:`brtf.kernels.reference`, for what NumPy cannot do in one pass.
+"""Compiled contractions: the functions of :mod:`brtf.kernels.reference`, with Numba where NumPy needs several passes.
 
-Whatever is a product of dense matrices stays with BLAS, on blocks that fit a core's cache. Numba does the rest: entries
-picked from a mask or from coordinates, the local posteriors, the histogram, and small Cholesky solves. All loops
-release the interpreter's lock, so that blocks can be handled by several threads.
+Products of dense matrices are left to BLAS, on tiles that fit a core's cache. Numba does the rest: entries given by a
+mask or by coordinates, local posteriors, histograms, and small Cholesky solves. All loops release the GIL, so that
+several threads can process blocks.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from brtf.model.evidence_table import FIRST_OCTAVE, EvidenceTable, usual_places
 from brtf.model.local_models import FlatSlab, GaussianSlab, LocalModel
 
 DENSE_SHARE = 0.4
-"""Share of observed entries from which a block is cheaper as a dense product with zeros than entry by entry."""
+"""Share of observed entries above which a dense product with zeros is cheaper than a loop over entries."""
 DENSE_SHARE_OF_SUMS = 0.75
-"""The same for sums over entries, where their rows stay in the innermost cache."""
+"""That share for sums over entries, whose rows stay in L1 cache."""
 NUMBERS_TOGETHER = 2**17
-"""Numbers of fibres that are worked out together: a megabyte."""
+"""Numbers in a tile of fibres: a megabyte."""
 STEP = 4
-"""Columns of which products take several at a time."""
+"""Columns are padded to a multiple of this: thin-matrix products take several at a time."""
 LEAST_SUM = 16
-"""Length of the last mode from which it is summed over before others."""
+"""Shortest last mode that is summed over first."""
 SHORT = 64
-"""Rows from which their sum takes longer than what else is done for it."""
+"""Fewest rows in a sum for which the sum dominates its overhead."""
 LARGEST_OWN_SOLVE = 48
-"""Rank up to which the own Cholesky loops beat LAPACK's calls per row."""
+"""Largest rank at which the Cholesky loops here are faster than one LAPACK call per row."""
 BINS = (52 - LOG2_BINS, (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS)
-"""Bits of D below those of its bin, and the bits of the first bin."""
+"""Number of bits of D below those of its bin, and the bits of the first bin."""
 
 
 Listed = tuple[masked.Lists, Array, NDArray[np.bool_] | None]
-"""Lists of entries and their values. Of ones, lists are never longer than half of a fibre: where most is observed, they
-are of what is missing, with −1 for a value, and the last part says which fibres these are."""
+"""Lists of entries and their values. For sums of ones a list never exceeds half a fibre: where most entries are
+observed it holds the missing ones, with value −1, and the last element marks these fibres."""
 
 
 @dataclass(frozen=True, eq=False)
 class ListedBlock(Block):
-    """A masked block that lists its entries once, for as many contractions as it is used for."""
+    """A masked block that lists its entries once and reuses the lists in all contractions."""
 
     _columns: dict[tuple[int, int], tuple[masked.Lists, NDArray[np.int32]]] = field(default_factory=dict)
     _columns_of_ones: dict[tuple[int, int], Listed] = field(default_factory=dict)
@@ -109,7 +109,7 @@ def _list_columns(mask: NDArray[np.bool_], n_entries: int) -> tuple[masked.Lists
 
 
 def _shorter(mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Array, NDArray[np.bool_]]:
-    """What is observed of every fibre along the second axis, or what is not where that is less: see :data:`Listed`."""
+    """The mask of every fibre along the second axis, inverted where most entries are observed: see :data:`Listed`."""
     n_observed = np.count_nonzero(mask, axis=1)
     full = 2 * n_observed > mask.shape[1]
     n_listed = np.where(full, mask.shape[1] - n_observed, n_observed)
@@ -118,7 +118,7 @@ def _shorter(mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Array, NDArray
 
 
 def listed(block: Block) -> ListedBlock:
-    """The block, with its entries listed when they are first needed; one that is all of some small data keeps them."""
+    """The block, with its entries listed on first use; the only block of small data keeps the lists."""
     if isinstance(block, ListedBlock):
         return block
     known: ListedBlock | None = block.__dict__.get("listed")
@@ -198,7 +198,7 @@ def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array]
 
 
 def _contract_thin(dense: Array, left: Sequence[Array], last: Array, mode: int, out: Array) -> None:
-    """The same for a dense array and matrices of few columns, the last mode first."""
+    """Contraction of a dense array with matrices of few columns, last mode first, added to ``out``."""
     flat = _plain(dense.reshape(-1, len(last)))
     if mode == len(left):
         total = np.zeros(out.shape[::-1])
@@ -251,7 +251,7 @@ def local_posteriors(
     counts: Array,
     totals: Array,
 ) -> reference.LocalPosteriors:
-    """Local posteriors of entries with the given residuals, which are added to a histogram of ω̄ D."""
+    """Local posteriors of entries with the given residuals; adds the entries to a histogram of ω̄ D."""
     rho, weight, nothing = np.empty_like(residual), np.empty_like(residual), residual[:0]
     variance = nothing if variance is None else variance.astype(residual.dtype, copy=False)
     relative = nothing if relative is None else relative.astype(residual.dtype, copy=False)
@@ -262,7 +262,7 @@ def local_posteriors(
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
-    """The data less their outliers, (m,)."""
+    """The completed data, y − (1 − w/w_max)(y − x̄), (m,)."""
     out = np.empty_like(values)
     entries.complete(values, residual, weight, values.dtype.type(1.0 / largest_weight), out)
     return out
@@ -281,10 +281,10 @@ def solve_completed(
     offset: Array,
     sums: PassSums,
 ) -> reference.CompletedRows:
-    """Form 1 for rows of complete data in one go, in tiles that stay in the cache."""
+    """Form 1 for rows of complete data in one pass, in tiles that stay in cache."""
     kind, mean = values.dtype.type, np.empty(left.shape)
     spike = local.spike if isinstance(local, Mixture) else local
-    if noise is None:  # a mixture has the common noise as that of a single slice
+    if noise is None:  # for a mixture, common noise is a single slice
         common = Positions(np.zeros(len(values), np.int64), np.zeros(values.shape[1], np.int64))
         noise = SliceWeights(np.ones(1 if isinstance(local, Mixture) else 0), common)
     data = (
@@ -310,14 +310,14 @@ def solve_completed(
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
-    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
     log_evidence, share = np.empty(log_spike.size), np.empty(log_spike.size)
     entries.mix(log_spike, log_slab, log_evidence, share)
     return log_evidence, share
 
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
-    """Add entries, or a share of each, to a histogram of D."""
+    """Add entries, or a fraction of each, to a histogram of D."""
     deviation = deviation.astype(np.float64, copy=False)
     entries.count(
         deviation.view(np.int64), deviation, BINS, (counts, totals), entries.NO_SHARES if share is None else share
@@ -327,7 +327,7 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
 def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
     """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information.
 
-    The two models whose branches are in closed form have a loop of their own.
+    The two models with closed-form branches have a dedicated loop.
     """
     if type(model) is not GaussianSlab and type(model) is not FlatSlab:
         return reference.scores(model, tau, deviation, count)
@@ -341,12 +341,12 @@ def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tup
 def scoring_step(
     place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
 ) -> Array:
-    """Where a step of scoring leads from a place (K,) within limits."""
+    """The parameters (K,) after one step of Newton scoring within limits."""
     return scoring.scoring_step(place, gradient, curvature, low, high, damping, longest)
 
 
 def corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature (K, K) with what the gradient's drop along a step tells of it."""
+    """The curvature (K, K) after a BFGS update with the drop of the gradient along a step."""
     return scoring.corrected(curvature, step, drop)
 
 
@@ -369,12 +369,12 @@ def _one_per_row(cov: Array, moment: Array) -> Array:
 
 
 def _together(matrices: Sequence[Array]) -> tuple[Array, ...]:
-    # a tuple of one type, for which loops are compiled once
+    # a homogeneous tuple, so that loops are compiled once
     return tuple(map(_plain, matrices))
 
 
 def _plain(array: Array) -> Array:
-    """The array as C has it, of float64, and of the type that a loop is compiled for."""
+    """The array in C order and float64, of the type that the loops are compiled for."""
     if array.dtype == np.float64 and array.flags.carray:
         return array
     return np.require(array, np.float64, ["C", "W"])
@@ -388,7 +388,7 @@ def _fibres(block: Block) -> NDArray[np.bool_]:
 
 
 def _cut(block: Block, n_columns: int) -> Iterator[Block]:
-    """Parts of a dense block, a few rows each, whose fibres have as many numbers together as stay in a cache."""
+    """Tiles of a dense block, a few rows each, whose fibres fit in cache."""
     n_fibres = math.prod(block.shape[1:-1])
     n_rows = max(1, NUMBERS_TOGETHER // max(1, n_fibres * n_columns))
     stop = 0
@@ -402,12 +402,12 @@ def _cut(block: Block, n_columns: int) -> Iterator[Block]:
 
 
 def _is_mostly_observed(block: Block) -> bool:
-    """Whether sums of ones are less work as sums over what is missing."""
+    """Whether sums of ones are cheaper as sums over the missing entries."""
     return block.mask is not None and 2 * block.n_entries > block.mask.size
 
 
 def _is_dense(block: Block, n_summed: int | None = None) -> bool:
-    """Whether entries are handled as a dense array; sums are over so many rows of a matrix."""
+    """Whether to process entries as a dense array, given the number of matrix rows in a sum."""
     if block.mask is None:
         return True
     close = n_summed is not None and n_summed * masked.WIDEST <= masked.INNERMOST
@@ -415,7 +415,7 @@ def _is_dense(block: Block, n_summed: int | None = None) -> bool:
 
 
 def _n_slow(lengths: list[int]) -> int:
-    """How many of the leading modes are left out of a sum: all but as many as make it long enough."""
+    """Number of leading modes excluded from a sum: all but those needed to make it long enough."""
     n_slow = len(lengths) - 1
     while n_slow and math.prod(lengths[n_slow:]) < SHORT:
         n_slow -= 1
@@ -449,7 +449,7 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
 
 
 def _layout(table: EvidenceTable, dtype: np.dtype[np.floating[Any]]) -> tuple[Any, ...]:
-    """Usual segments for entries of the given type, all segments, and the bins of histograms."""
+    """The table as loops take it: usual segments for entries of the given type, all segments, and histogram bins."""
     return (table.quadratics, usual_places(dtype)), _segments(table), BINS
 
 
@@ -458,7 +458,7 @@ def _segments(table: EvidenceTable) -> tuple[Array, NDArray[np.int64], NDArray[n
 
 
 def _branches(mixture: Mixture) -> tuple[Any, ...]:
-    """A mixture but for its spike, as loops take it."""
+    """A mixture, without its spike, as loops take it."""
     return (
         _segments(mixture.slab),
         mixture.log_rates,
@@ -478,7 +478,7 @@ def _branches(mixture: Mixture) -> tuple[Any, ...]:
 
 @loop
 def _solve(precision, linear, mean, cov, log_det):
-    """Cholesky of every scaled precision, its inverse, and what follows; False where one is not positive definite."""
+    """Cholesky of every scaled precision, its inverse, means and ln|cov|; False if one is not positive definite."""
     n_rows, rank = linear.shape
     lower, inverse, spread = np.zeros((rank, rank)), np.zeros((rank, rank)), np.empty(rank)
     for i in range(n_rows):

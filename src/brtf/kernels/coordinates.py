@@ -1,7 +1,7 @@
 """Loops over entries given by their coordinates.
 
-The rows that an entry needs are anywhere in matrices that may be larger than the cache: they are asked for some entries
-ahead, but for those of the first mode, which change last. Order three, the usual one, has loops of its own that keep
+The rows that an entry needs are scattered over matrices that may exceed the cache, so they are prefetched some entries
+ahead, except those of the first mode, which vary slowest. Order three, the most common, has dedicated loops that keep
 products in registers.
 """
 
@@ -13,9 +13,9 @@ from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.vectors import prefetch
 
 AHEAD = 8
-"""Entries between asking for rows and using them."""
+"""Prefetch distance in entries."""
 CACHE_LINE = 8
-"""Numbers of float64 that come into the cache together."""
+"""float64 numbers per cache line."""
 
 
 @sum_loop
@@ -114,6 +114,6 @@ def _add_outer(value, first, j, second, k, out, i):
 
 @loop
 def _prefetch_row(matrix, row):
-    """Ask for a row of a matrix to be brought into the cache, and do not wait."""
+    """Prefetch a row of a matrix."""
     for column in range(0, matrix.shape[1], CACHE_LINE):
         prefetch(matrix, row, column)

@@ -1,8 +1,8 @@
-"""Loops over entries: what is left of each after the low-rank part, how much it counts, and which bin it is counted in.
+"""Loops over entries: residual, weight, and histogram bin.
 
-What they know of tables and bins is handed to them: compiled code is kept on disk for as long as the files of loops are
-the same, whatever numbers of others say. ``table`` is (usual segments, all segments, bins), each a tuple of arrays and
-numbers; ``histogram`` its counts and totals.
+Tables and bins are passed as arguments, since compiled code is cached on disk as long as the files of loops are
+unchanged, whatever constants other files define. ``table`` is (usual segments, all segments, bins), each a tuple of
+arrays and numbers; ``histogram`` is (counts, totals).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from brtf.kernels.products import add_product, add_projections, multiply
 from brtf.kernels.vectors import locate, locate_left, n_at_once, weigh, weigh_left
 
 PIECE = 2048
-"""Entries whose local posteriors are found together: a few kilobytes for each number of theirs."""
+"""Entries per piece in L1 cache: a few kilobytes per array."""
 TILE_BYTES, LEAST_TILE = 2**19, 64
-"""Bytes of entries that are fitted, completed and contracted together, and the fewest rows of them."""
+"""Bytes of a tile that is fitted, completed and contracted at once, and its fewest rows."""
 LARGEST_THIN = 32
-"""Rank up to which products with the own loops take less time than those with BLAS."""
+"""Largest rank at which the thin-matrix products here are faster than BLAS."""
 NO_SHARES = np.ones(1)
 """Every entry counts in full."""
 LARGEST_RHO = 1e38
-"""What is larger is infinite in single precision, and counted as this."""
+"""Larger numbers overflow in single precision, and are counted as this."""
 
 
 @sum_loop
@@ -37,7 +37,7 @@ def _cubic(rows, place, t):
 
 @sum_loop
 def _search(rho, uneven):
-    """ln f and w, whatever the segments; beyond their end ln f is a power of ρ."""
+    """ln f and w by a search over all segments; beyond the last, ln f is a power of ρ."""
     rows, first, log2_segments, first_octave = uneven
     mantissa, exponent = math.frexp(rho + 2.0**first_octave)
     octave = exponent - 1 - first_octave
@@ -70,7 +70,7 @@ def look_up(rho, table, log_evidence, weight):
 
 @loop
 def _scratch(rho, usual, size):
-    """Room for what is known of a piece of ``size`` entries, and their number, none so far, in every usual segment."""
+    """Scratch arrays for a piece of ``size`` entries, and zero counts of the usual segments."""
     quadratics, bits = usual
     places, fractions, step = np.empty(size, bits.dtype), np.empty(size, rho.dtype), np.empty((2, 8), rho.dtype)
     others, seen = np.empty(size + 1, np.int64), np.zeros(len(quadratics), np.int64)
@@ -79,10 +79,10 @@ def _scratch(rho, usual, size):
 
 @sum_loop
 def _weigh(rho, tau, table, histogram, scratch, weight):
-    """Σ ln f, Σ w and the largest ρ of a piece, whose weights are kept.
+    """Σ ln f, Σ w and the largest ρ of a piece; stores the weights.
 
-    Entries of usual segments are counted, and c₀ is left out of their ln f. Nothing is decided entry by entry; those
-    beyond usual segments are looked at once more.
+    Entries in usual segments are counted per segment, and c₀ is left out of their ln f. There are no branches per
+    entry; entries beyond the usual segments are processed again afterwards.
     """
     n_rest = rho.size % n_at_once(rho)
     n_whole = rho.size - n_rest
@@ -97,7 +97,7 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
 
 @sum_loop
 def _weigh_steps(rho, n, tau, table, histogram, scratch, weight):
-    """The same for whole steps, of which the first ``n`` entries are somewhere."""
+    """Σ ln f, Σ w and the largest ρ of whole vectors; the entries after the first ``n`` are padding."""
     (quadratics, bits), uneven, _ = table
     places, fractions, _, (own, found), others, seen = scratch
     beyond = len(quadratics) - 1
@@ -117,7 +117,7 @@ def _weigh_steps(rho, n, tau, table, histogram, scratch, weight):
 
 @loop
 def _filled(entries, step):
-    """Entries, fewer than a step, with so many that are nowhere that they make one."""
+    """Fewer entries than a vector has, padded to a whole vector."""
     step[:] = np.nan
     step[: entries.size] = entries
     return step[: n_at_once(entries)]
@@ -125,7 +125,7 @@ def _filled(entries, step):
 
 @loop
 def _list(places, wanted, found):
-    """Where the wanted place is; ``found`` has room for one more than there are. Returns their number."""
+    """List the positions of the wanted place in ``found``, which has one element of padding; returns their number."""
     n_found = 0
     for m in range(places.size):
         found[n_found] = m
@@ -135,7 +135,7 @@ def _list(places, wanted, found):
 
 @sum_loop
 def _weigh_others(rho, tau, table, histogram, weight):
-    """Σ ln f of entries that are not in usual segments, whose weights are kept, and who are counted one by one."""
+    """Σ ln f of entries beyond the usual segments; stores their weights and counts them one by one."""
     _, uneven, bins = table
     total = 0.0
     for k in range(rho.size):
@@ -148,7 +148,7 @@ def _weigh_others(rho, tau, table, histogram, weight):
 
 @sum_loop
 def _settle(seen, tau, uneven, bins, histogram):
-    """Σ c₀ of the entries in usual segments, which are counted at the middle of each."""
+    """Σ c₀ of the entries in usual segments; adds them to the histogram at the middle of their segments."""
     rows = uneven[0]
     deviation, share = np.empty(seen.size), np.empty(seen.size)
     n_used, total = 0, 0.0
@@ -165,7 +165,7 @@ def _settle(seen, tau, uneven, bins, histogram):
 
 @sum_loop
 def judge(residual, variance, relative, tau, table, histogram, rho, weight):
-    """Σ ln f, Σ w and the largest ρ, in pieces that stay in the innermost cache."""
+    """Σ ln f, Σ w and the largest ρ, in pieces that stay in L1 cache."""
     usual, uneven, bins = table
     scratch = _scratch(rho, usual, PIECE)
     precision = rho.dtype.type(tau)
@@ -191,8 +191,8 @@ def judge(residual, variance, relative, tau, table, histogram, rho, weight):
 
 @sum_loop
 def _complete_steps(values, fitted, n, per_scale, per_weight, tau, table, histogram, scratch):
-    """Σ ln f, Σ w and the largest ρ of whole steps of complete data, with the low-rank part replaced by the completed
-    data; the first ``n`` entries are somewhere."""
+    """Σ ln f, Σ w and the largest ρ of whole vectors of complete data; overwrites the low-rank part by the completed
+    data. The entries after the first ``n`` are padding."""
     (quadratics, bits), uneven, _ = table
     places, fractions, _, (own, found), others, seen = scratch
     kind, beyond = values.dtype.type, len(quadratics) - 1
@@ -200,7 +200,7 @@ def _complete_steps(values, fitted, n, per_scale, per_weight, tau, table, histog
     shift = kind(2.0 ** uneven[3])
     largest = locate_left(values, size, fitted, per_scale, kind(tau), shift, bits, beyond, places, fractions)
     total, weight_sum = weigh_left(places, size, fractions, quadratics, seen, values, fitted, per_scale, per_weight)
-    if seen[beyond] > n_before:  # so far their weights are zero
+    if seen[beyond] > n_before:  # their weights are still zero
         n_others = _list(places[:n], beyond, others)
         for k in range(n_others):
             own[k] = tau * np.float64(values[others[k]] * per_scale - fitted[others[k]]) ** 2
@@ -214,7 +214,7 @@ def _complete_steps(values, fitted, n, per_scale, per_weight, tau, table, histog
 
 @sum_loop
 def _complete(values, per_scale, per_weight, tau, table, histogram, scratch, fitted):
-    """The same for any number of entries, in pieces that stay in the innermost cache."""
+    """Σ ln f, Σ w and the largest ρ of any number of entries, completed in place, in pieces that stay in L1 cache."""
     total, weight_sum, largest = 0.0, 0.0, 0.0
     n_rest = values.size % n_at_once(values)
     n_whole = values.size - n_rest
@@ -233,7 +233,7 @@ def _complete(values, per_scale, per_weight, tau, table, histogram, scratch, fit
 
 @loop
 def _spread(per_slice, rows, columns, by_row, out):
-    """The number of its slice at every entry of whole rows, flat."""
+    """Values of the slices spread over the entries of whole rows, flat."""
     n_columns = columns.size
     for i in range(rows.size):
         own = out[i * n_columns : (i + 1) * n_columns]
@@ -246,7 +246,7 @@ def _spread(per_slice, rows, columns, by_row, out):
 
 @sum_loop
 def _add_to_slices(amounts, rows, columns, by_row, out):
-    """Add the amounts of entries of whole rows, flat, to the sums of their slices."""
+    """Add flat amounts of whole rows to the sums of their slices."""
     n_columns = columns.size
     for i in range(rows.size):
         own = amounts[i * n_columns : (i + 1) * n_columns]
@@ -267,7 +267,7 @@ def _add_to_slices(amounts, rows, columns, by_row, out):
 
 @loop
 def _whole_rows(n_columns):
-    """Rows that make a piece, one at least, and the room that such a piece takes in whole steps."""
+    """Rows per piece, at least one, and the size of such a piece padded to whole vectors."""
     n_rows = max(1, PIECE // n_columns)
     return n_rows, -(-n_rows * n_columns // 8) * 8
 
@@ -278,7 +278,7 @@ def _complete_slices(
 ):
     """Σ ln f, Σ w and the largest ρ of a tile of rows from ``first`` on, where the noise of slices differs.
 
-    The low-rank part is replaced by the completed data times ω̄, and Σ ρ w is added to the squares of each slice.
+    Overwrites the low-rank part by ω̄ times the completed data, and adds Σ ρ w to the squares of each slice.
     """
     relative, rows, columns, by_row = noise
     factor, rho, weight = room[0], room[1], room[2]
@@ -306,7 +306,7 @@ def _complete_slices(
 
 @loop
 def _tile_rows(values):
-    """Rows that are fitted, completed and contracted together."""
+    """Rows per tile."""
     n_rows, n_columns = values.shape
     n_tiles = max(1, round(n_rows / max(LEAST_TILE, TILE_BYTES / (n_columns * values.itemsize))))
     return -(-n_rows // n_tiles)
@@ -314,7 +314,7 @@ def _tile_rows(values):
 
 @sum_loop
 def _solve_tile(fresh, targets, right, covs, offset, mean, sums):
-    """New rows that explain the targets, and the targets times these, added to the sums unless they are fresh.
+    """Solve for the new rows of a tile, and add targets times rows to the sums, or store them if these are ``fresh``.
 
     ``covs`` is one matrix (R, R) as a single row, or the packed upper half of one for each row.
     """
@@ -355,7 +355,7 @@ def _of_rows(covs, start, stop):
 def solve_completed(
     values, left, right, per_scale, per_weight, tau, table, noise, covs, offset, histogram, squares, mean, sums
 ):
-    """Tiles of rows: the low-rank part, the completed data, their product with the other modes, the rows, the sums."""
+    """Form 1 tile by tile: low-rank part, completed data, their product with the other modes, new rows, sums."""
     usual, uneven, bins = table
     n_columns, tile, sliced = values.shape[1], _tile_rows(values), noise[0].size > 0
     n_room = max(PIECE, _whole_rows(n_columns)[1]) if sliced else PIECE
@@ -381,9 +381,9 @@ def solve_completed(
 
 @loop
 def _soften(odds, share, softened):
-    """The logistic function of log odds, and ln(1 + e^odds): a polynomial each, so that several are found at once.
+    """The logistic function of log odds and ln(1 + e^odds), by polynomials, so that the loop vectorizes.
 
-    e^−|odds| is 2^k e^r with |r| ≤ ½ ln 2: k stands in the low bits of k + 1.5·2⁵², and e^r is its series. With
+    e^−|odds| is 2^k e^r with |r| ≤ ½ ln 2: k is in the low bits of k + 1.5·2⁵², and e^r is its series. With
     t = e^−|odds|, ln(1 + t) is twice the series of artanh at t/(2 + t) ≤ 1/3.
     """
     bits = softened.view(np.int64)
@@ -410,7 +410,7 @@ def _soften(odds, share, softened):
         bits[m] = (bits[m] + 1023) << 52
     for m in range(odds.size):
         small = share[m] * softened[m]
-        s = np.divide(small, 2.0 + small)  # which, unlike /, does not look for zeros
+        s = np.divide(small, 2.0 + small)  # unlike /, this does not check for zero
         q = s * s
         series = 1.0 / 31.0
         series = 1.0 / 29.0 + q * series
@@ -435,7 +435,7 @@ def _soften(odds, share, softened):
 
 @sum_loop
 def _look_up_branches(rho, places, fractions, spike, slab, beyond, found):
-    """ln f and w of both branches, which have segments in common."""
+    """ln f and w of both branches, whose tables share their segments."""
     log_spike, spike_weight, log_slab, slab_weight = found
     for m in range(rho.size):
         place = places[m]
@@ -451,7 +451,7 @@ def _look_up_branches(rho, places, fractions, spike, slab, beyond, found):
 
 @sum_loop
 def _replace_slab(values, per_scale, law, log_counted, log_slab, slab_weight):
-    """ln h(y), less what an entry is counted for as noise, in place of the slab; it says nothing of x."""
+    """Replace the slab by ln h(y) minus the constant of the noise; its weight is zero."""
     log_law, law_range = law
     for m in range(values.size):
         place = int((np.float64(values[m] * per_scale) - law_range[0]) * law_range[1])
@@ -461,7 +461,7 @@ def _replace_slab(values, per_scale, law, log_counted, log_slab, slab_weight):
 
 @sum_loop
 def _share_odds(log_odds, log_spike, log_slab, groups, n_rows, n_channels, odds, log_together):
-    """Log odds of every group of every row, and ln f of its noise: sums over their entries, weighed by 1/κ."""
+    """Log odds and ln f of the noise of every group in every row: sums over its entries, divided by κ."""
     n_groups, n_columns = log_together.size // n_rows, groups.size
     odds[:], log_together[:] = 0.0, 0.0
     for i in range(n_rows):
@@ -476,7 +476,7 @@ def _share_odds(log_odds, log_spike, log_slab, groups, n_rows, n_channels, odds,
 
 @sum_loop
 def _add_groups(rho, left, outlier, clipped, groups, n_rows, n_groups, others):
-    """Add Σ p and number of groups, and what says how far the clipped residuals of a group's entries are correlated."""
+    """Add Σ p, the number of groups, and the sums that give the correlation of clipped residuals within groups."""
     sums, n_columns = np.zeros(n_groups), groups.size
     for i in range(n_rows):
         sums[:] = 0.0
@@ -504,7 +504,7 @@ def _complete_mixture(
 ):
     """Σ ln f, Σ w and the largest ρ of a tile of rows from ``first`` on, under a mixture of two branches.
 
-    The low-rank part is replaced by the completed data times ω̄. ``outer`` are the sums over slices and of the mixture.
+    Overwrites the low-rank part by ω̄ times the completed data. ``outer`` are the sums of slices and of the mixture.
     """
     relative, rows, columns, by_row = noise
     slab, log_rates, rate_rows, rate_columns, by_rate_row, log_sides, law, log_counted, groups, n_channels, clipped = (
@@ -617,7 +617,7 @@ def _complete_mixture(
 
 @sum_loop
 def _settle_mixture(seen, n_above, outlying, tau, spike, bins, histogram, structured):
-    """Count the entries of usual segments, at the middle of each: all, regular ones, outliers, and those above."""
+    """Add the entries of usual segments to the histograms, at the middle of each: all, regular, outliers, positive."""
     rows, one, nothing = spike[0], np.empty(1), np.zeros(structured[7].size)
     for place in range(seen.size - 1):
         if seen[place]:
@@ -633,7 +633,7 @@ def _settle_mixture(seen, n_above, outlying, tau, spike, bins, histogram, struct
 def solve_mixture(
     values, left, right, per_scale, per_weight, tau, table, noise, mixture, covs, offset, histogram, outer, mean, sums
 ):
-    """Tiles of rows, as :func:`solve_completed` does them, of entries with a mixture of two branches."""
+    """Form 1 tile by tile, as in :func:`solve_completed`, for entries with a mixture of two branches."""
     (quadratics, bits), uneven, bins = table
     n_columns, tile, structured = values.shape[1], _tile_rows(values), outer[2]
     n_room = _whole_rows(n_columns)[1]

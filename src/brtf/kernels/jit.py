@@ -1,4 +1,4 @@
-"""How loops are compiled: once per type, kept on disk, without the interpreter's lock."""
+"""Compilation of loops: once per type, cached on disk, without the GIL."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
-"""Stands for all files of loops as they are: compiled code holds what it calls in other files, too."""
+"""Hash of all files of loops: compiled code includes what it calls in other files."""
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class CodeFiles:
-    """Compiled code of one function, kept on disk for other processes: a file for every signature.
+    """Disk cache of the compiled code of one function: one file per signature.
 
-    A file is named by all that its code depends on, and holds it: the files of loops, the versions of the compiler and
-    of Python, the processor, the types of the arguments. Processes that compile at the same time can therefore only
-    write the same code to the same file, there is no list of files that one of them might overwrite, and nothing is
-    run that was compiled for something else. Whatever is damaged counts as absent, and is written anew.
+    The file name is made from everything the code depends on, which the file also stores: the files of loops, the
+    versions of the compiler and of Python, the processor, the argument types. Processes that compile at the same time
+    thus write the same code to the same file, there is no index that one of them could overwrite, and code compiled for
+    something else is never run. Damaged files count as absent and are rewritten.
 
-    Stands where a dispatcher of Numba has its own cache, and has the methods of that.
+    Takes the place of the cache of a Numba dispatcher and has its methods.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -41,23 +41,23 @@ class CodeFiles:
         self._name = f"{function.__module__}.{function.__qualname__}.{sys.implementation.cache_tag}"
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """What was compiled for a signature, or None."""
+        """The cached code for a signature, or None."""
         context.refresh()
         code = self.read(self._key(signature, context.codegen()))
         return None if code is None else self._numba.rebuild(context, code)
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Keep what was compiled for a signature."""
+        """Store the code compiled for a signature."""
         if self._numba.check_cachable(compiled):
             self.write(self._key(signature, compiled.codegen), self._numba.reduce(compiled))
 
     def flush(self) -> None:
-        """Forget all code of the function."""
+        """Delete all cached code of the function."""
         for path in Path(self.cache_path).glob(f"{self._name}-*.nbc"):
             path.unlink(missing_ok=True)
 
     def read(self, key: tuple[Any, ...]) -> Any:
-        """What is kept for a key, or None."""
+        """The cached code for a key, or None."""
         try:
             content = self._path(key).read_bytes()
         except OSError:
@@ -69,19 +69,19 @@ class CodeFiles:
         return code if kept == key else None
 
     def write(self, key: tuple[Any, ...], code: Any) -> None:
-        """Keep code for a key, in place of what was made of other files of loops."""
+        """Store code for a key, and delete code made from other versions of the files of loops."""
         path, packed = self._path(key), dumps((key, code))
         own = path.with_suffix(f".{uuid.uuid4().hex}")
         try:
             self._numba.locator.ensure_cache_path()
             own.write_bytes(hashlib.sha256(packed).digest() + packed)
-            own.replace(path)  # seen by others as a whole, or not at all
+            own.replace(path)  # atomic for other processes
             for other in path.parent.glob(f"{self._name}-*.nbc"):
                 if not other.name.startswith(self._prefix):
                     other.unlink(missing_ok=True)
         except OSError:
             own.unlink(missing_ok=True)
-            if not path.exists():  # the directory is full, or was taken away; no other process was first
+            if not path.exists():  # the disk is full or the directory gone, and no other process was first
                 _warn_that_nothing_is_kept()
 
     @property
@@ -98,7 +98,7 @@ class CodeFiles:
 
 
 class Loop(CPUDispatcher):
-    """A compiled function whose code is kept in :class:`CodeFiles`."""
+    """A compiled function cached by :class:`CodeFiles`."""
 
     def enable_caching(self) -> None:
         self._cache = CodeFiles(self.py_func)
@@ -106,7 +106,7 @@ class Loop(CPUDispatcher):
 
 @cache
 def _warn_that_nothing_is_kept() -> None:
-    """Say so, once."""
+    """Warn once that compiled code cannot be cached."""
     warnings.warn(
         "Compiled code cannot be kept, as no directory for it can be written to: every process compiles anew, which "
         "takes ten seconds or more. Set NUMBA_CACHE_DIR to a directory that can be written to.",
@@ -130,7 +130,7 @@ def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         dispatcher = Loop(function, targetoptions={"nopython": True, "nogil": True, "boundscheck": None, **options})
         try:
             dispatcher.enable_caching()
-        except RuntimeError:  # there is no directory that can be written to
+        except RuntimeError:  # no writable directory
             _warn_that_nothing_is_kept()
         return dispatcher
 
@@ -140,4 +140,4 @@ def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 loop = _compiled()
 """A loop compiled as it stands."""
 sum_loop = _compiled(fastmath={"reassoc", "contract", "nsz"})
-"""A loop whose sums may be taken in any order, so that a processor adds several terms at once."""
+"""A loop whose sums may be reordered, so that they vectorize."""

@@ -1,8 +1,8 @@
 """Loops over the observed entries of masked blocks.
 
-A contraction sums rows of a matrix, one for every entry of a list, and there is a list for every fibre. The entries are
-listed first; then all lists are summed, a few columns of the matrix at a time: these stay in the innermost cache, and
-the sums in registers.
+A contraction sums the matrix rows of the observed entries of each fibre. The entries of all fibres are listed first;
+then the lists are summed, a few columns of the matrix at a time, so that the columns stay in L1 cache and the sums in
+registers.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.vectors import add_rows, list_eight
 
 WIDEST = 32
-"""Columns that are summed at once: what registers hold while rows are added to it."""
+"""Columns summed at once: as many as registers hold."""
 INNERMOST = 3328
-"""Numbers of a matrix that stay in the innermost cache while lists and sums pass through it."""
+"""Matrix elements that stay in L1 cache while lists and sums stream through it."""
 Lists = tuple[NDArray[np.int64], NDArray[np.int32]]
-"""Where each list stops and the next one starts, and the places of the entries of all of them."""
+"""End of each list, where the next one starts, and the positions of all entries."""
 SPARE = 8
-"""Room at the end of a list, which is written eight places at a time."""
+"""Padding at the end of a list, which is written eight positions at a time."""
 PLACES_OF_BITS = np.argsort(np.arange(256)[:, None] >> np.arange(8) & 1 == 0, kind="stable").astype(np.int32)
-"""The places of the ones of every byte, in order, and then those of its zeros."""
+"""For every byte, the positions of its ones, then those of its zeros."""
 
 
 @loop
 def expand(mask, entry_values, dense):
-    """The entries, which are finite, at their places, zero elsewhere: without branches, which nobody could predict."""
+    """Scatter the entries, which are finite, to their positions, zero elsewhere; without unpredictable branches."""
     observed = mask.view(np.uint8)
     position, k = 0, 0
     while position < entry_values.size:
@@ -40,7 +40,7 @@ def expand(mask, entry_values, dense):
 
 @loop
 def compress(mask, dense, out):
-    """What stands at the places of the entries; ``out`` has room for one more."""
+    """Gather the observed values; ``out`` has one element of padding."""
     position = 0
     for k in range(mask.size):
         out[position] = dense[k]
@@ -87,7 +87,7 @@ def list_columns(mask, table, stops, places, numbers):
     """The entries (a, n, b) by (a, b): the n of each, and their numbers within the block."""
     n_slabs, n_rows, n_columns = mask.shape
     row_stops, row_places = np.empty(n_rows, np.int64), np.empty(n_rows * n_columns + SPARE, np.int32)
-    columns, place = row_places.view(np.uint32), np.empty(n_columns, np.uint32)  # which count from no end
+    columns, place = row_places.view(np.uint32), np.empty(n_columns, np.uint32)  # unsigned: no negative indices
     done = np.uint32(0)
     for a in range(n_slabs):
         list_rows(mask[a], table, row_stops, row_places)
@@ -149,7 +149,7 @@ def add_lists(
 def _add(lanes, stops, places, amounts, matrix, others, n_rows, n_after, out):
     """The loop over lists, which sums twice as many columns at once as ``lanes`` has elements.
 
-    A number of columns that is part of a type, the length of a tuple, is known when the loop is compiled.
+    The number of columns is the length of a tuple, part of its type, and so known at compile time.
     """
     half = len(lanes)
     plan = np.empty((stops.size + 1, 4), np.int64)
@@ -162,7 +162,7 @@ def _add(lanes, stops, places, amounts, matrix, others, n_rows, n_after, out):
         last = min(first + together, n_columns)
         before = 0
         for done in range(first, last, width):
-            left, right = min(done, end), min(done + half, end)  # the last ones overlap those before, as zeros
+            left, right = min(done, end), min(done + half, end)  # the last ones overlap the previous, with zeros
             for k in range(length):
                 target, one, other = panels[before + k], matrix[k, left:], matrix[k, right:]
                 for c in range(half):
@@ -180,7 +180,7 @@ def _add(lanes, stops, places, amounts, matrix, others, n_rows, n_after, out):
 
 @loop
 def _list_observed(mask, observed):
-    """Write where a fibre is observed into a list that has room for one more; returns how many there are."""
+    """List the observed positions of a fibre, with one element of padding at the end; returns their number."""
     n_observed = 0
     for k in range(mask.size):
         observed[n_observed] = k

@@ -1,7 +1,7 @@
-"""Products of matrices that are thin: with as many columns, or as few rows, as there are components.
+"""Products of thin matrices, whose number of columns or rows is the rank.
 
-BLAS brings its arguments into an order of its own first, which takes as long as such a product itself. Here they are
-read where they are, and the sums of a few rows and columns stay in registers. Arrays are C-contiguous and of one type.
+BLAS first packs its arguments, which takes as long as such a product itself. Here they are read in place, and the sums
+of a few rows and columns stay in registers. Arrays are C-contiguous and of one type.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from brtf.kernels.jit import sum_loop
 from brtf.kernels.vectors import combine, n_at_once
 
 COLUMNS = 512
-"""Columns that are worked on together: what they meet stays in the innermost cache."""
+"""Columns per tile, which stays in L1 cache."""
 
 
 @sum_loop
@@ -60,7 +60,7 @@ def add_projections(left, right, out):
     for start in range(0, n_columns, COLUMNS):
         stop = min(start + COLUMNS, n_columns)
         for i in range(0, n_left, 2):
-            next_i = min(i + 1, n_left - 1)  # a last row that is alone stands for both
+            next_i = min(i + 1, n_left - 1)  # an odd last row is used twice
             a, b, j = left[i, start:stop], left[next_i, start:stop], 0
             while j + 5 <= n_right:
                 r0, r1, r2 = right[j, start:stop], right[j + 1, start:stop], right[j + 2, start:stop]

@@ -1,7 +1,7 @@
-"""The contractions in plain NumPy: the definition that every faster twin must equal.
+"""The contractions in plain NumPy: the definition that compiled kernels must match.
 
 Each takes one :class:`~brtf.data.observations.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
-that block: a layout is nothing but its version of these few functions. No function forms a Khatri–Rao product of
+that block: a layout is its implementation of these few functions. No function forms a Khatri–Rao product of
 all modes.
 """
 
@@ -27,13 +27,13 @@ from brtf.model.local_models import LocalModel
 LOG2_BINS = 3
 """Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
 FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE = -110, 66
-"""D from 1e-33 to 1e20, for data of unit scale; what lies outside is counted in the outermost bins."""
+"""D from 1e-33 to 1e20, for data of unit scale; values outside are counted in the outermost bins."""
 N_BINS = (LAST_BIN_OCTAVE - FIRST_BIN_OCTAVE) << LOG2_BINS
 
 
 @dataclass(frozen=True, eq=False)
 class LocalPosteriors:
-    """What a pass over entries knows of their local posteriors.
+    """Sums over the local posteriors of entries, and per-entry results.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class LocalPosteriors:
 
 @dataclass(frozen=True, eq=False)
 class CompletedRows:
-    """What one look at a block of complete data gives.
+    """Result of one pass over a block of complete data.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class CompletedRows:
 
 
 def listed(block: Block) -> Block:
-    """The block as it is best used for several contractions."""
+    """The block prepared for several contractions."""
     return block
 
 
@@ -102,7 +102,7 @@ def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array]
 
 
 def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: int, out: Array) -> None:
-    """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
+    """:func:`contract` for a dense array that is zero at missing entries."""
     rows, columns = as_matrix(rows_of_block(block, matrices))
     flat = dense.reshape(math.prod(dense.shape[: len(rows)]), -1)
     if mode < len(rows):
@@ -119,15 +119,15 @@ def contract_dense(block: Block, dense: Array, matrices: Sequence[Array], mode: 
 def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: int, out: Array) -> None:
     """Contraction of an entry vector, or of ones, with the matrix of one mode, added to ``out``; dense layouts only.
 
-    T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, of mode 0 the block's rows, then C. From
-    it follow the contractions of all the other modes without another look at the data.
+    T[…, c] = Σ_{i_n} v_{…i_n…} M⁽ⁿ⁾[i_n, c]: the other modes in their order, of mode 0 the block's rows, then C. The
+    contractions for all other modes follow from it without another pass.
     """
     entry_values = np.ones(block.n_entries) if entry_values is None else entry_values
     contract_one_dense(block, dense_block(block, entry_values), matrix, mode, out)
 
 
 def contract_one_dense(block: Block, dense: Array, matrix: Array, mode: int, out: Array) -> None:
-    """The same for a block whose entries stand in a dense array, zero where nothing is observed."""
+    """:func:`contract` for a dense array that is zero at missing entries."""
     if mode == 0:
         flat = dense.reshape(dense.shape[0], -1)
         out += (flat.T @ matrix[block.rows]).reshape(out.shape)
@@ -179,7 +179,7 @@ def left_variance(
 
 
 def symmetric_multiplicity(n_packed: int) -> Array:
-    """How often each packed element stands in the symmetric matrix: once on the diagonal, twice beside it."""
+    """Multiplicity of each packed element in the symmetric matrix: 1 on the diagonal, 2 off it."""
     rank = (math.isqrt(8 * n_packed + 1) - 1) // 2
     rows, cols = packed_indices(rank)
     return np.where(rows == cols, 1.0, 2.0)
@@ -188,8 +188,8 @@ def symmetric_multiplicity(n_packed: int) -> Array:
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
     """ln f(ρ) of the entries and their weights w = −2 d ln f/dρ, each (m,).
 
-    The exponent of ρ + 2⁻¹² is its octave, the leading bits of its mantissa the segment. Beyond all octaves ln f goes
-    on as a power of ρ, with the last value and slope.
+    The exponent of ρ + 2⁻¹² is its octave, the leading bits of its mantissa the segment. Beyond the last octave ln f is
+    extrapolated as a power of ρ that matches the last value and slope.
     """
     row = _row_of(table, rho)
     lower, per_width, *cubic = table.rows[row].T
@@ -222,10 +222,10 @@ def local_posteriors(
     counts: Array,
     totals: Array,
 ) -> LocalPosteriors:
-    """Everything about entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, and what follows.
+    """Local posteriors of entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, ln f and w.
 
     ``variance`` Var x and ``relative`` ω̄ are (m,), or None for zero and one. The entries are added to the histogram of
-    ω̄ D, those in even segments of the table all at the middle of their segment, of which a bin has a dozen.
+    ω̄ D, those in usual segments of the table at the middle of their segment; a bin spans a dozen.
     """
     deviation = np.square(residual, dtype=np.float64)
     if variance is not None:
@@ -246,7 +246,7 @@ def local_posteriors(
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
-    """The data less their outliers, y − (1 − w/w_max)(y − x̄), (m,)."""
+    """The completed data, y − (1 − w/w_max)(y − x̄), (m,)."""
     return np.asarray(values - (1.0 - weight / values.dtype.type(largest_weight)) * residual)
 
 
@@ -263,15 +263,15 @@ def solve_completed(
     offset: Array,
     sums: PassSums,
 ) -> CompletedRows:
-    """Form 1 for b rows of complete data in one go: the data less their outliers, and the rows that explain them.
+    """Form 1 for b rows of complete data in one pass: complete the data, and solve for the rows that fit them.
 
     With ỹ (b, C) the completed data of ``values`` (b, C), whose low-rank part is left right, and ω̄ their relative
     precision (one where ``noise`` is None), new rows of the first mode are cov (ω̄ỹ rightᵀ + offset). Added to the sums:
-    (ω̄ỹ)ᵀ times these, the entries in a histogram of ω̄ D, and what is learnt of slices and of a mixture.
+    (ω̄ỹ)ᵀ times these, the histogram of ω̄ D, and the statistics of slices and of a mixture.
 
     In the type of the data are ``left`` (b, R) and ``right`` (R, C), the transposed Khatri–Rao product of the other
-    modes. ``covs`` (b, P) are packed, (1, P) where rows share one. The law of the entries is ``local``: ln f by a table
-    where each is on its own, or by a mixture.
+    modes. ``covs`` (b, P) are packed, (1, P) where rows share one. ``local`` gives ln f: a table for independent
+    entries, or a mixture.
     """
     scaled = values * values.dtype.type(1.0 / scale)
     residual = scaled - left @ right
@@ -305,7 +305,7 @@ def _mixture_posteriors(
     noise: SliceWeights | None,
     sums: PassSums,
 ) -> LocalPosteriors:
-    """Local posteriors of complete data (b, C) under a mixture, whose sums are added."""
+    """Local posteriors of complete data (b, C) under a mixture; adds to its sums."""
     deviation = np.square(residual.ravel(), dtype=np.float64)
     deviation = deviation if relative is None else deviation * relative
     rho, positive = tau * deviation, residual.ravel() >= 0.0
@@ -359,19 +359,19 @@ def _mixture_posteriors(
 
 
 def _counted_at(table: EvidenceTable, tau: float, deviation: Array) -> Array:
-    """D of the entries as histograms count them: those in even segments of the table at the middle of their segment."""
+    """D as counted in histograms: entries in usual segments of the table at the middle of their segment."""
     row = _row_of(table, tau * deviation)
     return np.where(row < table.n_usual, table.middles[row] / tau, deviation)
 
 
 def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
-    """ln(e^spike + e^slab), and the slab's share in it; each (m,)."""
+    """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
     log_evidence = np.logaddexp(log_spike, log_slab)
     return log_evidence, np.exp(log_slab - log_evidence)
 
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
-    """Add entries, or a share of each (m,), to a histogram of D: number and sum in each of the ``N_BINS`` bins."""
+    """Add entries, or a fraction of each (m,), to a histogram of D: count and sum in each of the ``N_BINS`` bins."""
     mantissa, exponent = _mantissa_and_exponent(deviation)
     within = ((2.0 * mantissa - 1.0) * (1 << LOG2_BINS)).astype(np.int64)
     place = ((exponent.astype(np.int64) - 1 - FIRST_BIN_OCTAVE) << LOG2_BINS) + within
@@ -381,7 +381,7 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
 
 
 def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
-    """Numbers as mantissa · 2^exponent, mantissas from [½, 1); zero as the least of them, infinity as the largest."""
+    """Numbers as mantissa · 2^exponent, mantissas in [½, 1); zero becomes the smallest, infinity the largest."""
     limits = np.finfo(np.float64)
     return np.frexp(np.clip(np.where(np.isnan(numbers), limits.max, numbers), limits.tiny, limits.max))
 
@@ -389,8 +389,8 @@ def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
 def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
     """Σ ln f over bins of D, derivatives of Σ (½ ln τ + ln f) by ln τ and the model's K parameters, and information.
 
-    The gradient is (1 + K,). The information (1 + K, 1 + K) is Σ of the products of the entries' scores: the expected
-    curvature where the model is right.
+    The gradient is (1 + K,). The information (1 + K, 1 + K) is the sum of the outer products of the scores: the
+    expected curvature if the model is correct.
     """
     log_evidence, by_rho, *by_model = model.gradient(tau * deviation)
     by_parameter = np.stack([0.5 + by_rho, *by_model])
@@ -401,9 +401,9 @@ def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tup
 def scoring_step(
     place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
 ) -> Array:
-    """Where a step of scoring leads from a place (K,) within limits: a solution with the curvature and a ridge.
+    """The parameters (K,) after one step of Newton scoring within limits: solve with the curvature plus a ridge.
 
-    Parameters at a limit that the gradient points beyond are held; no step is longer than ``longest``.
+    Parameters at a limit are fixed if the gradient points beyond it; no step is longer than ``longest``.
     """
     free = ~((place <= low) & (gradient < 0) | (place >= high) & (gradient > 0))
     if not free.any():
@@ -416,7 +416,7 @@ def scoring_step(
 
 
 def corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature (K, K) with what the gradient's ``drop`` along a step tells of it (BFGS)."""
+    """The curvature (K, K) after a BFGS update with the ``drop`` of the gradient along a step."""
     along = curvature @ step
     if not (drop @ step > 0.0 and along @ step > 0.0):
         return curvature
@@ -426,8 +426,8 @@ def corrected(curvature: Array, step: Array, drop: Array) -> Array:
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """Gaussian rows with precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i, ln|cov_i|.
 
-    Solved by Cholesky after scaling each precision to unit diagonal, so that components of very different strength do
-    not cost accuracy. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
+    Solved by Cholesky after scaling each precision to unit diagonal, which preserves accuracy for components of very
+    different strength. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
     """
     spread = 1.0 / np.sqrt(np.einsum("irr->ir", precision))
     scaled = precision * spread[:, :, None] * spread[:, None, :]
@@ -440,12 +440,12 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
 
 
 def _cholesky(scaled: Array) -> Array:
-    """Cholesky factors (I, R, R) of precisions of unit diagonal, even where rounding has made some indefinite."""
+    """Cholesky factors (I, R, R) of precisions of unit diagonal, even where rounding made some indefinite."""
     little = 4 * scaled.shape[-1] * float(np.finfo(float).eps)
-    for jitter in (0.0, little):  # singular to rounding: components that meet the same entries alike
+    for jitter in (0.0, little):  # numerically singular: components with the same values at the observed entries
         with suppress(np.linalg.LinAlgError):
             return np.asarray(np.linalg.cholesky(scaled + jitter * np.eye(scaled.shape[-1])), dtype=np.float64)
-    # beside components that are stronger by more than the digits of a float nothing is known of a weak one
+    # a component weaker than others by more than float precision is not determined
     values, vectors = np.linalg.eigh(scaled)
     values = np.maximum(values, 4 * little * values[:, -1:])
     return np.linalg.cholesky((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
@@ -472,9 +472,9 @@ def _combine(rows: Array, matrix: Array) -> Array:
 
 
 def as_matrix(matrices: list[Array]) -> tuple[list[Array], list[Array]]:
-    """A dense block as a matrix: its leading modes are the rows, the others the columns, as few of both as possible.
+    """A dense block as a matrix, leading modes as rows and the others as columns, as square as possible.
 
-    Then Khatri–Rao products are small next to the product with the block, even where modes are short.
+    Khatri–Rao products are then cheap compared with the product with the block, even where modes are short.
     """
     n_leading = _n_leading(tuple(map(len, matrices)))
     return matrices[:n_leading], matrices[n_leading:]
@@ -501,7 +501,7 @@ def block_entries(block: Block, dense: Array) -> Array:
 
 
 def dense_block(block: Block, entry_values: Array) -> Array:
-    """The block's entries in a dense array (rows of mode 0, I_1, …), zero where nothing is observed."""
+    """The block as a dense array (rows of mode 0, I_1, …), zero at missing entries."""
     shape = (block.n_rows, *block.shape[1:])
     if block.mask is None:
         return entry_values.reshape(shape)

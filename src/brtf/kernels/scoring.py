@@ -1,4 +1,4 @@
-"""Loops over the bins of a histogram, and a step in a handful of parameters: where calls would take the time.
+"""Loops over histogram bins, and a Newton step in a few parameters, where the overhead of NumPy calls would dominate.
 
 The definitions are those of :mod:`brtf.model.local_models`, bin by bin.
 """
@@ -74,9 +74,9 @@ def student_scores(flat, tau, probability, nu, width, constants, deviation, coun
 
 @loop
 def scoring_step(place, gradient, curvature, low, high, damping, longest):
-    """Where a step of scoring leads from a place, within limits; where none of the parameters is free, nowhere else.
+    """The parameters after one step of Newton scoring within limits; unchanged if none is free.
 
-    Solved by elimination: the curvature, with a ridge, is positive definite.
+    Solved by elimination: the curvature plus a ridge is positive definite.
     """
     n = place.size
     free, n_free = np.empty(n, np.int64), 0
@@ -111,7 +111,7 @@ def scoring_step(place, gradient, curvature, low, high, damping, longest):
 
 @loop
 def corrected(curvature, step, drop):
-    """The curvature with what the gradient's drop along a step tells of it."""
+    """The curvature after a BFGS update with the drop of the gradient along a step."""
     n = step.size
     along, met, expected = np.zeros(n), 0.0, 0.0
     for k in range(n):

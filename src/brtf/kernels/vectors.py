@@ -1,37 +1,36 @@
-"""Steps that a processor takes with many numbers at once, where Numba makes no such thing of a loop.
+"""SIMD operations that Numba does not generate from loops.
 
-Numba's compiler turns the innermost loop over numbers side by side into steps with several of them, and most kernels
-are such loops. Three things it does not do, and what needs them is here, written in LLVM's terms:
+Numba vectorizes innermost loops over contiguous numbers, and most kernels are such loops. Three things it does not
+vectorize; the operations that need them are written here in LLVM IR:
 
-- Sums over rows that stay in registers from the first row to the last. A loop adds each row to sums in memory.
-  :func:`combine` is a piece of a product of matrices: as a loop it would take 1.2 to 8 times as long, and by BLAS,
-  which first brings thin matrices into another order, up to 2.5 times where they are large. :func:`add_rows` is the
-  sum of the rows that a list names: as a loop it would take 2 to 20 times as long.
-- Arithmetic with integers of 32 bits. Numba's are of 64, half as many a step. As loops :func:`locate` would take 2 to 3
-  times as long, and :func:`list_eight`, which makes a byte of eight comparisons, 2 to 4 times.
-- Rows of four numbers that are read in one go and then regrouped by columns. A loop reads number by number, and would
-  take 2.3 times as long as :func:`weigh`.
+- Sums over rows that stay in registers from the first row to the last; a loop adds each row to sums in memory.
+  :func:`combine` is a tile of a matrix product: a loop takes 1.2 to 8 times as long, and BLAS, which first packs thin
+  matrices, up to 2.5 times for large ones. :func:`add_rows` is the sum of the rows in a list: a loop takes 2 to 20
+  times as long.
+- 32-bit integer arithmetic. Numba's integers have 64 bits, so half as many fit in a vector. As loops, :func:`locate`
+  takes 2 to 3 times as long, and :func:`list_eight`, which packs eight comparisons into a byte, 2 to 4 times.
+- Rows of four numbers that are loaded at once and transposed. A loop loads number by number and takes 2.3 times as
+  long as :func:`weigh`.
 
 Numba has no counterpart of :func:`prefetch`, without which entries given by coordinates take up to 1.3 times as long
-where the matrices are larger than the cache. Other steps were as fast as loops, and are loops; so should those here
-become that come within 15 % of one some day.
+where the matrices exceed the cache. All other operations are loops, as they were no slower; an operation here should
+become a loop once that comes within 15 % of it.
 
 How it is made
-    A step is a function of Numba's extension interface (``numba.extending.intrinsic``). It is called within compiled
-    loops, with types, and says what it returns and how its code is written; :func:`_written` hands the writer a
-    :class:`Code`, which knows the arguments by their names. ``code["start"]`` is the value of a number,
+    An operation is a Numba intrinsic (``numba.extending.intrinsic``), called within compiled loops. Given the argument
+    types it returns its signature and a code generator; :func:`_written` passes the generator a :class:`Code`, which
+    holds the arguments by name. ``code["start"]`` is the value of a number,
     ``code.vector(kind, "panel", row, column)`` the numbers of an array from an element on, as many as the kind has.
-    Arithmetic is that of :class:`llvmlite.ir.IRBuilder`. What stands in a variable over the turns of a loop is kept by
-    ``alloca`` and becomes a register.
+    Arithmetic is that of :class:`llvmlite.ir.IRBuilder`. Variables that persist over loop iterations use ``alloca``
+    and become registers.
 
 What is promised
-    Vectors may be wider or narrower than registers: LLVM uses several, or a part, so that the code runs on any
-    processor. Sums may be taken in any order, and a product and a sum be rounded once (:data:`FREE`); nothing else is
-    taken for granted of numbers, and not-a-numbers stay what they are. Arrays are C-contiguous, which is checked when a
-    step is compiled. Indices are not checked.
+    Vectors may be wider or narrower than registers: LLVM uses several, or part of one, so the code runs on any
+    processor. Sums may be reordered and multiply-adds fused (:data:`FREE`); no other floating-point assumptions are
+    made, and NaN propagates. Arrays must be C-contiguous, which is checked at compile time. Indices are not checked.
 
-What is used of Numba and llvmlite can change with any version, so that ``pyproject.toml`` names the versions that are
-known to work, and a process compares kernels to the reference before it uses them: :mod:`brtf.kernels.agreement`.
+The parts of Numba and llvmlite used here can change with any version, so ``pyproject.toml`` bounds the versions known
+to work, and every process checks the kernels against the reference before use: :mod:`brtf.kernels.agreement`.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from numba.core.errors import TypingError
 from numba.extending import intrinsic
 
 FREE = ("reassoc", "contract", "nsz")
-"""What rounding leaves open: sums in any order, and a product and a sum in one."""
+"""Fast-math flags: sums may be reordered, and multiply-adds fused."""
 BYTE, INDEX, LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 SINGLE, REAL = ir.FloatType(), ir.DoubleType()
 PAIR = types.UniTuple(types.float64, 2)
@@ -55,7 +54,7 @@ PAIR = types.UniTuple(types.float64, 2)
 
 @dataclass(frozen=True)
 class Kind:
-    """Entries of one type: how many make a step, their numbers and integers, and how these are made up."""
+    """Vector types for entries of one type: vector length, floating-point and integer types, and their bit layout."""
 
     lanes: int
     real: Any
@@ -87,7 +86,7 @@ KINDS = {
 
 
 class Code:
-    """The code of a step as it is written, and what the step is given, by name."""
+    """The code of an operation being generated, and its arguments by name."""
 
     def __init__(self, context: Any, builder: Any, given: dict[str, tuple[Any, Any]]) -> None:
         self.builder, self._context, self._given = builder, context, given
@@ -96,11 +95,11 @@ class Code:
                 raise TypingError(f"Several numbers a step are read from arrays in C order, and {name} is {of_type}.")
 
     def __getitem__(self, name: str) -> Any:
-        """The value of an argument that is no array."""
+        """The value of a scalar argument."""
         return self._given[name][1]
 
     def pointer(self, kind: Any, name: str, *index: Any) -> Any:
-        """Where an element of an array is, as an address of the given kind."""
+        """Pointer to an element of an array, as a pointer to the given type."""
         of_type, array = self._array(name)
         at = cgutils.get_item_pointer(self._context, self.builder, of_type, array, list(index))
         return self.builder.bitcast(at, kind.as_pointer())
@@ -149,7 +148,7 @@ class Code:
         return self._context.make_tuple(self.builder, PAIR, wide)
 
     def nothing(self) -> Any:
-        """What a step that returns nothing returns."""
+        """The return value of an operation that returns nothing."""
         return self._context.get_dummy_value()
 
     def _array(self, name: str) -> tuple[Any, Any]:
@@ -158,9 +157,9 @@ class Code:
 
 
 def _written(returns: Any, given: dict[str, Any], write: Callable[[Code], Any]) -> tuple[Any, Callable[..., Any]]:
-    """What Numba wants to know of a step: its signature, and how its code is written.
+    """Signature and code generator of an operation, as Numba expects them.
 
-    ``given`` are the types of its arguments by name, as they stand in ``locals()`` where a step begins.
+    ``given`` are the argument types by name: ``locals()`` at the start of the operation.
     """
     names = [name for name in given if name != "typing_context"]
 
@@ -175,7 +174,7 @@ def _written(returns: Any, given: dict[str, Any], write: Callable[[Code], Any]) 
 
 @intrinsic
 def n_at_once(typing_context, numbers):
-    """Numbers of an array's type that are taken in one step."""
+    """Length of a vector of the array's type."""
     return types.int64(numbers), lambda *_: LONG(KINDS[numbers.dtype].lanes)
 
 
@@ -263,7 +262,7 @@ def list_eight(typing_context, mask, start, table, first, places, position):
 
 @intrinsic
 def prefetch(typing_context, matrix, row, column):
-    """Ask for matrix[row, column] to be brought into the cache, and do not wait."""
+    """Prefetch matrix[row, column]."""
     given = locals()
 
     def write(code):
@@ -279,15 +278,15 @@ def prefetch(typing_context, matrix, row, column):
 
 # ---- entries in a table ------------------------------------------------------------------------------------
 #
-# There are ``n`` entries, a whole number of steps of ``n_at_once``.
+# ``n``, the number of entries, is a multiple of ``n_at_once``.
 
 
 @intrinsic
 def locate(typing_context, rho, n, shift, bits, last, places, fractions):
-    """Places of entries among the segments of a table, fractions t of these, and the largest ρ.
+    """Segments of the entries in a table, the fractions t within them, and the largest ρ.
 
-    ``bits`` is what :func:`brtf.model.evidence_table.usual_places` says, ``shift`` what is added to ρ before; places
-    are at most ``last``. An entry's t is in the bits of its ρ below those of the segment.
+    ``bits`` comes from :func:`brtf.model.evidence_table.usual_places`, and ``shift`` is added to ρ first; places are at
+    most ``last``. An entry's t is in the bits of its ρ below those of the segment.
     """
     given, kind = locals(), KINDS[rho.dtype]
     return _written(
@@ -297,7 +296,7 @@ def locate(typing_context, rho, n, shift, bits, last, places, fractions):
 
 @intrinsic
 def locate_left(typing_context, values, n, fitted, per_scale, tau, shift, bits, last, places, fractions):
-    """What :func:`locate` does, for ρ = τ (values per_scale − fitted)²."""
+    """:func:`locate` for ρ = τ (values per_scale − fitted)²."""
     given, kind = locals(), KINDS[values.dtype]
 
     def write(code):
@@ -314,10 +313,10 @@ def locate_left(typing_context, values, n, fitted, per_scale, tau, shift, bits, 
 
 @intrinsic
 def weigh(typing_context, places, n, fractions, quadratics, seen, weights):
-    """Weights of entries; returns the sums of what ln f gains within their segments and of the weights.
+    """Weights of entries; returns the sum of the changes of ln f within their segments and the sum of the weights.
 
-    The weight in a segment, and by its mean the gain, is a quadratic of t, a row of ``quadratics``: its coefficients
-    and −½ the width of the segment. In ``seen`` places are counted.
+    Within a segment the weight is a quadratic in t, and its integral gives the change of ln f. A row of ``quadratics``
+    holds the coefficients and −½ the width of the segment. ``seen`` counts the entries per segment.
     """
     given, kind = locals(), KINDS[weights.dtype]
     return _written(
@@ -327,7 +326,7 @@ def weigh(typing_context, places, n, fractions, quadratics, seen, weights):
 
 @intrinsic
 def weigh_left(typing_context, places, n, fractions, quadratics, seen, values, fitted, per_scale, per_weight):
-    """What :func:`weigh` does, with the weights put to use: weight per_weight (values per_scale − fitted) is added to
+    """:func:`weigh`, which also completes the data: adds weight per_weight (values per_scale − fitted) to
     ``fitted``."""
     given, kind = locals(), KINDS[values.dtype]
 
@@ -345,13 +344,13 @@ def weigh_left(typing_context, places, n, fractions, quadratics, seen, values, f
 
 
 def _left(code: Code, kind: Kind, m: Any) -> Any:
-    """What the low-rank part leaves of the values."""
+    """The residual: values minus the low-rank part."""
     scaled = code.multiply(code.vector(kind.reals, "values", m), code.splat(code["per_scale"], kind.lanes))
     return code.subtract(scaled, code.vector(kind.reals, "fitted", m))
 
 
 def _write_locate(code: Code, kind: Kind, rho: Callable[[Any], Any]) -> Any:
-    """Places and fractions of all entries, whose ρ is asked for step by step; returns the largest of these."""
+    """Generate the loop of places and fractions, with ρ computed vector by vector; returns the largest ρ."""
     builder = code.builder
     fine, rough, turn, before_fine, before_rough = (
         code.splat(builder.load(code.pointer(kind.integer, "bits", LONG(k))), kind.lanes) for k in range(5)
@@ -383,7 +382,7 @@ def _write_locate(code: Code, kind: Kind, rho: Callable[[Any], Any]) -> Any:
 
 
 def _write_weigh(code: Code, kind: Kind, use: Callable[[Any, Any], None]) -> Any:
-    """Weights of all entries, handed to ``use`` step by step; returns the sums of the gains and of the weights."""
+    """Generate the loop of weights, passed to ``use`` vector by vector; returns the sums of gains and of weights."""
     builder = code.builder
     gains, sums = (cgutils.alloca_once_value(builder, kind.all(0.0)) for _ in range(2))
     with cgutils.for_range_slice(builder, LONG(0), code["n"], LONG(kind.lanes)) as (m, _):
@@ -407,7 +406,7 @@ def _write_weigh(code: Code, kind: Kind, use: Callable[[Any, Any], None]) -> Any
 
 
 def _columns(builder: Any, kind: Kind, rows: list[Any]) -> list[Any]:
-    """Columns of a matrix whose rows, of four numbers, are given."""
+    """The columns of a matrix given by its rows of four numbers."""
 
     def shuffle(one: Any, other: Any, chosen: list[int]) -> Any:
         # alike for every four numbers of both, those of the other being 4, 5, 6, 7
