@@ -1,4 +1,4 @@
-"""The judge: whether the bound prefers one point to another, by as much as the change must be worth."""
+"""The judge: whether the bound prefers one point to another by at least the required gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole search in one table: which moves are tried in which phase, and what follows."""
+"""The phases of the search in one table: the moves of each phase, and what follows it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from brtf.search.moves.structure import Structure
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """A stretch of the search: rounds of sweeps and moves.
+    """A phase of the search: rounds of sweeps and moves.
 
     Attributes
     ----------
     name
-    moves : of a round, in order
-    sweeps : with which a round begins
-    counted : the first move whose gain counts: another round follows if those from it on gain a nat together, for then
-        the noise may have to be chosen anew; None for a single round
-    follow_up : the phase that follows if any proposal was kept, instead of the next one
-    holds_cap : whether the cap on the rank holds from here on, on the way too
-    skipped : whether the phase is left out
+    moves : the moves of a round, in order
+    sweeps : the sweeps at the start of a round
+    counted : the move from which gains count: another round follows if they total a nat, as the noise may have to be
+        chosen again; None for a single round
+    follow_up : the next phase if any proposal was accepted; None for the one that follows
+    holds_cap : whether intermediate ranks obey the cap from here on
+    skipped : whether the phase is skipped
     """
 
     name: str
@@ -73,6 +73,6 @@ PHASES = (
     Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),
 )
-"""The whole search. Roughly converged states show which components and what noise there are; fine ones decide, with all
-local models, about the rest."""
+"""The phases in order. Components and noise are found on roughly converged states; the other choices, with all local
+models, are made on converged ones."""
 NAMES = tuple(phase.name for phase in PHASES)

@@ -1,4 +1,4 @@
-"""Where a search stands, in plain numbers and states: what a checkpoint holds."""
+"""The position of a search, in plain numbers and states: the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from brtf.search.settle import STAGES
 
 @dataclass(frozen=True, eq=False)
 class Position:
-    """Where a search stands between two steps: with its best state and the generator's, all that decides the rest.
+    """Position of a search between two steps: with the best state and the random generator it determines the rest.
 
     Attributes
     ----------
-    phase, move : numbers of the phase and of the move in it; the last phase is over where there is no such phase
-    memory : what the move remembers
-    changed : whether a proposal of this phase was kept
-    mark : bound and form from which the gain of the round counts, once that is reached
-    sweeps : sweeps of the best point that are under way
-    proposal, trial : what is on trial, and the state it has got to
+    phase, move : index of the phase and of the move in it; a phase index past the end means that the search is over
+    memory : memory of the move
+    changed : whether a proposal of this phase was accepted
+    mark : bound and form from which the gain of the round is counted, once set
+    sweeps : sweeps of the best point in progress
+    proposal, trial : the proposal on trial, and its current state
     n_sweeps, drift, most, beyond, explained : see :class:`brtf.search.move.Progress`
     collapsed : the form of the bound
-    bound : of the best state, in that form; None where there is no state yet
-    anderson : what the acceleration of the present sweeps remembers
+    bound : bound of the best state in that form; None where there is no state yet
+    anderson : memory of the acceleration of the current sweeps
     """
 
     phase: int
@@ -48,11 +48,11 @@ class Position:
 
     @property
     def is_last(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the search is complete."""
         return self.phase >= len(PHASES)
 
     def check(self, state: State | None) -> None:
-        """Refuse a position in which no search can stand with that best state: it comes from a file."""
+        """Raise a ValueError if the position, which comes from a file, is impossible with that best state."""
         if not 0 <= self.phase <= len(PHASES) or (state is None and self.phase > 0):
             raise ValueError(f"there is no phase {self.phase} here")
         moves = () if self.is_last else PHASES[self.phase].moves
