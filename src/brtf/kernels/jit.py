@@ -138,6 +138,6 @@ def _compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 loop = _compiled()
-"""A loop compiled as it stands."""
+"""A loop compiled with strict floating-point order."""
 sum_loop = _compiled(fastmath={"reassoc", "contract", "nsz"})
 """A loop whose sums may be reordered, so that they vectorize."""

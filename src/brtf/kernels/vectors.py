@@ -16,7 +16,7 @@ Numba has no counterpart of :func:`prefetch`, without which entries given by coo
 where the matrices exceed the cache. All other operations are loops, as they were no slower; an operation here should
 become a loop once that comes within 15 % of it.
 
-How it is made
+Implementation
     An operation is a Numba intrinsic (``numba.extending.intrinsic``), called within compiled loops. Given the argument
     types it returns its signature and a code generator; :func:`_written` passes the generator a :class:`Code`, which
     holds the arguments by name. ``code["start"]`` is the value of a number,
@@ -24,7 +24,7 @@ How it is made
     Arithmetic is that of :class:`llvmlite.ir.IRBuilder`. Variables that persist over loop iterations use ``alloca``
     and become registers.
 
-What is promised
+Guarantees
     Vectors may be wider or narrower than registers: LLVM uses several, or part of one, so the code runs on any
     processor. Sums may be reordered and multiply-adds fused (:data:`FREE`); no other floating-point assumptions are
     made, and NaN propagates. Arrays must be C-contiguous, which is checked at compile time. Indices are not checked.
@@ -213,7 +213,7 @@ def add_rows(
     """out[target] += others[other] ⊛ Σ_p amounts[p] panel[before + places[p]], over start ≤ p < stop.
 
     A row of ``panel`` has two halves, each of as many columns as the tuple ``lanes`` has elements: those of ``out`` and
-    ``others`` from ``left`` on, and from ``right`` on. Arrays are of float64, but for ``places`` of int32.
+    ``others`` from ``left`` on, and from ``right`` on. Arrays are float64, except ``places``, int32.
     """
     given, width = locals(), lanes.count
     row, part = ir.VectorType(REAL, 2 * width), ir.VectorType(REAL, width)
@@ -244,7 +244,7 @@ def add_rows(
 def list_eight(typing_context, mask, start, table, first, places, position):
     """Write ``first`` + k of the k = 0…7 with mask[start + k], in order, to places[position:]; returns their number.
 
-    ``table`` (256, 8) has these k for every byte whose bits are the eight, whatever beyond them. All eight places are
+    ``table`` (256, 8) lists these k for every byte, then arbitrary values. All eight places are
     written.
     """
     given = locals()

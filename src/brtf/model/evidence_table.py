@@ -1,4 +1,4 @@
-"""A local model as a table: ln f and its slope for any ρ by one look-up, whatever the model.
+"""A local model as a table: ln f and its slope for any ρ by one look-up, for every model.
 
 An entry's share in the bound is a function of one number, so it is tabulated once per change of the model and looked up
 for every entry. Knots are equally spaced within an octave of ρ + 2⁻¹², so the leading bits of that number index the

@@ -87,7 +87,7 @@ class RowPrior(ABC):
 
     @abstractmethod
     def for_new_rows(self, n_rows: int) -> RowPrior:
-        """The prior of so many new rows that follow these, with its own parameters fixed at what these rows taught."""
+        """The prior of so many new rows that follow these, with its own parameters fixed as learnt from these."""
 
     @abstractmethod
     def followed_by(self, new: RowPrior) -> RowPrior:
