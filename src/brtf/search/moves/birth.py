@@ -1,9 +1,9 @@
 """Births: new components that fit the residual.
 
 Proposes one or a few components from rank-one fits of the weighted or the clipped residual; after three births in a
-row, and then after six, twelve, …, many at once. The fits cost a few dozen passes, settling up to 68 sweeps. After a
-success it proposes again; after a failure it tries another variant, unless the residual shows no more structure than
-chance.
+row, and then after six, twelve, …, many at once. The fits cost a few dozen passes, or 30 to 130 sweeps for many at
+once; settling costs up to 68 sweeps, and 60 more where the proposal is far from an accurate fit. After a success it
+proposes again; after a failure it tries another variant, unless the residual shows no more structure than chance.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Deaths: the state without one of its components.
 
-Proposes the removal of the four components whose loss is smallest, one after another. Ranking costs one pass for each
-of a few components, a death two sweeps with the noise held and up to 60 free ones. After a success all moves that
-reduce the rank are tried again.
+Proposes the removal of up to four components, one after another: first those whose loss is small, then those that
+resemble another. Ranking costs one pass for each of a few components, a death two sweeps with the noise held and up to
+60 free ones, and 60 more where it is far from an accurate fit. After a success all moves that reduce the rank are tried
+again.
 """
 
 from __future__ import annotations

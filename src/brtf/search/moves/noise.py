@@ -1,7 +1,8 @@
 """Noise that differs between slices.
 
 Proposes it along the modes that raise the bound most, with the noise of the slices settled at fixed factors. Costs
-about ten passes per candidate set of modes. Tried while the noise is common; always accepted if the user requires it.
+about twenty passes per candidate set of modes. Tried while the noise is common; always accepted if the user requires
+it.
 """
 
 from __future__ import annotations

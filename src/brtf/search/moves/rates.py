@@ -1,7 +1,7 @@
 """Outlier rates that differ between the slices of the noise.
 
-Proposes them, settled at fixed factors, at the cost of about ten passes. Tried where the noise differs between slices
-and outliers are not shared.
+Proposes them, settled at fixed factors, at the cost of about twenty passes. Tried where the noise differs between
+slices and outliers are not shared.
 """
 
 from __future__ import annotations

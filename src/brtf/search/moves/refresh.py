@@ -1,7 +1,8 @@
 """Robust refits of rows that may be stuck in a poor local optimum.
 
-Proposes, mode by mode, robust regressions of rows whose entries have lower weights than the others. The check costs one
-pass, a refit up to 18 passes and 22 sweeps. Not tried with very many components: weighted Grams are too expensive then.
+Proposes, mode by mode, robust regressions of all rows where some have much lower weights than the others, and replaces
+those that gain. The check costs one pass, a refit up to 36 passes and 22 sweeps. Not tried with very many components:
+weighted Grams are too expensive then.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Starts: the search continues from the best of several.
 
 Proposes the spectral starts at two noise levels, the steady part along a mode, given factors and, where ``max_rank``
-allows many components, a start that has them all. Costs up to 38 sweeps each. Runs once; if there are only two starts
-of one kind and the first left nothing to explain, the second is skipped.
+allows many components, a start that has them all. Costs up to 35 sweeps each, and up to three for every step of
+condensing. Runs once; if there are only two starts of one kind and the first left nothing to explain, the second is
+skipped.
 """
 
 from __future__ import annotations
