@@ -290,6 +290,7 @@ class TestWhatDefinesThem:
         assert not caplog.records
         assert (logging.getLogger().handlers, logging.getLogger().filters) == (handlers, filters)
 
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_bcpf_is_the_estimator_without_outliers(self, mask):
         data = small_problem()[0]
         found = baselines.recover("bcpf", data, mask, seed=3, max_rank=3)

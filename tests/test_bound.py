@@ -143,6 +143,7 @@ def test_passes_that_look_ahead_are_judged_by_the_bound(kind, dtype):
     assert found.bound == pytest.approx(bounds.bound(problem, state).total, rel=20 * float(np.finfo(dtype).eps))
 
 
+@pytest.mark.filterwarnings("ignore::brtf.FitWarning")
 @pytest.mark.parametrize("link", ["sqrt", "log"])
 def test_bound_of_a_fit_with_a_link_has_its_slopes(link):
     """ln p(y) = ln p(t(y)) + ln dt/dy; t(y) is in units of a scale."""

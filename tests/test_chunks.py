@@ -324,6 +324,7 @@ class TestNothingLargeIsHeld:
         assert len(message) < rows.nbytes
         assert executors.unpack_task(message, pieces)(()) == (rows, [rows])
 
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_what_needs_all_entries_says_what_to_do_instead(self, tmp_path):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, tensor))
@@ -331,6 +332,7 @@ class TestNothingLargeIsHeld:
             with pytest.raises(ValueError, match=r"all entries in memory.*write\(STORE\.zarr\)"):
                 ask()
 
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_the_page_leaves_out_what_draws_entries(self, tmp_path):
         pytest.importorskip("jinja2")
         model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, np.random.default_rng(0).standard_normal(SHAPE)))
@@ -570,6 +572,7 @@ class TestResults:
             n_seen += coords[0].size
         assert n_seen == chunked.n_observed
 
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_what_is_not_written(self, tmp_path):
         model = BRTF(**FEW).fit(np.random.default_rng(0).standard_normal((6, 5)))
         with pytest.raises(ValueError, match="these are in memory"):

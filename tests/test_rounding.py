@@ -76,6 +76,7 @@ def test_other_data_have_no_step(name):
     assert largest_precision(observe(UNROUNDED[name])) == LARGEST_PRECISION
 
 
+@pytest.mark.filterwarnings("ignore::brtf.FitWarning")
 @pytest.mark.parametrize("noise", ["per-slice", "common"])
 @pytest.mark.parametrize("robust", [True, False])
 @pytest.mark.parametrize("unit", [1.0, 1000.0])

@@ -141,7 +141,7 @@ def _follow(
     if reason is not None and state is not None and position is not None and position.bound is not None:
         problem = replace(_problem(observations, settings), collapsed=position.collapsed)
         with np.errstate(over="ignore", invalid="ignore"):  # an altered state may be far out
-            _check_bound(evaluate(problem, state).bound, position.bound, observations.n_observed)
+            _check_state(evaluate(problem, state).bound, position.bound, observations.n_observed)
     deadline = Deadline(settings.max_seconds)
     steps = INFERENCES[settings.inference](observations, settings, rng, start, deadline) if reason is None else iter(())
     for new_state, record, position in steps:
@@ -266,13 +266,18 @@ class AlteredState(ValueError):
     """The state to resume from does not have the bound that it had."""
 
 
-def _check_bound(found: float, wanted: float, n_observed: int) -> None:
-    """Check that the state from which a run resumes still has its recorded bound."""
+def _check_state(found: float, wanted: float, n_observed: int) -> None:
+    """Refuse a state that does not have the bound, to rounding, that it had when it was written."""
     if not abs(found - wanted) <= 1e-6 * (n_observed + abs(wanted)):
         raise AlteredState(
             f"The state to go on from should have the bound {wanted:.10g}, but has {found:.10g}: it is not of these "
             "data, or was altered. Start anew."
         )
+
+
+def _check_bound(found: float, wanted: float, n_observed: int) -> None:
+    """Refuse a state with another bound than it had, and warn where it differs by rounding."""
+    _check_state(found, wanted, n_observed)
     if found != wanted:
         warnings.warn(
             f"Numbers are rounded otherwise here than where the fit began (the bound is {found!r} instead of "
