@@ -546,6 +546,8 @@ FORGED_HEADERS = {
     "no trace": _without("events"),
     "no generator": _without("rng"),
     "no origin": _without("origin"),
+    "text for a number of the prior": lambda header: header["state"]["prior"].update(tau_rate="1"),
+    "whole number beyond floats": lambda header: header["state"]["prior"].update(tau_rate=10**400),
     "number for a shape": lambda header: header["origin"]["data"].update(shape=3),
     "no trial": lambda header: header["position"].pop("trial"),
     "no proposal": lambda header: header["position"].pop("proposal"),

@@ -97,6 +97,6 @@ def feature_names(observations: Observations) -> NDArray[Any] | None:
 
 def as_tuple(modes: Any) -> Any:
     """Any sequence of modes as a tuple; anything else is left for the settings to reject."""
-    if isinstance(modes, str) or getattr(modes, "ndim", 1) == 0:
+    if isinstance(modes, str | bytes) or getattr(modes, "ndim", 1) == 0:
         return modes
     return tuple(modes) if isinstance(modes, Iterable) else modes

@@ -40,7 +40,7 @@ CHECKPOINT = "checkpoint"
 """Value of the header's ``kind`` for files other than results."""
 PYTHON_SAYS = (
     *("instances of", "object", "unsupported operand", "unhashable", "not convert", "to unpack", "out of bounds"),
-    *("zip()", "iteration over", "argument must be"),
+    *("zip()", "iteration over", "argument must be", "too large to convert"),
 )
 """Words that identify an error message of the interpreter or NumPy, which is replaced by our own."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
@@ -306,7 +306,7 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
         )
     rank = arrays["lam.rate"].size
     return State(
-        prior=Prior(**header["prior"]),
+        prior=_unpack_prior(header["prior"]),
         factors=tuple(_unpack_rows(f"factor.{mode}", arrays, n, rank) for mode, n in enumerate(observations.shape)),
         lam=_unpack_gamma("lam", arrays, (rank,), (rank,)),
         tau=_unpack_gamma("tau", arrays, (), ()),
@@ -431,6 +431,13 @@ def _pack_gamma(name: str, gamma: Gamma, arrays: Arrays) -> None:
     arrays[f"{name}.rate"] = np.asarray(gamma.rate)
 
 
+def _unpack_prior(numbers: Header) -> Prior:
+    """The prior's numbers, each positive and finite."""
+    if not all(type(number) is float and 0 < number < np.inf for number in numbers.values()):
+        raise ValueError("the numbers of the prior are out of range")
+    return Prior(**numbers)
+
+
 def _unpack_gamma(
     name: str, arrays: Arrays, concentration_shape: tuple[int, ...], rate_shape: tuple[int, ...]
 ) -> Gamma:
@@ -438,6 +445,9 @@ def _unpack_gamma(
     rate = checked_array(arrays, f"{name}.rate", rate_shape)
     if not ((concentration > 0).all() and (rate > 0).all()):
         raise ValueError(f"{name} is not positive")
+    with np.errstate(over="ignore"):
+        if not np.isfinite(concentration / rate).all():
+            raise ValueError(f"{name} has no finite mean")
     return Gamma(concentration, rate)
 
 
