@@ -1,8 +1,12 @@
 # Two commands on a fresh machine with Python >= 3.11 and make: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-FLOOR_TESTS := $(addprefix tests/test_,$(addsuffix .py,bound calibrated checkpoint chunks estimator inference jit kernels \
-	local observations passes plots predictive readers result search storage structure links twins updates writers))
+FLOOR_TESTS := $(addprefix tests/,data/test_chunks.py data/test_observations.py data/test_passes.py \
+	data/test_readers.py model/test_links.py model/test_local.py model/test_predictive.py kernels/test_jit.py \
+	kernels/test_kernels.py kernels/test_twins.py inference/test_bound.py inference/test_paper.py \
+	inference/test_structure.py inference/test_sweep.py inference/test_updates.py search/test_search.py \
+	results/test_result.py io/test_checkpoint.py io/test_storage.py io/test_writers.py view/test_plots.py \
+	api/test_estimator.py)
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-slow test-floors lint docs pictures oracle calibration bench reproduction scale real video \
@@ -14,13 +18,14 @@ demo: .venv/installed
 # All quick tests, and those of the mathematics once more with the NumPy kernels.
 test: lint
 	$(BIN)/pytest -n 2 -m "not slow"
-	BRTF_KERNELS=numpy $(BIN)/pytest -n 2 -m "not slow" tests/test_bound.py tests/test_updates.py tests/test_slices.py
+	BRTF_KERNELS=numpy $(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/inference/test_,bound.py \
+		updates.py slices.py)
 
 # The slow tests, and generated examples that differ from run to run.
 test-slow: .venv/installed
 	$(BIN)/pytest -n 2 -m slow
-	BRTF_EXAMPLES=random $(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/test_,bound.py calibrated.py calibration.py \
-		slices.py structure.py)
+	BRTF_EXAMPLES=random $(BIN)/pytest -n 2 -m "not slow" $(addprefix tests/inference/test_,bound.py sweep.py \
+		noise_fit.py slices.py structure.py)
 
 # The quick tests of the mathematics, readers and writers with the oldest versions that pyproject.toml allows.
 test-floors: .venv-floors/installed

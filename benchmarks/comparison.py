@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from contest_page import document
 
 from brtf.research.experiments import faces
 from brtf.research.experiments.runs import Case, Rows, measure
 from brtf.view.report.document import markdown
+from contest_page import document
 
 OUT = Path("reproduction")
 N_LIGHTS = 7

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from contest_readings import READINGS
-
 from brtf.research.experiments import faces, video
 from brtf.research.experiments.contenders import CONTENDERS
 from brtf.research.experiments.figures import collage
@@ -16,6 +14,7 @@ from brtf.research.experiments.lines import NONE, mark_best, rank_text
 from brtf.research.experiments.runs import Case, Row, Rows
 from brtf.view.report.document import Cell, Document, Figure, Section, Table
 from brtf.view.report.svg import number
+from contest_readings import READINGS
 
 Measure = Callable[[Mapping[str, Any]], float | None]
 """A number of a row's."""

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from real_data import hide, score_correlations
 from scipy.io import loadmat
-from video import HALL_FRAMES, frames_of, highway_grey, standing
 
 from brtf.foreground import smooth_mask
 from brtf.metrics import best_f_measure, f_measure
@@ -23,6 +21,8 @@ from brtf.research.experiments.contenders import fit, trials
 from brtf.research.experiments.runs import Inputs, Measured, Picture
 from brtf.research.experiments.video import OURS, Parted, part_by_baseline, part_by_ours
 from brtf.video import Clip
+from real_data import hide, score_correlations
+from video import HALL_FRAMES, frames_of, highway_grey, standing
 
 Array = NDArray[Any]
 Settings = Mapping[str, Any]

@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pictures import draw_rows
 from scipy.io import loadmat
 from scipy.optimize import linear_sum_assignment
 
 from brtf import BRTF
 from brtf.metrics import best_f_measure, f_measure, psnr, rrse
+from pictures import draw_rows
 
 Array = NDArray[Any]
 PARTS = ("input", "groundtruth")

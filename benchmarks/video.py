@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pictures import draw_rows
 from scipy.io import loadmat
 
 from brtf import BRTF
 from brtf.foreground import foreground_probability, smooth_mask
 from brtf.metrics import best_f_measure, f_measure
 from brtf.video import Clip, read_clip
+from pictures import draw_rows
 
 Array = NDArray[Any]
 HALL_FRAMES = (25, 60, 90)

@@ -32,7 +32,7 @@ from brtf.model.settings import Settings
 from brtf.search.phases import PHASES
 from brtf.search.run import run
 from brtf.search.settle import STAGES
-from test_search import overlapping_spectra
+from mixtures import overlapping_spectra
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed

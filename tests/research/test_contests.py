@@ -12,7 +12,7 @@ import pytest
 
 from brtf.research.experiments.runs import Case, Measured, Rows, attempt
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DATA = ROOT.parent / "shared" / "data"
 
 

@@ -14,7 +14,7 @@ from brtf.data.observations import BLOCK_ENTRIES, observe
 from brtf.datasets import synthetic
 from brtf.ranks import RankCurve, bound_curve, core_consistency
 
-CLAUS = Path(__file__).parents[2] / "shared" / "data" / "chemometrics" / "claus.mat"
+CLAUS = Path(__file__).parents[3] / "shared" / "data" / "chemometrics" / "claus.mat"
 
 
 def least_squares(Y, rank, *, n_sweeps=300, seed=1):

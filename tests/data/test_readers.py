@@ -41,7 +41,7 @@ def refusal(path: Path, error: type[Exception] = ValueError, **options: Any) -> 
 
 
 def test_the_documents_list_every_format() -> None:
-    text = (Path(__file__).parents[1] / "docs" / "inputs.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
     first_cells = re.findall(r"^\| (`\..*?) \|", text, flags=re.MULTILINE)
     listed = [suffix for cell in first_cells for suffix in re.findall(r"`(\.\w+)`", cell)]
     assert sorted(listed) == sorted(FORMATS)

@@ -20,6 +20,7 @@ from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentS
 from brtf.search.moves import form
 from brtf.search.run import sweep_order
 from brtf.view.report.page import build_page
+from mixtures import overlapping_spectra
 
 CUBE = (20, 20, 20)
 
@@ -148,18 +149,6 @@ class TestChoiceOfTheLocalModel:
 
 
 SMALL = synthetic((14, 12, 10), 3, outliers=0.1, missing=0.2, seed=0)
-
-
-def overlapping_spectra(shape=(12, 30, 50), rank=3, noise=1e-3, seed=0):
-    """Mixtures of smooth spectra that overlap: nearly collinear components, and little noise."""
-    rng = np.random.default_rng(seed)
-
-    def spectra(length):
-        return np.exp(-0.5 * ((np.linspace(0, 1, length)[:, None] - rng.uniform(0.2, 0.8, rank)) / 0.15) ** 2)
-
-    concentrations = rng.uniform(0.1, 1.0, (shape[0], rank))
-    mixtures = np.einsum("ir,jr,kr->ijk", concentrations, spectra(shape[1]), spectra(shape[2]))
-    return mixtures + noise * rng.standard_normal(shape)
 
 
 OVERLAPPING = overlapping_spectra()

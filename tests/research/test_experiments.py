@@ -31,7 +31,7 @@ from brtf.research.experiments import (
 from brtf.view.report import document
 from pages import Page
 
-TEX = Path(__file__).parents[2] / "shared" / "paper" / "brtf.tex"
+TEX = Path(__file__).parents[3] / "shared" / "paper" / "brtf.tex"
 QUICK_METHODS = ("oracle", "hosvd", "cp-als", "cp-ard")
 CASES = [
     case
