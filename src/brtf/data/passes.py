@@ -33,8 +33,9 @@ Sums = tuple[Array, ...]
 
 LANES = 8
 """Number of lanes, and so the largest useful number of threads."""
-SMALL_DATA = 2**18
-"""Largest number of entries for which results of blocks are cached; beyond it, recomputing is faster."""
+SMALL_DATA, CACHED_DATA = 2**18, 2**20
+"""Largest number of entries for which a pass per mode costs little, and for which results of blocks are cached: the
+points of a search hold up to ten numbers per entry then, some ten megabytes each."""
 
 RUN_BYTES = 2**26
 """Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs."""
@@ -229,12 +230,12 @@ def of_entries(vector: Array) -> Field:
 
 
 class Remembered(Generic[Value]):
-    """A function of blocks whose values are cached, for small data only."""
+    """A function of blocks whose values are cached, unless the data are large."""
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
-        small = observations.n_observed <= SMALL_DATA and not observations.in_chunks
-        self._memory: dict[tuple[int, int], Value] | None = {} if small else None
+        cached = observations.n_observed <= CACHED_DATA and not observations.in_chunks
+        self._memory: dict[tuple[int, int], Value] | None = {} if cached else None
 
     def __call__(self, block: Block) -> Value:
         if self._memory is None:

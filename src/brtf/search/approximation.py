@@ -1,21 +1,27 @@
-"""The best approximation of a low-rank tensor by fewer components, without access to the data."""
+"""CP approximations without access to the data: of a dense core, and of a low-rank tensor by fewer components."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, eig
 
 from brtf.data.arrays import Array
 
+Contract = Callable[[Sequence[Array], int], Array]
+"""Contraction of a tensor with the columns of all modes but one, (I_n, R)."""
+RANDOM_STARTS = 8
+"""Random starts of the decomposition of a core, besides an algebraic one."""
 LARGEST_STEPS = 200
 """Levenberg–Marquardt steps: about 20 for distinct components, up to 200 for nearly collinear ones."""
 LARGEST_SYSTEM, LARGEST_ROUNDS = 1000, 100
 """Largest number of unknowns for the normal equations, and iterations of alternating least squares above it."""
-SETTLED = 1e-9
-"""Relative decrease of the error at which the iteration stops."""
+SETTLED, DECOMPOSED = 1e-9, 1e-6
+"""Relative decrease of the error at which an approximation stops; and that of the squared norm at which the
+decomposition of a core does, whose entries are noisy anyway."""
 
 
 def approximate(factors: Sequence[Array], n_components: int, little: float, ridge: float) -> tuple[float, list[Array]]:
@@ -33,7 +39,9 @@ def approximate(factors: Sequence[Array], n_components: int, little: float, ridg
     """
     bases, small = zip(*(np.linalg.qr(factor) for factor in factors), strict=True)
     if n_components * sum(len(factor) for factor in small) > LARGEST_SYSTEM and len(small) > 2:
-        found, error = _alternate(small, _most_distinct(small, n_components), little, ridge)
+        size = float(np.prod([factor.T @ factor for factor in small], axis=0).sum())
+        start = _most_distinct(small, n_components)
+        found, error = _alternate(partial(_contract_low_rank, small), size, start, little, ridge)
         return error, [basis @ factor for basis, factor in zip(bases, found, strict=True)]
     core = _compose(small)
     if core.ndim == 2:  # components may rotate freely: singular vectors are optimal
@@ -51,6 +59,27 @@ def approximate(factors: Sequence[Array], n_components: int, little: float, ridg
         if left_over < error:
             best, error = found, left_over
     return error, [basis @ factor for basis, factor in zip(bases, best, strict=True)]
+
+
+def decompose(core: Array, n_components: int, rng: np.random.Generator) -> list[Array]:
+    """Components of a dense array by alternating least squares, (I_n, R) of every mode.
+
+    The best of several starts: the eigenvectors of a pencil of slices, which are exact for an exact tensor with enough
+    rows in two modes, and random ones, of which about every third ends in the best minimum.
+    """
+    if core.ndim == 2:
+        left, strengths, right = np.linalg.svd(core, full_matrices=False)
+        root = np.sqrt(strengths[:n_components])
+        return [left[:, :n_components] * root, right[:n_components].T * root]
+    size = float(np.sum(core**2))
+    starts = [[rng.standard_normal((n, n_components)) for n in core.shape] for _ in range(RANDOM_STARTS)]
+    pencil = _by_pencil(core, n_components)
+    if pencil is not None:
+        starts.append(_balanced(pencil))
+    contract = partial(_contract_dense, core)
+    ridge = SETTLED * (size / n_components) ** (1.0 - 1.0 / core.ndim)  # as small as rounding, for a singular Gram
+    found = [_alternate(contract, size, start, DECOMPOSED * size, ridge) for start in starts]
+    return min(found, key=lambda columns_and_error: columns_and_error[1])[0]
 
 
 def _compose(factors: Sequence[Array]) -> Array:
@@ -145,22 +174,32 @@ def _descend(core: Array, columns: list[Array], little: float, ridge: float) -> 
     return columns, error
 
 
-def _alternate(given: Sequence[Array], columns: list[Array], little: float, ridge: float) -> tuple[list[Array], float]:
-    """Alternating least squares from the factors' Gram matrices alone; returns the factors and the squared error."""
-    size = float(np.prod([factor.T @ factor for factor in given], axis=0).sum())
-    error, last = math.inf, len(given) - 1
+def _alternate(
+    contract: Contract, size: float, columns: list[Array], little: float, ridge: float
+) -> tuple[list[Array], float]:
+    """Alternating least squares for a tensor of squared norm ``size``; returns the factors and the squared error."""
+    error, modes = math.inf, range(len(columns))
     for _ in range(LARGEST_ROUNDS):
         before = error
-        for mode, factor in enumerate(given):
-            others = [k for k in range(len(given)) if k != mode]
-            cross = np.prod([given[k].T @ columns[k] for k in others], axis=0)
-            gram = np.prod([columns[k].T @ columns[k] for k in others], axis=0) + ridge * np.eye(len(cross.T))
-            columns[mode] = factor @ np.linalg.lstsq(gram, cross.T, rcond=1e-12)[0].T
-        fitted = columns[last].T @ columns[last]
-        error = size - 2.0 * float(np.sum(cross * (given[last].T @ columns[last]))) + float(np.sum(gram * fitted))
+        for mode in modes:
+            product = contract(columns, mode)
+            gram = np.prod([columns[k].T @ columns[k] for k in modes if k != mode], axis=0)
+            gram = gram + ridge * np.eye(len(gram))
+            columns[mode] = np.linalg.lstsq(gram, product.T, rcond=1e-12)[0].T
+        last = columns[-1]
+        error = size - 2.0 * float(np.sum(product * last)) + float(np.sum(gram * (last.T @ last)))
         if before - error < max(little, SETTLED * abs(error)):
             break
     return columns, max(error, 0.0)
+
+
+def _contract_low_rank(factors: Sequence[Array], columns: Sequence[Array], mode: int) -> Array:
+    others = [k for k in range(len(factors)) if k != mode]
+    return factors[mode] @ np.prod([factors[k].T @ columns[k] for k in others], axis=0)
+
+
+def _contract_dense(core: Array, columns: Sequence[Array], mode: int) -> Array:
+    return _contracted(np.moveaxis(core, mode, -1), [column for k, column in enumerate(columns) if k != mode])
 
 
 def _error(core: Array, columns: list[Array]) -> float:
@@ -198,8 +237,7 @@ def _normal_equations(core: Array, columns: list[Array], ridge: float) -> tuple[
         own, length = slice(starts[n], starts[n + 1]), len(columns[n])
         alone = gram_without(n)
         normal[own, own] = np.kron(np.eye(length), alone + ridge * np.eye(n_components))
-        product = np.moveaxis(core, n, -1)
-        product = _contracted(product, [columns[k] for k in range(order) if k != n])
+        product = _contract_dense(core, columns, n)
         gradient[own] = (product - columns[n] @ (alone + ridge * np.eye(n_components))).ravel()
         for m in range(n + 1, order):
             other = slice(starts[m], starts[m + 1])

@@ -38,7 +38,7 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     n_rows = observations.shape[mode]
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
     if observations.n_observed <= SMALL_DATA and not observations.in_chunks:
-        vectors, strengths = _by_gram(_unfold(observations, mode, whole(observations, values)), n_vectors)
+        vectors, strengths = _by_gram(unfold(observations, mode, whole(observations, values)), n_vectors)
     elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
         vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
     elif observations.coords is None and _image_fits(observations, mode, n_vectors):
@@ -196,7 +196,7 @@ def _by_power(observations: Observations, mode: int, n_vectors: int, values: Fie
     return columns[mode], strengths
 
 
-def _unfold(observations: Observations, mode: int, values: Array) -> Any:
+def unfold(observations: Observations, mode: int, values: Array) -> Any:
     """The mode's unfolding with zeros for missing entries: an array, or CSR with only the columns that occur."""
     shape = observations.shape
     if observations.coords is None:

@@ -33,6 +33,7 @@ from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
 from brtf.search.components import add_components, empty_state
+from brtf.search.sketch import is_sketched, sketch
 from brtf.search.spectra import densest_along, leading_left_singular, rank_one_terms
 
 LARGEST_START = 1e50
@@ -132,11 +133,21 @@ def spectral_factors(observations: Observations, rank: int, rng: np.random.Gener
     return factors
 
 
-def spectral_start(problem: Problem, n_components: int, model: LocalModel) -> State:
-    """C7: components along leading directions of the unfoldings of the clipped data, rescaled for missing entries."""
+def spectral_start(problem: Problem, max_rank: int, model: LocalModel) -> State:
+    """C7: components of the clipped data, rescaled for missing entries.
+
+    Large data: as many as their sketch shows. Otherwise a few, along leading directions of the unfoldings.
+    """
     observations = problem.observations
     clipped = replace(problem, limit=CLIP)
     density = observations.n_observed / observations.n_entries
+    if is_sketched(problem):
+        rng = np.random.default_rng(0)
+        found = sketch(observations, clipped.values, rng, max_rank)
+        if found.n_components:
+            columns = found.components(found.n_components, 1.0 / density, rng)
+            return add_components(problem, empty_state(problem, model), columns)
+    n_components = min(max_rank, START_COMPONENTS)
     columns = []
     for mode in range(observations.order):
         vectors, strengths = leading_left_singular(observations, mode, n_components, clipped.values)
@@ -186,7 +197,7 @@ def portfolio(problem: Problem, max_rank: int, model: LocalModel) -> list[State]
     At a high noise level weak components die before they are learnt; at a low one surplus components survive and have
     to be merged or removed. Neither level is right for all data.
     """
-    spectral = spectral_start(problem, min(max_rank, START_COMPONENTS), model)
+    spectral = spectral_start(problem, max_rank, model)
     starts = [with_noise(spectral, tau, model, problem.observations.n_observed) for tau in START_PRECISIONS]
     for mode in problem.modes:
         steady = steady_start(problem, mode, max_rank, model)

@@ -1,13 +1,15 @@
 """Births: new components that fit the residual.
 
-Proposes one or a few components from rank-one fits of the weighted or the clipped residual; after three births in a
-row, and then after six, twelve, …, many at once. The fits cost a few dozen passes, or 30 to 130 sweeps for many at
-once; settling costs up to 68 sweeps, and 60 more where the proposal is far from an accurate fit. After a success it
-proposes again; after a failure it tries another variant, unless the residual shows no more structure than chance.
+Proposes all components that a sketch of the weighted or the clipped residual shows; from small data one or a few, by
+rank-one fits; after three births in a row, and then after six, twelve, …, many at once. A sketch costs two passes, the
+fits a few dozen, many at once 30 to 130 sweeps; settling costs up to 68 sweeps, and 60 more where the proposal is far
+from an accurate fit. After a success it proposes again; after a failure it tries another variant, unless the residual
+shows no more structure than chance.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
-from brtf.data.passes import Field, Remembered
+from brtf.data.passes import Field, Remembered, Sums, add_up
 from brtf.inference.sweep import Point, Problem, typical_residual
 from brtf.inference.trace import Kind
 from brtf.inference.updates import Weighing
@@ -24,6 +26,7 @@ from brtf.search.components import add_components, effective_rows
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK, cheaper_form
 from brtf.search.rank_one import best_rank_one, relative_weights
+from brtf.search.sketch import is_sketched, sketch
 from brtf.search.starts import CLIP, START_COMPONENTS, anneal, least_squares
 
 BEYOND_CHANCE = 1.2
@@ -36,28 +39,62 @@ SINGLE_ROW = 1.2
 def birth(
     problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
 ) -> State | None:
-    """C9: add components that fit the residual, by successive rank-one fits.
+    """C9: add up to so many components that fit the residual.
 
     The residual is weighted by the model, or clipped where the weights are not yet reliable. None where the residual
-    has no more structure than it has with random signs.
+    has no more structure than it has with random signs, or only along fibres.
     """
     weigh = relative_weights(problem, point, clipped=clipped)
     limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
+
+    def left(found: list[Array]) -> Weighing:
+        return _what_is_left(problem, point, weigh, limit, found)
+
+    if is_sketched(problem):
+        columns = _sketched(problem, left([]), n_components, rng)
+    else:
+        columns = _one_after_another(problem, left, n_components, rng)
+    return None if columns is None else add_components(problem, point.state, columns)
+
+
+def _sketched(problem: Problem, left: Weighing, n_components: int, rng: np.random.Generator) -> list[Array] | None:
+    """Components from the sketch of what is left, as many as it shows; None where it shows none."""
+    found = sketch(problem.observations, lambda block: left(block)[1], rng, n_components)
+    if not found.n_components:
+        return None
+    columns = found.components(found.n_components, 1.0 / _mean_weight(problem, left), rng)
+    kept = [k for k in range(found.n_components) if not _lives_on_a_fibre([column[:, [k]] for column in columns])]
+    return [column[:, kept] for column in columns] if kept else None
+
+
+def _mean_weight(problem: Problem, weighing: Weighing) -> float:
+    """Mean weight over all entries, those that are missing included."""
+
+    def add(sums: Sums, block: Block) -> None:
+        weights, targets = weighing(block)
+        sums[0][...] += targets.size if weights is None else weights.sum()
+
+    return float(add_up(problem.observations, lambda: (np.zeros(()),), add)[0]) / problem.observations.n_entries
+
+
+def _one_after_another(
+    problem: Problem, left: Callable[[list[Array]], Weighing], n_components: int, rng: np.random.Generator
+) -> list[Array] | None:
+    """Components by successive rank-one fits; None where the first explains no more than random signs would."""
     columns: list[list[Array]] = []
     for k in range(n_components):
         found = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(len(columns and columns[0]))]
-        left = _what_is_left(problem, point, weigh, limit, found)
-        fitted, gain = best_rank_one(problem, left, rng)
+        rest = left(found)
+        fitted, gain = best_rank_one(problem, rest, rng)
         if k == 0:
             enough = gain / BEYOND_CHANCE
-            _, chance = best_rank_one(problem, _with_random_signs(problem, left, rng), rng, enough)
+            _, chance = best_rank_one(problem, _with_random_signs(problem, rest, rng), rng, enough)
             if chance > enough:
                 return None
         if _lives_on_a_fibre(fitted):
             return None
         columns.append(fitted)
-    stacked = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
-    return add_components(problem, point.state, stacked)
+    return [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
 
 
 def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, found: list[Array]) -> Weighing:
@@ -95,6 +132,8 @@ def _lives_on_a_fibre(columns: list[Array]) -> bool:
 
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 """Variants tried over consecutive failures: number of components, and whether the residual is clipped."""
+SKETCHED_BIRTHS = ((sys.maxsize, False), (sys.maxsize, True), (1, False))
+"""Variants for data that are sketched: first all components that the sketch shows."""
 MANY_AFTER, MANY_TIMES = 3, 4
 """Successful births in a row after which many components are proposed at once, if the rank already exceeds that of a
 start; and their number as a multiple of the rank."""
@@ -119,14 +158,15 @@ class Birth(Move):
             attempt = 0
         if attempt >= 0:
             return self._many(progress, n_many, attempt), (failures, successes, hopeless, attempt)
-        while failures < len(BIRTHS) and rank < most:
-            n_components, clipped = BIRTHS[failures]
+        variants = SKETCHED_BIRTHS if is_sketched(progress.problem) else BIRTHS
+        while failures < len(variants) and rank < most:
+            n_components, clipped = variants[failures]
             n_components = min(n_components, most - rank)
             if clipped not in hopeless:
                 state = birth(progress.problem, progress.point, n_components, progress.rng, clipped=clipped)
                 if state is not None:
-                    then = Sweeps(progress.roughly, 100)
-                    trial = progress.trial(Kind.BIRTH, f"born {n_components}", state, settled(8, 60), then=then)
+                    words, then = f"born {state.rank - rank}", Sweeps(progress.roughly, 100)
+                    trial = progress.trial(Kind.BIRTH, words, state, settled(8, 60), then=then)
                     return trial, (failures, successes, hopeless, -1)
                 hopeless = (*hopeless, clipped)
             failures += 1
