@@ -57,6 +57,7 @@ POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "explained": ((bool,), 0),
     "collapsed": ((bool,), 0),
     "bound": ((float, type(None)), -math.inf),
+    "refusals": ((tuple,), 0),
 }
 """The plain parts of a position: what they may be, and how small."""
 PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
@@ -421,6 +422,8 @@ def _unpack_position(header: Header, arrays: Arrays, observations: Observations)
     mark = numbers["mark"]
     if mark is not None and (len(mark), *map(type, mark)) != (2, float, bool):
         raise ValueError(f"the mark is {mark}")
+    if not all([type(part) for part in refusal] == [str, str, float] for refusal in numbers["refusals"]):
+        raise ValueError("the refusals are none")
     damping, points = header["damping"], arrays["points"]
     if not (type(damping) is float and 0 < damping <= 1 and points.ndim == 2 and len(points) <= DEPTH + 1):
         raise ValueError("the acceleration is out of range")

@@ -273,6 +273,22 @@ class State:
             raise TypeError("A state of the paper's inference has no local model: every entry has its own outlier.")
         return self.outliers
 
+    @property
+    def kind(self) -> str:
+        """What the state is, apart from its numbers: rank, local model, slices, outlier structure, row priors."""
+        structure = OutlierStructure() if self.structure is None else self.structure
+        parts = {
+            "rank": self.rank,
+            "outliers": type(self.outliers).__name__,
+            "slices": None if self.slices is None else self.slices.modes,
+            "shared": structure.modes,
+            "rates": structure.rates is not None,
+            "sides": structure.sides is not None,
+            "law": structure.law is not None,
+            "rows": tuple(prior.name for prior in self.row_priors),
+        }
+        return ", ".join(f"{name} {part}" for name, part in parts.items())
+
     def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
         """The state with another posterior for one mode's rows, and another prior if one is given."""
         factors = (*self.factors[:mode], rows, *self.factors[mode + 1 :])

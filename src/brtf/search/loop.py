@@ -26,6 +26,14 @@ SLACK = 2
 """Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """A move failed at a point of this kind; it is not worth asking again until the bound is higher than ``until``."""
+
+    kind: str
+    until: float
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """Result of a step of the search: the best point so far and the event, each None where there is none."""
@@ -63,6 +71,7 @@ class Search:
         self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)
         self.phase, self.move = 0, 0
         self.memory: Memory = ()
+        self.refusals: dict[str, Refusal] = {}
         self.changed = False
         self.mark: tuple[float, bool] | None = None
         self.sweeps: Sweeps | None = None
@@ -98,10 +107,23 @@ class Search:
         self._mind_budget()
         phase = PHASES[self.phase]
         move = phase.moves[self.move]
-        if move.name == phase.counted and not self.memory:
-            self.mark = self.progress.point.bound, self.progress.problem.collapsed
+        if not self.memory:
+            if move.name == phase.counted:
+                self.mark = self.progress.point.bound, self.progress.problem.collapsed
+            if self._is_refused(move.name):
+                return None
         self.trial, self.memory = move.propose(self.progress, self.memory)
         return self.trial
+
+    def _is_refused(self, name: str) -> bool:
+        """Whether a move failed at a point so similar to the best one that it would fail again."""
+        if self.progress.best is None:
+            return False
+        refusal = self.refusals.pop(name, None)
+        if refusal is None or refusal.kind != self.progress.kind or self.progress.best.bound > refusal.until:
+            return False
+        self.refusals[name] = refusal
+        return True
 
     def _settle(self, trial: Trial) -> Iterator[Step]:
         """Make the sweeps of the trial, stage by stage."""
@@ -116,14 +138,17 @@ class Search:
         if trial is None:
             raise RuntimeError("there is no trial to judge")
         self.trial = None
-        gain, accepted = 0.0, True
+        gain, accepted, lacking = 0.0, True, 0.0
         if progress.best is not None:
             gain = trial.point.bound - progress.best.bound
             drift = progress.drift * (progress.n_sweeps - trial.n_before)
-            accepted = judge(trial.point, progress.best, trial.worth + drift)
+            accepted, lacking = judge(trial.point, progress.best, trial.worth + drift), trial.worth + drift - gain
+        move = PHASES[self.phase].moves[self.move]
         if accepted:
             self._keep(trial, gain)
-        move = PHASES[self.phase].moves[self.move]
+            self.refusals.pop(move.name, None)
+        else:
+            self._refuse(move.name, lacking)
         self.memory = move.heard(self.memory, trial, accepted=accepted)
         if accepted and move.back_to is not None:
             names = [other.name for other in PHASES[self.phase].moves]
@@ -142,7 +167,18 @@ class Search:
         if trial.beyond is not None:
             progress.beyond = trial.beyond
 
+    def _refuse(self, name: str, lacking: float) -> None:
+        """Do not ask a move again until the bound has risen by what its proposal lacked, or at least by a nat."""
+        progress = self.progress
+        before = self.refusals.get(name)
+        until = progress.point.bound + max(lacking, WORTH)
+        self.refusals[name] = Refusal(progress.kind, until if before is None else min(until, before.until))
+
     def _next_move(self) -> None:
+        """Go on to the next move; one that had nothing to propose is not asked again at the same point either."""
+        name = PHASES[self.phase].moves[self.move].name
+        if self.progress.best is not None and name not in self.refusals:
+            self._refuse(name, 0.0)
         self.move, self.memory = self.move + 1, ()
 
     def _next_round(self) -> None:
@@ -206,6 +242,7 @@ class Search:
             progress.problem.collapsed,
             None if progress.best is None else float(progress.best.bound),
             progress.anderson.memory,
+            tuple(sorted((name, refusal.kind, refusal.until) for name, refusal in self.refusals.items())),
         )
 
     def take_up(self, state: State | None, position: Position) -> None:
@@ -218,6 +255,7 @@ class Search:
         progress.anderson = Anderson(position.anderson)
         for name in ("phase", "move", "memory", "changed", "mark", "sweeps"):
             setattr(self, name, getattr(position, name))
+        self.refusals = {name: Refusal(kind, until) for name, kind, until in position.refusals}
         if position.proposal is not None and position.trial is not None:
             judged = replace(progress.problem, collapsed=position.proposal.collapsed)
             told = {field.name: getattr(position.proposal, field.name) for field in fields(Proposal)}

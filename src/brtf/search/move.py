@@ -148,6 +148,14 @@ class Progress:
         return self.best
 
     @property
+    def kind(self) -> str:
+        """What the best point is, apart from its numbers: form, rank, noise and outliers.
+
+        A proposal that failed at a point can succeed at another one of the same kind only if that is much better.
+        """
+        return f"{'collapsed' if self.problem.collapsed else 'completed'} {self.point.state.kind}"
+
+    @property
     def roughly(self) -> float:
         """Gain in nats per sweep above which a point is far from convergence."""
         return max(WORTH, 1e-4 * self.problem.observations.n_observed)
@@ -188,7 +196,7 @@ class Move(ABC):
     ``back_to`` names the move at which the round continues after an accepted proposal; None for the same move.
     """
 
-    name: ClassVar[str]
+    name: str
     back_to: ClassVar[str | None] = None
 
     @abstractmethod

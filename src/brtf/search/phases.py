@@ -69,7 +69,7 @@ PHASES = (
         lambda progress: Sweeps(0.1 * WORTH, 100),
         counted=Refresh.name,
     ),
-    Phase("tighter", (Tighter(),), follow_up="rough"),
+    Phase("tighter", (Tighter(),), follow_up="fine"),
     Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),
 )

@@ -27,6 +27,7 @@ class Position:
     collapsed : the form of the bound
     bound : bound of the best state in that form; None where there is no state yet
     anderson : memory of the acceleration of the current sweeps
+    refusals : moves that failed, each with the kind of point at which it did and the bound up to which it would again
     """
 
     phase: int
@@ -45,6 +46,7 @@ class Position:
     collapsed: bool
     bound: float | None
     anderson: AndersonMemory
+    refusals: tuple[tuple[str, str, float], ...]
 
     @property
     def is_last(self) -> bool:

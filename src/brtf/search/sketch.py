@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import eigh
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -23,16 +24,16 @@ from brtf.inference.sweep import Problem
 from brtf.kernels.reference import dense_block
 from brtf.search.approximation import decompose
 from brtf.search.components import component_price
-from brtf.search.spectra import LARGEST_BLOCK_GRAM, unfold
+from brtf.search.spectra import LARGEST_BLOCK_GRAM, LARGEST_GRAM, unfold
 
 CHANCE = 2.5
 """Standard deviations by which an eigenvalue must exceed the largest one of randomly signed entries."""
 EDGE_SPREAD = 0.9
 """Standard deviation of the difference of two such largest eigenvalues, in units of I^(−2/3) of their size: that of the
 Tracy–Widom law."""
-FEW_DIRECTIONS, SHORT_MODE, TOGETHER = 8, 64, 4096
-"""Directions of a mode that are looked for first in coordinates; the length up to which its Gram matrix is formed; and
-the number of entries that are projected together."""
+FEW_DIRECTIONS, FEW_PRODUCTS, TOGETHER = 8, 64, 4096
+"""For coordinates: directions of a mode that are looked for first; products per entry up to which a Gram matrix is
+formed; and the number of entries that are projected together."""
 LARGEST_SPARSE_CORE = 24
 """Directions up to which coordinates are projected: the work per entry grows with their number to the power N."""
 
@@ -154,12 +155,11 @@ def _projected(observations: Observations, targets: Field, bases: list[Array]) -
 def _of_coordinates(observations: Observations, targets: Field, rng: np.random.Generator, most: int) -> Sketch:
     """The sketch of coordinates; eigenvectors by Lanczos iteration, which needs only products with X and Xᵀ."""
     values = whole(observations, targets)
-    signed = np.where(rng.integers(0, 2, values.size, dtype=np.int8), values, -values)
     bases, n_components = [], 0
     for mode, length in enumerate(observations.shape):
         n_most = min(most, LARGEST_SPARSE_CORE, length - 1)
         unfolded, n_vectors = unfold(observations, mode, values), min(FEW_DIRECTIONS, n_most)
-        edge = _edge(_leading(unfold(observations, mode, signed), 1)[0][0], _row_powers(unfolded))
+        edge = _edge(_leading(_with_random_signs(unfolded, rng), 1)[0][0], _row_powers(unfolded))
         powers, vectors = _leading(unfolded, n_vectors)
         while powers[-1] > edge and n_vectors < n_most:
             n_vectors = min(2 * n_vectors, n_most)
@@ -170,17 +170,27 @@ def _of_coordinates(observations: Observations, targets: Field, rng: np.random.G
     return Sketch(bases, _sparse_core(observations, targets, bases), n_components)
 
 
+def _with_random_signs(unfolded: csr_array, rng: np.random.Generator) -> csr_array:
+    signs = rng.integers(0, 2, unfolded.nnz, dtype=np.int8)
+    signed = np.where(signs, unfolded.data, -unfolded.data)
+    return csr_array((signed, unfolded.indices, unfolded.indptr), shape=unfolded.shape)
+
+
 def _leading(unfolded: csr_array, n_vectors: int) -> tuple[Array, Array]:
-    """The largest eigenvalues of X Xᵀ without its diagonal, in descending order, and their vectors."""
+    """The largest eigenvalues of X Xᵀ without its diagonal, in descending order, and their vectors.
+
+    The matrix is formed where the columns of X hold few entries each, so that this is a small part of a sweep.
+    """
     length, transposed = unfolded.shape[0], unfolded.T.tocsr()
-    diagonal = _row_powers(unfolded)
-    if length <= SHORT_MODE:
+    n_products = float(np.sum(np.square(np.diff(transposed.indptr), dtype=np.float64)))
+    if length <= LARGEST_GRAM and n_products <= FEW_PRODUCTS * unfolded.nnz:
         gram = (unfolded @ transposed).toarray()
         np.fill_diagonal(gram, 0.0)
-        powers, vectors = np.linalg.eigh(gram)
-        return powers[::-1][:n_vectors], vectors[:, ::-1][:, :n_vectors]
-    hollow = LinearOperator((length, length), lambda v: unfolded @ (transposed @ v.ravel()) - diagonal * v.ravel())
-    powers, vectors = eigsh(hollow, n_vectors, which="LA", v0=np.ones(length), tol=1e-3)
+        powers, vectors = eigh(gram, subset_by_index=(length - n_vectors, length - 1), overwrite_a=True)
+    else:
+        diagonal = _row_powers(unfolded)
+        hollow = LinearOperator((length, length), lambda v: unfolded @ (transposed @ v.ravel()) - diagonal * v.ravel())
+        powers, vectors = eigsh(hollow, n_vectors, which="LA", v0=np.ones(length), tol=1e-3)
     return powers[::-1], vectors[:, ::-1]
 
 

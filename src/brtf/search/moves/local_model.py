@@ -19,10 +19,9 @@ from brtf.search.move import Once, Progress, Trial, settled
 class LocalModels(Once):
     """The best other local model, among those that pull or among all."""
 
-    name = "local model"
-
     def __init__(self, *, pulling: bool) -> None:
         self.pulling = pulling
+        self.name = "pulling local model" if pulling else "local model"
 
     def proposal(self, progress: Progress) -> Trial | None:
         point = progress.point

@@ -18,10 +18,9 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 class Noise(Once):
     """Noise per slice, if the bound approves, or only where it was ``asked`` for."""
 
-    name = "noise"
-
     def __init__(self, *, asked: bool = False) -> None:
         self.asked = asked
+        self.name = "noise asked for" if asked else "noise"
 
     def proposal(self, progress: Progress) -> Trial | None:
         wishes, point, problem = progress.wishes, progress.point, progress.problem

@@ -22,8 +22,8 @@ from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
 
-LOST_ROW = 3.0
-"""Standard deviations by which a row's mean weight must lie below that of all entries for a refit."""
+FALSE_ALARM = 0.05
+"""Probability that some row of a mode is refitted although none is lost."""
 
 
 def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
@@ -58,7 +58,7 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
 
 
 def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
-    """Whether the mean weight of some row is significantly below that of all entries."""
+    """Whether the mean weight of some row is significantly below that of all entries, by Bernstein's inequality."""
     n_rows = problem.observations.shape[mode]
 
     def add(sums: Sums, block: Block) -> None:
@@ -72,8 +72,10 @@ def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
 
     entries, weights, squares = add_up(problem.observations, zeros, add)
     mean = weights.sum() / entries.sum()
-    spread = math.sqrt(max(float(squares) / entries.sum() - mean**2, 0.0))
-    return bool(np.any(mean * entries - weights > LOST_ROW * spread * np.sqrt(entries)))
+    variance = max(float(squares) / entries.sum() - mean**2, 0.0)
+    chance = math.log(n_rows / FALSE_ALARM)
+    limit = np.sqrt(2.0 * chance * variance * entries + (chance * mean / 3.0) ** 2) + chance * mean / 3.0
+    return bool(np.any(mean * entries - weights > limit))
 
 
 LARGEST_REFRESH_WORK = 2**28

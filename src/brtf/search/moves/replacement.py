@@ -25,10 +25,9 @@ FEWEST_REGULAR = 10.0
 class Replacement(Once):
     """Additive outliers instead of replacement; only the ``last`` such move applies the complexity penalty."""
 
-    name = "replacement"
-
     def __init__(self, *, last: bool = False) -> None:
         self.last = last
+        self.name = "replacement at the end" if last else "replacement"
 
     def proposal(self, progress: Progress) -> Trial | None:
         point = progress.point

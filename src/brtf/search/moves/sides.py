@@ -7,7 +7,7 @@ which have no common sign, nor for replacement, which has its own distribution.
 
 from __future__ import annotations
 
-from brtf.inference.judge import WORTH
+from brtf.inference.judge import WORTH, judge
 from brtf.inference.sweep import evaluate_at, settle_noise, with_sides
 from brtf.inference.trace import Kind
 from brtf.model.state import OutlierStructure
@@ -28,6 +28,9 @@ class Sides(Once):
         state, promised = with_sides(problem, point)
         if not promised > worth:
             return None
-        settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
+        evaluated = evaluate_at(problem, state, point.fit)
+        if not judge(evaluated, point):  # the histogram promised what the entries do not hold
+            return None
+        settled = settle_noise(problem, evaluated)
         words = "outliers of either sign" if structure.sides else "one-sided outliers"
         return progress.trial(Kind.SIDES, words, settled, worth=worth, then=Sweeps(progress.roughly, 60))

@@ -1,0 +1,88 @@
+"""The loop of the search: which moves it asks again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+import brtf
+from brtf.data.observations import observe
+from brtf.inference.sweep import evaluate
+from brtf.inference.trace import Kind
+from brtf.model.settings import Settings
+from brtf.search.loop import Search
+from brtf.search.phases import PHASES
+from brtf.search.run import _problem, affordable_rank, calibrated_starts
+
+
+@pytest.fixture
+def search():
+    """A search after its start, at the first move of a round."""
+    data = brtf.datasets.synthetic((8, 7, 6), 2, outliers=0.1, seed=0)
+    observations, settings = observe(data.observed), Settings()
+    rng, problem = np.random.default_rng(0), _problem(observations, settings)
+    starts = partial(calibrated_starts, problem, settings, rng)
+    search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
+    for _ in search.run():
+        if PHASES[search.phase].name == "fine" and search.sweeps is None:
+            break
+    search.refusals.clear()
+    return search
+
+
+def raise_bound(search, gain):
+    point = search.progress.point
+    terms = replace(point.terms, likelihood=point.terms.likelihood + gain)
+    search.progress.best = replace(point, terms=terms)
+
+
+class TestRefusals:
+    def test_a_move_that_failed_is_not_asked_again_until_the_bound_has_risen_by_what_it_lacked(self, search):
+        search._refuse("death", 50.0)
+        assert search._is_refused("death")
+        assert not search._is_refused("merge")
+        raise_bound(search, 49.0)
+        assert search._is_refused("death")
+        raise_bound(search, 2.0)
+        assert not search._is_refused("death")
+        assert "death" not in search.refusals
+
+    def test_the_proposal_that_lacked_least_counts(self, search):
+        for lacking in (500.0, 5.0, 50.0):
+            search._refuse("death", lacking)
+        raise_bound(search, 6.0)
+        assert not search._is_refused("death")
+
+    def test_a_move_without_a_proposal_waits_for_a_nat(self, search):
+        search._refuse("birth", 0.0)
+        raise_bound(search, 0.5)
+        assert search._is_refused("birth")
+        raise_bound(search, 1.0)
+        assert not search._is_refused("birth")
+
+    def test_a_point_of_another_kind_is_asked_about_again(self, search):
+        search._refuse("birth", 50.0)
+        progress = search.progress
+        state = progress.point.state.select_components(np.arange(progress.point.rank - 1))
+        progress.best = evaluate(progress.problem, state)
+        assert not search._is_refused("birth")
+
+    def test_no_proposal_is_repeated_at_the_same_point(self):
+        data = brtf.datasets.synthetic((15, 14, 13), 3, outliers=0.1, seed=1)
+        model = brtf.BRTF(random_state=0).fit(data.observed)
+        dropped = [
+            (record.event.words, round(record.bound, 3))
+            for record in model.result_.trace
+            if record.event.kind is not Kind.SWEEP and not record.event.accepted
+        ]
+        assert len(dropped) == len(set(dropped))
+
+    def test_are_part_of_the_position(self, search):
+        search._refuse("death", 50.0)
+        state, position = search.progress.point.state, search.position
+        search.refusals.clear()
+        search.take_up(state, position)
+        assert search._is_refused("death")
