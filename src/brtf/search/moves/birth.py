@@ -133,7 +133,8 @@ def _lives_on_a_fibre(columns: list[Array]) -> bool:
 BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 """Variants tried over consecutive failures: number of components, and whether the residual is clipped."""
 SKETCHED_BIRTHS = ((sys.maxsize, False), (sys.maxsize, True), (1, False))
-"""Variants for data that are sketched: first all components that the sketch shows."""
+"""Variants for data that are sketched: first all components that the sketch shows, at most doubling the rank of a
+state that has more than a start."""
 MANY_AFTER, MANY_TIMES = 3, 4
 """Successful births in a row after which many components are proposed at once, if the rank already exceeds that of a
 start; and their number as a multiple of the rank."""
@@ -161,7 +162,7 @@ class Birth(Move):
         variants = SKETCHED_BIRTHS if is_sketched(progress.problem) else BIRTHS
         while failures < len(variants) and rank < most:
             n_components, clipped = variants[failures]
-            n_components = min(n_components, most - rank)
+            n_components = min(n_components, max(rank, START_COMPONENTS), most - rank)
             if clipped not in hopeless:
                 state = birth(progress.problem, progress.point, n_components, progress.rng, clipped=clipped)
                 if state is not None:
