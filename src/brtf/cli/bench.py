@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-N_TARGETS = 8
+N_TARGETS = 9
 
 
 @click.command()

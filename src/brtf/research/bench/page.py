@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from brtf.data.passes import workers
-from brtf.research.bench import fits, sweeps
+from brtf.research.bench import fits, options, sweeps
 from brtf.research.bench.measure import Effort, Measurement, copying, cube_product, fastest
 
 MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] = {
@@ -24,6 +24,7 @@ MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] =
     6: (fits.whole_fits,),
     7: (sweeps.growth, sweeps.threads),
     8: (fits.first_use,),
+    9: (options.option_sweeps,),
 }
 """What is measured for each target, by the target's number."""
 HEADER = ("target", "measured", "value", "asked for", "met", "against", "note")

@@ -85,7 +85,7 @@ def complete_sweeps(effort: Effort) -> Iterator[Measurement]:
         reference = 2.5 * seconds["copy"] + 6.0 * data.size * rank / (2.0 * side**3) * seconds["product"]
         yield Measurement(
             1,
-            f"sweep of complete data: {name}, {_times(shape)}, rank {rank}",
+            f"sweep of complete data: {name}, {times(shape)}, rank {rank}",
             seconds["sweep"] / LEARN_NOISE_EVERY / reference,
             "2.5 copies of the data + 6MR flops of gemm",
             limit,
@@ -117,7 +117,7 @@ def masked_sweeps(effort: Effort) -> Iterator[Measurement]:
         flops = 6.0 * observations.n_observed * (rank + (n_packed if collapsed else 0))
         yield Measurement(
             2,
-            f"sweep: {_times(shape)}, rank {rank}, {100 * share:g} % observed",
+            f"sweep: {times(shape)}, rank {rank}, {100 * share:g} % observed",
             seconds["sweep"] / LEARN_NOISE_EVERY / (flops / (2.0 * side**3) * seconds["product"]),
             f"6M{'(R+P)' if collapsed else 'R'} flops of gemm",
             note=f"{1e9 * seconds['sweep'] / LEARN_NOISE_EVERY / observations.n_observed:.0f} ns an observed entry",
@@ -141,7 +141,7 @@ def masked_grams(effort: Effort) -> Iterator[Measurement]:
             ratios = [seconds[mode] / seconds[3] for mode in range(3)]
             yield Measurement(
                 2,
-                f"row Grams and products of masked data, {words}: {_times(shape)}, rank {rank}, density {density:g}",
+                f"row Grams and products of masked data, {words}: {times(shape)}, rank {rank}, density {density:g}",
                 float(np.mean(ratios)),
                 "dgemm of the same dense products",
                 min(2.5 * max(density, 0.1), 1.0),
@@ -169,7 +169,7 @@ def coordinates(effort: Effort) -> Iterator[Measurement]:
         seconds = fastest({"statistics": statistics, "product": product}, min(effort.n_repeats, 3))
         yield Measurement(
             3,
-            f"all Grams and products of {n_asked:,} coordinates: {_times(shape)}, rank {rank}",
+            f"all Grams and products of {n_asked:,} coordinates: {times(shape)}, rank {rank}",
             seconds["statistics"] / seconds["product"],
             f"dgemm of {side}³",
             30.0 * (n_asked / 1e7) * (1024 / side) ** 3,
@@ -182,7 +182,7 @@ def growth(effort: Effort) -> Iterator[Measurement]:
     decades = (10, 100, 1000) if effort.quick else (10_000, 100_000, 1_000_000)
     length = 60 if effort.quick else 1_000
     sweepers = {n: Sweeper(sparse_data((length,) * 3, n), 5, collapsed=True) for n in decades}
-    yield _growth_row("entries M", f"{_times((length,) * 3)}, rank 5", sweepers, effort)
+    yield _growth_row("entries M", f"{times((length,) * 3)}, rank 5", sweepers, effort)
     lengths = (20, 60, 200) if effort.quick else (100, 1_000, 10_000)
     n_observed = 1_000 if effort.quick else 100_000
     sweepers = {3 * n: Sweeper(sparse_data((n,) * 3, n_observed), 5, collapsed=True) for n in lengths}
@@ -214,7 +214,7 @@ def threads(effort: Effort) -> Iterator[Measurement]:
     seconds = fastest({n_jobs: partial(swept_by, n_jobs) for n_jobs in (1, 2)}, effort.n_repeats, time.perf_counter)
     yield Measurement(
         7,
-        f"a sweep by two threads: {_times(shape)}, rank 10",
+        f"a sweep by two threads: {times(shape)}, rank 10",
         seconds[1] / seconds[2],
         "as fast as by one",
         1.7,
@@ -231,5 +231,6 @@ def random_rows(shape: Sequence[int], rank: int, rng: np.random.Generator) -> tu
     )
 
 
-def _times(shape: Sequence[int]) -> str:
+def times(shape: Sequence[int]) -> str:
+    """The shape in words."""
     return "×".join(str(length) for length in shape)
