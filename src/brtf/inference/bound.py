@@ -116,8 +116,8 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
     noise = -state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
     if state.slices is not None and slice_sizes is not None:
         slices = state.slices
-        likelihood += 0.5 * float(slice_sizes @ slices.precision.mean_log)
-        noise -= slices.precision.kl(slices.concentration, slices.concentration)
+        likelihood += 0.5 * float(slice_sizes @ slices.mean_log)
+        noise -= slices.kl
     structure = state.structure
     parts = () if structure is None else (structure.rates, structure.sides)
     return BoundTerms(

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import betaln, expit, logit
+from scipy.special import betaln, digamma, expit, logit
 
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations, block_positions, distinct_columns, row_and_column_positions
+from brtf.inference.noise_fit import Ascent, ascend
 from brtf.kernels.arguments import Mixture, Positions
 from brtf.kernels.reference import N_BINS
 from brtf.model.evidence_table import tabulate, tabulate_branches
@@ -30,6 +30,10 @@ NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
 """Empty array of slices."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped before their correlation is measured."""
+LOG_RATE_PRIOR = (math.log(1e-6), math.log(1e8))
+"""Range of ln α and ln β: from one outlier in a slice that makes all of it suspect, to rates that are equal."""
+RATE_STEPS = 20
+"""Most steps for α and β; from the values of the last sweep a few are enough."""
 LAW_BINS = 256
 """Bins of the distribution of replaced values: the levels of an 8-bit image."""
 LEAST_RANGE = 1e-3
@@ -62,7 +66,7 @@ class BlockPosterior:
 def relative_precision(state: State, block: Block) -> Array | None:
     """ω̄ of every entry's slice, (m,); None where the noise is common."""
     slices = state.slices
-    return None if slices is None else slices.precision.mean[block_positions(block, slices.modes)]
+    return None if slices is None else slices.mean[block_positions(block, slices.modes)]
 
 
 def block_posterior(
@@ -145,7 +149,7 @@ def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Cal
     spike, slab = tabulate_branches(model)
     law, rates, sides, slices = structure.law, structure.rates, structure.sides, state.slices
     log_rates = (math.log(model.probability), math.log1p(-model.probability)) if rates is None else rates.mean_logs
-    log_counted = np.zeros(1) if slices is None else slices.precision.mean_log
+    log_counted = np.zeros(1) if slices is None else slices.mean_log
     everywhere = Mixture(
         spike=spike,
         slab=slab,
@@ -176,7 +180,7 @@ def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array
     log_density = np.log(law.density)[law.bins(values)] - 0.5 * counted
     if state.slices is None:
         return log_density
-    return log_density - 0.5 * state.slices.precision.mean_log[block_positions(block, state.slices.modes)]
+    return log_density - 0.5 * state.slices.mean_log[block_positions(block, state.slices.modes)]
 
 
 def _log_rates(model: LocalModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
@@ -290,17 +294,28 @@ def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_sh
 
 
 def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> SliceRates:
-    """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) at the maximum of the bound."""
-    found = replace(rates, outlying=rates.prior[0] + outlying, regular=rates.prior[1] + slice_sizes - outlying)
-    log_rate, log_rest = (float(logs.mean()) for logs in found.mean_logs)
+    """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) at the maximum of their evidence given the responsibilities.
 
-    def cost(logs: Array) -> float:
-        """The part of the mean KL(q(π_g) ‖ Beta(α, β)) that depends on (α, β)."""
-        first, second = math.exp(logs[0]), math.exp(logs[1])
-        return float(betaln(first, second)) - first * log_rate - second * log_rest
+    The evidence Π_g B(α + Σ p, β + Σ (1 − p)) / B(α, β), a Beta-binomial, has q(π) integrated out: q(π) and its prior
+    are learnt together, by Newton scoring.
+    """
+    regular = slice_sizes - outlying
 
-    best = minimize(cost, np.log(rates.prior), method="Nelder-Mead", options={"maxiter": 60, "xatol": 1e-3})
-    return replace(found, prior=(float(np.exp(best.x[0])), float(np.exp(best.x[1]))))
+    def evidence(logs: Array) -> Ascent:
+        first, second = np.exp(logs)
+        log_ratio = betaln(first + outlying, second + regular) - betaln(first, second)
+        together = digamma(first + second) - digamma(first + second + slice_sizes)
+        scores = np.stack(
+            [
+                first * (digamma(first + outlying) - digamma(first) + together),
+                second * (digamma(second + regular) - digamma(second) + together),
+            ]
+        )
+        return Ascent(float(log_ratio.sum()), scores.sum(axis=1), scores @ scores.T)
+
+    found, _ = ascend(evidence, np.log(rates.prior), [LOG_RATE_PRIOR] * 2, max_steps=RATE_STEPS)
+    first, second = (float(number) for number in np.exp(found))
+    return replace(rates, outlying=first + outlying, regular=second + regular, prior=(first, second))
 
 
 def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> SliceRates:

@@ -240,7 +240,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         state,
         fit,
         Histogram.from_bins(counts, totals, max(largest for largest, _ in looks), variance, *_sides(structure, rest)),
-        None if slices is None else squares / slices.precision.mean + tau * state.local_model.largest_weight * extra,
+        None if slices is None else squares / slices.mean + tau * state.local_model.largest_weight * extra,
         None if slices is None else problem.n_entries(slices) - replaced,
         float(others[1]) / problem.observations.n_observed,
         tuple(rest[:n_structured]) or None,
@@ -285,7 +285,7 @@ def _variance_of_completed(problem: Problem, state: State) -> tuple[float, Array
     if state.slices is None:
         return variance_sum(problem.observations, state.factors), np.zeros(0)
     variances = slice_variances(problem, state, state.slices)
-    return float(state.slices.precision.mean @ variances), variances
+    return float(state.slices.mean @ variances), variances
 
 
 def slice_variances(problem: Problem, state: State, slices: SliceNoise) -> Array:
@@ -322,7 +322,7 @@ def slice_grams(slices: SliceNoise, factors: tuple[RowGaussians, ...], mode: int
     upper = packed_indices(rank)
     sums = [(rows.gram + rows.cov_sum)[upper] for k, rows in enumerate(factors) if k not in (*slices.modes, mode)]
     shared = np.prod(sums, axis=0) if sums else np.ones(upper[0].size)
-    relative = slices.precision.mean
+    relative = slices.mean
     if mode not in slices.modes and len(slices.modes) == 1:  # Σ ω̄ E[aaᵀ] avoids packed products of the means
         (rows,) = (factors[k] for k in slices.modes)
         of_cov = relative.sum() * rows.cov_packed[0] if rows.shared else relative @ rows.cov_packed
@@ -384,7 +384,7 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
         return None
     row_weights, differ = None, known_grams is None
     if known_grams is not None and state.slices is not None:
-        row_weights = state.slices.precision.mean if state.slices.modes == (0,) else None
+        row_weights = state.slices.mean if state.slices.modes == (0,) else None
         differ = 0 in state.slices.modes
     room = None
     if differ and not problem.observations.in_chunks:
@@ -405,7 +405,7 @@ def _direct(problem: Problem, state: State, update: OnePass) -> Callable[[Block]
     apart = structure is None or 0 not in structure.modes
     if update.known_grams is None or model.is_gaussian or not (apart and math.isinf(problem.limit)):
         return None
-    tau, relative = float(state.tau.mean), None if slices is None else slices.precision.mean
+    tau, relative = float(state.tau.mean), None if slices is None else slices.mean
     table = tabulate(model) if structure is None else None
     mixed = None if structure is None else mixture(state, model, structure)
 
@@ -519,7 +519,7 @@ def rotate(state: State) -> State:
 
 def noise_prior(state: State) -> NoisePrior:
     """The prior of τ, with the largest τ̄ for which no slice's τ̄ω̄ exceeds the limit."""
-    steadiest = 1.0 if state.slices is None else float(state.slices.precision.mean.max())
+    steadiest = 1.0 if state.slices is None else float(state.slices.mean.max())
     return NoisePrior(state.prior.tau_concentration, state.prior.tau_rate, state.prior.largest_precision / steadiest)
 
 
@@ -579,7 +579,7 @@ def _with_sides(state: State, sums: Sums, deviations: Histogram) -> tuple[State,
 
 def _with_slices(state: State, slices: SliceNoise) -> State:
     """The state with other noise of the slices; only the product τω is identified, so the mean of ω is set to one."""
-    mean = float(np.mean(slices.precision.mean))
+    mean = float(np.mean(slices.mean))
     relative = Gamma(slices.precision.concentration, slices.precision.rate * mean)
     common = Gamma(state.tau.concentration, state.tau.rate / mean)
     return replace(state, slices=replace(slices, precision=relative), tau=common)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,6 +77,21 @@ class SliceNoise:
     modes: tuple[int, ...]
     precision: Gamma
     concentration: float
+
+    @cached_property
+    def mean(self) -> Array:
+        """ω̄, (G,)."""
+        return self.precision.mean
+
+    @cached_property
+    def mean_log(self) -> Array:
+        """E[ln ω], (G,)."""
+        return self.precision.mean_log
+
+    @cached_property
+    def kl(self) -> float:
+        """Σ_g KL(q(ω_g) ‖ Ga(a_t, a_t))."""
+        return self.precision.kl(self.concentration, self.concentration)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,13 +170,13 @@ class SliceRates:
         """E[π_g], (G,)."""
         return self.outlying / (self.outlying + self.regular)
 
-    @property
+    @cached_property
     def mean_logs(self) -> tuple[Array, Array]:
         """E[ln π_g] and E[ln(1 − π_g)], each (G,)."""
         together = digamma(self.outlying + self.regular)
         return digamma(self.outlying) - together, digamma(self.regular) - together
 
-    @property
+    @cached_property
     def kl(self) -> float:
         """Σ_g KL(q(π_g) ‖ Beta(prior))."""
         first, second = self.prior

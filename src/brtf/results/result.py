@@ -114,7 +114,7 @@ class Result:
         if slices is None:
             return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
         lengths = [self.observations.shape[mode] for mode in slices.modes]
-        variances = (self.state.noise_variance / slices.precision.mean).reshape(lengths)
+        variances = (self.state.noise_variance / slices.mean).reshape(lengths)
         return _in_squared_units(variances, self.scale)
 
     @cached_property
@@ -264,7 +264,7 @@ class Result:
         """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
         if self.state.slices is None:
             return np.ones(observations.n_observed)
-        return self.state.slices.precision.mean[entry_positions(observations, self.state.slices.modes)]
+        return self.state.slices.mean[entry_positions(observations, self.state.slices.modes)]
 
     def _relative_precision_at(self, coords: Any) -> Array | float:
         """ω̄ of the slice of every requested entry, in the shape of the answer; 1 where the noise is common."""
@@ -273,7 +273,7 @@ class Result:
             return 1.0
         shape = self.observations.shape
         lengths = [shape[mode] for mode in slices.modes]
-        precision = slices.precision.mean.reshape(lengths)
+        precision = slices.mean.reshape(lengths)
         if coords is not None:
             return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
         return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
