@@ -32,8 +32,8 @@ from brtf.inference.updates import (
     update_outliers,
 )
 from brtf.kernels.reference import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
+from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.evidence_table import EvidenceTable
 from brtf.model.local_models import (
     PROBABILITY_RANGE,
     WIDEST_SLAB,

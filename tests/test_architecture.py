@@ -19,8 +19,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # package, which re-export names, stand to the right of all but the command line.
 ROOMS = (
     "data",
+    "kernels",  # knows arrays, not the model
     "model",
-    "kernels",
     "inference",
     "search",
     "results",

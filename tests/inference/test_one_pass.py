@@ -13,7 +13,8 @@ from brtf.inference.sweep import Problem, evaluate, slice_noise, update_all_fact
 from brtf.inference.updates import Spectrum
 from brtf.kernels import compiled, entries, reference
 from brtf.kernels.arguments import PassSums, Positions, SliceWeights
-from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, unpack_symmetric
+from brtf.kernels.packed import pack_symmetric, unpack_symmetric
+from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab
 from brtf.model.row_prior import Centred

@@ -15,8 +15,9 @@ from brtf.inference.updates import scaled_values
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.compiled import DENSE_SHARE, DENSE_SHARE_OF_SUMS, LARGEST_OWN_SOLVE
 from brtf.kernels.entries import LARGEST_THIN, LEAST_TILE, TILE_BYTES
+from brtf.kernels.packed import pack_symmetric, unpack_symmetric
 from brtf.kernels.reference import N_BINS
-from brtf.model.distributions import RowGaussians, pack_symmetric, unpack_symmetric
+from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate, tabulate_branches
 
 # Sums of at most a few dozen products of at most five numbers near 1.

@@ -31,7 +31,9 @@ def bins(rng):
 @pytest.mark.parametrize("tau", [1.0, 0.037])
 def test_scores_equal_the_definition(model, tau):
     deviation, count = bins(np.random.default_rng(2))
-    found, wanted = (twin.scores(model, tau, deviation, count) for twin in (compiled, reference))
+    found, wanted = (
+        twin.scores(model.gradient, model.student_numbers, tau, deviation, count) for twin in (compiled, reference)
+    )
     assert found[0] == pytest.approx(wanted[0], rel=1e-11)
     # Sums of terms of either sign: digits are those of the largest.
     scale = np.sqrt(np.diag(wanted[2]) * count.sum())

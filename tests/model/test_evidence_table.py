@@ -7,7 +7,8 @@ import pytest
 
 import oracle
 from brtf import kernels
-from brtf.model.evidence_table import LAST_OCTAVE, SHIFT, tabulate, tabulate_branches, usual_places
+from brtf.kernels.tables import LAST_OCTAVE, SHIFT, usual_places
+from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 
 END = 2.0**LAST_OCTAVE

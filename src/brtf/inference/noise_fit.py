@@ -198,7 +198,8 @@ def _scores(model: LocalModel, tau: float, histogram: Histogram) -> tuple[float,
     log_evidence, gradient, information = 0.0, np.zeros(n_parameters), np.zeros((n_parameters, n_parameters))
     for count, log_factor in histogram.sides:
         side, log_total = model.on_side(log_factor)
-        value, by_parameter, products = kernels.scores(side, tau, histogram.deviation, count)
+        law = side.gradient, side.student_numbers
+        value, by_parameter, products = kernels.scores(*law, tau, histogram.deviation, count)
         shift, n_entries = side.probability - model.probability, float(count.sum())
         if log_factor:  # ∂ ln f / ∂ logit π = p − π, whatever the factor
             products[1] += shift * by_parameter

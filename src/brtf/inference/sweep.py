@@ -53,16 +53,11 @@ from brtf.inference.updates import (
     variance_sum,
 )
 from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
-from brtf.model.distributions import (
-    Gamma,
-    RowGaussians,
-    congruent,
-    pack_symmetric,
-    packed_indices,
-    unpack_symmetric,
-)
-from brtf.model.evidence_table import EvidenceTable, tabulate
+from brtf.kernels.tables import EvidenceTable
+from brtf.model.distributions import Gamma, RowGaussians, congruent
+from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import LocalModel
 from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
 

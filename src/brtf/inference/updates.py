@@ -25,9 +25,10 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
+from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
 from brtf.kernels.reference import CompletedRows, reduce_mode, transposed_khatri_rao
-from brtf.model.distributions import Gamma, RowGaussians, pack_symmetric, packed_indices, unpack_symmetric
-from brtf.model.evidence_table import EvidenceTable
+from brtf.kernels.tables import EvidenceTable
+from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 

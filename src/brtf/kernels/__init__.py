@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
-from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
-from brtf.model.evidence_table import EvidenceTable
-from brtf.model.local_models import LocalModel
+from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
+from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
@@ -131,9 +130,14 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
     _chosen().count_deviations(deviation, counts, totals, share)
 
 
-def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
-    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information."""
-    return _chosen().scores(model, tau, deviation, count)
+def scores(
+    gradient: Gradient, numbers: StudentNumbers | None, tau: float, deviation: Array, count: Array
+) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information.
+
+    ``numbers`` describe the same local model as ``gradient``, if it has a loop of its own.
+    """
+    return _chosen().scores(gradient, numbers, tau, deviation, count)
 
 
 def scoring_step(

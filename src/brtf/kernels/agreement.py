@@ -15,9 +15,9 @@ import numpy as np
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels.arguments import PassSums
+from brtf.kernels.packed import pack_symmetric
 from brtf.kernels.reference import N_BINS
-from brtf.model.distributions import pack_symmetric
-from brtf.model.evidence_table import EvidenceTable
+from brtf.kernels.tables import EvidenceTable
 
 FEW = 37
 """Entries of a check: several whole vectors of any width, and a remainder."""

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.model.evidence_table import EvidenceTable
+from brtf.kernels.tables import EvidenceTable
+
+Gradient = Callable[[Array], tuple[Array, ...]]
+"""ln f at every ρ, and its derivatives by ln ρ and by each of K parameters."""
+
+
+class StudentNumbers(NamedTuple):
+    """Student-t noise with Gaussian or flat outliers, whose derivatives have a loop of their own.
+
+    Attributes
+    ----------
+    flat : whether the outliers are uniform; Gaussian otherwise
+    probability, shape, width : π, ν and ζ
+    constants : ln Γ((ν+1)/2) / Γ(ν/2) · (2/ν)^{1/2}, and twice its derivative by ln ν
+    """
+
+    flat: bool
+    probability: float
+    shape: float
+    width: float
+    constants: tuple[float, float]
 
 
 class Positions(NamedTuple):

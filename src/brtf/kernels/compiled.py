@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels import coordinates, entries, masked, products, reference, scoring
-from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
 from brtf.kernels.jit import loop
+from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference import (
     FIRST_BIN_OCTAVE,
     LOG2_BINS,
@@ -32,9 +33,7 @@ from brtf.kernels.reference import (
     symmetric_multiplicity,
     transposed_khatri_rao,
 )
-from brtf.model.distributions import unpack_symmetric
-from brtf.model.evidence_table import FIRST_OCTAVE, EvidenceTable, usual_places
-from brtf.model.local_models import FlatSlab, GaussianSlab, LocalModel
+from brtf.kernels.tables import FIRST_OCTAVE, EvidenceTable, usual_places
 
 DENSE_SHARE = 0.4
 """Share of observed entries above which a dense product with zeros is cheaper than a loop over entries."""
@@ -324,18 +323,16 @@ def count_deviations(deviation: Array, counts: Array, totals: Array, share: Arra
     )
 
 
-def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
-    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information.
-
-    The two models with closed-form branches have a dedicated loop.
-    """
-    if type(model) is not GaussianSlab and type(model) is not FlatSlab:
-        return reference.scores(model, tau, deviation, count)
-    gradient, information = np.zeros(4), np.zeros((4, 4))
-    flat, numbers = type(model) is FlatSlab, (model.probability, model.shape, model.width)
-    bins = _plain(deviation), _plain(count)
-    value = scoring.student_scores(flat, tau, *numbers, model.constants, *bins, gradient, information)
-    return value, gradient, information
+def scores(
+    gradient: Gradient, numbers: StudentNumbers | None, tau: float, deviation: Array, count: Array
+) -> tuple[float, Array, Array]:
+    """Σ ln f over bins of D; derivatives (1 + K,) of Σ (½ ln τ + ln f) by ln τ and the K parameters; information."""
+    if numbers is None:
+        return reference.scores(gradient, numbers, tau, deviation, count)
+    by_parameter, information = np.zeros(4), np.zeros((4, 4))
+    flat, *others = numbers
+    value = scoring.student_scores(flat, tau, *others, _plain(deviation), _plain(count), by_parameter, information)
+    return value, by_parameter, information
 
 
 def scoring_step(

@@ -19,10 +19,9 @@ from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
-from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
-from brtf.model.distributions import packed_indices, unpack_symmetric
-from brtf.model.evidence_table import FIRST_OCTAVE, SHIFT, EvidenceTable
-from brtf.model.local_models import LocalModel
+from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
+from brtf.kernels.packed import packed_indices, unpack_symmetric
+from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
 
 LOG2_BINS = 3
 """Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
@@ -386,13 +385,15 @@ def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:
     return np.frexp(np.clip(np.where(np.isnan(numbers), limits.max, numbers), limits.tiny, limits.max))
 
 
-def scores(model: LocalModel, tau: float, deviation: Array, count: Array) -> tuple[float, Array, Array]:
+def scores(
+    gradient: Gradient, numbers: StudentNumbers | None, tau: float, deviation: Array, count: Array
+) -> tuple[float, Array, Array]:
     """Σ ln f over bins of D, derivatives of Σ (½ ln τ + ln f) by ln τ and the model's K parameters, and information.
 
     The gradient is (1 + K,). The information (1 + K, 1 + K) is the sum of the outer products of the scores: the
     expected curvature if the model is correct.
     """
-    log_evidence, by_rho, *by_model = model.gradient(tau * deviation)
+    log_evidence, by_rho, *by_model = gradient(tau * deviation)
     by_parameter = np.stack([0.5 + by_rho, *by_model])
     counted = by_parameter * count
     return float(count @ log_evidence), counted.sum(axis=1), counted @ by_parameter.T

@@ -285,7 +285,7 @@ def prefetch(typing_context, matrix, row, column):
 def locate(typing_context, rho, n, shift, bits, last, places, fractions):
     """Segments of the entries in a table, the fractions t within them, and the largest ρ.
 
-    ``bits`` comes from :func:`brtf.model.evidence_table.usual_places`, and ``shift`` is added to ρ first; places are at
+    ``bits`` comes from :func:`brtf.kernels.tables.usual_places`, and ``shift`` is added to ρ first; places are at
     most ``last``. An entry's t is in the bits of its ρ below those of the segment.
     """
     given, kind = locals(), KINDS[rho.dtype]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import digamma, gammaln
 
 from brtf.data.arrays import Array, SentOnce
+from brtf.kernels.packed import pack_symmetric, packed_diagonal, packed_indices, unpack_symmetric
 
 LARGEST_MAPPED = 16
 """Largest rank at which one (P, P) map on packed matrices is faster than two products per matrix."""
@@ -47,32 +48,6 @@ class Gamma:
             + self.concentration * (prior_rate / self.rate - 1.0)
         )
         return float(np.sum(terms))
-
-
-@lru_cache(maxsize=256)
-def packed_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows and columns of the upper half of a symmetric (rank, rank) matrix, the order used when packing."""
-    return np.triu_indices(rank)
-
-
-@lru_cache(maxsize=256)
-def _flat_indices(rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Flat indices of the packed elements, the packed index of every flat element, and the packed diagonal."""
-    rows, cols = packed_indices(rank)
-    packed = np.empty((rank, rank), np.intp)
-    packed[rows, cols] = packed[cols, rows] = np.arange(rows.size)
-    return rows * rank + cols, packed.reshape(-1), packed.diagonal().copy()
-
-
-def unpack_symmetric(packed: Array, rank: int) -> Array:
-    """Symmetric matrices (..., R, R) from their packed upper halves (..., R(R+1)/2)."""
-    return packed.take(_flat_indices(rank)[1], axis=-1).reshape(*packed.shape[:-1], rank, rank)
-
-
-def pack_symmetric(full: Array) -> Array:
-    """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
-    rank = full.shape[-1]
-    return full.reshape(*full.shape[:-2], rank * rank).take(_flat_indices(rank)[0], axis=-1)
 
 
 def congruent(packed: Array, matrix: Array) -> Array:
@@ -185,7 +160,7 @@ class RowGaussians(SentOnce):
     @property
     def variances(self) -> Array:
         """The diagonals of cov_i, (I or 1, R)."""
-        return self.cov_packed.take(_flat_indices(self.rank)[2], axis=1)
+        return self.cov_packed.take(packed_diagonal(self.rank), axis=1)
 
     @cached_property
     def component_power(self) -> Array:

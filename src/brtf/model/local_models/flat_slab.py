@@ -10,6 +10,7 @@ import numpy as np
 from scipy.special import erfcx, log_ndtr
 
 from brtf.data.arrays import Array
+from brtf.kernels.arguments import StudentNumbers
 from brtf.model.local_models.local_model import OUTLIER_SHARES, LocalModel, register
 from brtf.model.local_models.slab_model import WIDEST_SLAB, StudentNoise
 
@@ -72,6 +73,10 @@ class FlatSlab(StudentNoise):
 
     def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
         return -0.5 + 0.5 * np.sqrt(self.width * rho) * shrinkage
+
+    @property
+    def student_numbers(self) -> StudentNumbers:
+        return StudentNumbers(True, self.probability, self.shape, self.width, self.constants)
 
     def mixture(self) -> tuple[Array, Array, Array, Array]:
         return (

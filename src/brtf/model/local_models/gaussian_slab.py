@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.kernels.arguments import StudentNumbers
 from brtf.model.local_models.local_model import register
 from brtf.model.local_models.slab_model import StudentNoise
 
@@ -24,6 +25,10 @@ class GaussianSlab(StudentNoise):
 
     def _slab_by_width(self, rho: Array, shrinkage: Array) -> Array:
         return -0.5 * (1.0 - shrinkage) * (1.0 - rho * shrinkage)
+
+    @property
+    def student_numbers(self) -> StudentNumbers:
+        return StudentNumbers(False, self.probability, self.shape, self.width, self.constants)
 
     def mixture(self) -> tuple[Array, Array, Array, Array]:
         return (

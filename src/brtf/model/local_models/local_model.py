@@ -19,6 +19,7 @@ from typing import ClassVar, Self, TypeVar
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.kernels.arguments import StudentNumbers
 
 PROBABILITY_RANGE = (1e-8, 0.98)
 """Range of π: at its ends the model has no outliers, or no regular entries."""
@@ -170,6 +171,11 @@ class LocalModel(ABC):
     @property
     def edge(self) -> float | None:
         """The ρ of a sharp edge, where ln f drops within a relative width ρ^{−1/2}, if any; tables are finer there."""
+        return None
+
+    @property
+    def student_numbers(self) -> StudentNumbers | None:
+        """The model as the kernels know it, if they have a loop for its derivatives."""
         return None
 
     # ---- derived from the branches -----------------------------------------------------------------------------
