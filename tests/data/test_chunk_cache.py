@@ -1,6 +1,7 @@
 """Chunks that are kept are the chunks that were read, and nothing of them stays behind."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,22 +12,24 @@ from brtf.data import chunk_cache as held
 from brtf.data import coordinate_files as parts
 from brtf.data.chunk_cache import Held, compact
 from brtf.data.passes import add_up
-from test_chunks import FEW, SHAPE, add_values, as_parts
+from brtf.data.plan import Plan
+from test_chunks import FEW, SHAPE, add_values, as_parts, uncached
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-def part_of(n_observed, shape=(300, 200, 70000), dtype=np.float32, seed=0):
+NO_MEMORY = Plan(cached_share=0.0, free_share=0.0)
+
+
+def part_of(n_observed, shape=(300, 200, 70000), dtype=np.float32, seed=0, plan=NO_MEMORY):
     rng = np.random.default_rng(seed)
     coords = np.stack([rng.integers(0, length, n_observed) for length in shape])
-    return Observations(shape, rng.standard_normal(n_observed).astype(dtype), None, coords, 1.0)
+    return Observations(shape, rng.standard_normal(n_observed).astype(dtype), None, coords, 1.0, plan=plan)
 
 
 @pytest.fixture
 def on_disk(tmp_path, monkeypatch):
-    """A directory for what is kept, and no memory."""
-    monkeypatch.setattr(held, "HELD_SHARE", 0.0)
-    monkeypatch.setattr(held, "FREE_SHARE", 0.0)
+    """A directory for what is kept."""
     directory = tmp_path / "scratch"
     directory.mkdir()
     monkeypatch.setenv("TMPDIR", str(directory))
@@ -80,11 +83,12 @@ def test_what_is_being_read_outlives_what_is_kept(store):
 
 @pytest.mark.parametrize("trouble", ["no directory", "disk is full"])
 def test_without_room_nothing_is_kept(trouble, store, on_disk, monkeypatch):
+    plan = NO_MEMORY
     if trouble == "no directory":
         monkeypatch.setenv("TMPDIR", str(on_disk / "nowhere"))
     else:
-        monkeypatch.setattr(held, "FREE_SHARE", 1.0)
-    store.put(("data", 0), part_of(1000))
+        plan = replace(plan, free_share=1.0)
+    store.put(("data", 0), part_of(1000, plan=plan))
     assert store.get(("data", 0)) is None
 
 
@@ -93,20 +97,21 @@ def test_tables_are_decoded_once(on_disk, tmp_path, monkeypatch):
     files, original = [], parts._columns
     monkeypatch.setattr(parts, "_columns", lambda path, names: (files.append(path), original(path, names))[1])
     chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE)
-    assert len(files) == 2 * 4  # a first look, and what is kept of the second
-    (total,) = add_up(chunked, lambda: (np.zeros(()),), add_values)
-    np.testing.assert_allclose(total, np.nansum(tensor), rtol=1e-10)  # the same terms in another order
-    assert len(files) == 2 * 4
+    chunked = uncached(chunked, free_share=0.0)
+    files.clear()
+    for _ in range(2):
+        (total,) = add_up(chunked, lambda: (np.zeros(()),), add_values)
+        np.testing.assert_allclose(total, np.nansum(tensor), rtol=1e-10)  # the same terms in another order
+        assert len(files) == 4
 
 
-def test_a_fit_from_the_file_has_the_same_digits_and_leaves_nothing(on_disk, tmp_path, monkeypatch):
+def test_a_fit_from_the_file_has_the_same_digits_and_leaves_nothing(on_disk, tmp_path):
     tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, missing=0.5, seed=0).observed)
-    directory = as_parts(tmp_path / "parts", tensor)
-    from_file = BRTF(**FEW).fit(Observations.from_parts(directory, shape=SHAPE))
+    chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE)
+    from_file = BRTF(**FEW).fit(uncached(chunked, free_share=0.0))
     assert held.HELD._parts == {}
     assert held.HELD._file is None
-    monkeypatch.setattr(held, "HELD_SHARE", 0.25)
-    from_memory = BRTF(**FEW).fit(Observations.from_parts(directory, shape=SHAPE))
+    from_memory = BRTF(**FEW).fit(chunked)
     assert from_file.bound_ == from_memory.bound_
     assert all(map(np.array_equal, from_file.factors_, from_memory.factors_))
     assert held.HELD._parts == {}

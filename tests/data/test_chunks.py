@@ -5,6 +5,7 @@ import operator
 import os
 import pickle
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,17 @@ import pytest
 import brtf
 from brtf import BRTF, Observations
 from brtf.data import executors, passes
+from brtf.data.chunk_cache import HELD
+from brtf.data.chunked_input import row_blocks
 from brtf.data.executors import in_tree
 from brtf.data.observations import observe
 from brtf.data.passes import SomeRows, add_up
-from brtf.inference import sweep as calibrated
+from brtf.data.plan import Plan
 from brtf.inference import updates
 from brtf.inference.updates import gaussian_rows
 from brtf.io.archive import pack, unpack
 from brtf.io.checkpoint import Origin
 from brtf.model.settings import Settings
-from brtf.search import spectra
 
 zarr = pytest.importorskip("zarr")
 da = pytest.importorskip("dask.array")
@@ -100,20 +102,19 @@ def same_fit(one, other, tolerance):
     np.testing.assert_allclose(one.low_rank(), other.low_rank(), atol=1e3 * tolerance * scale)
 
 
-class TestSameAsInMemory:
-    @pytest.fixture(autouse=True)
-    def large(self, monkeypatch):
-        """What is small is handled otherwise in memory: not here."""
-        for module in (passes, spectra, calibrated):
-            monkeypatch.setattr(module, "SMALL_DATA", 0)
+def as_large(data):
+    """Data in memory that are handled as large ones are, which those in chunks always are."""
+    return replace(observe(data), plan=Plan(small_data=0, cached_data=0))
 
+
+class TestSameAsInMemory:
     @pytest.mark.parametrize("kind", ["zarr", "memmap", "dask", "xarray"])
     def test_dense(self, kind, tensor, tmp_path):
         chunked, whole = in_chunks(kind, tmp_path, tensor), observe(tensor)
         assert len(chunked.chunks) >= 4
         assert (chunked.shape, chunked.layout, chunked.n_observed) == (whole.shape, whole.layout, whole.n_observed)
         assert (chunked.scale, chunked.largest) == (whole.scale, whole.largest)
-        same_fit(BRTF(**FEW).fit(tensor), BRTF(**FEW).fit(chunked), ROUNDING)
+        same_fit(BRTF(**FEW).fit(as_large(tensor)), BRTF(**FEW).fit(chunked), ROUNDING)
 
     @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
     def test_coordinates(self, suffix, tensor, tmp_path):
@@ -122,7 +123,7 @@ class TestSameAsInMemory:
         whole = Observations.from_coords(coords, tensor[tuple(coords)], SHAPE)
         assert (chunked.layout, chunked.n_observed, chunked.scale) == ("coordinates", whole.n_observed, whole.scale)
         # random signs are drawn by the place of a block, and the entries stand in another order here
-        same_fit(BRTF(**FEW).fit(whole), BRTF(**FEW).fit(chunked), ROUNDING)
+        same_fit(BRTF(**FEW).fit(as_large(whole)), BRTF(**FEW).fit(chunked), ROUNDING)
 
     def test_an_explicit_mask(self, tmp_path):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
@@ -152,7 +153,7 @@ class TestSameAsInMemory:
         tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, outliers=0.05, noise=0.1, seed=4).observed)
         chunked = in_chunks("zarr", tmp_path, tensor)
         for options in ({"noise": "per-slice"}, {"outlier_modes": (2,)}, {"outlier_kind": "replacement"}):
-            same_fit(BRTF(**FEW, **options).fit(tensor), BRTF(**FEW, **options).fit(chunked), ROUNDING)
+            same_fit(BRTF(**FEW, **options).fit(as_large(tensor)), BRTF(**FEW, **options).fit(chunked), ROUNDING)
 
 
 class TestTheTree:
@@ -178,12 +179,12 @@ class TestTheTree:
         assert values[0] == in_tree(names, add)
 
 
-def test_lanes_are_all_chunks_in_order(tmp_path, monkeypatch):
+def test_lanes_are_all_chunks_in_order(tmp_path):
     """Several chunks a lane change the order of a sum, and nothing else."""
     tensor = np.array(brtf.datasets.synthetic(SHAPE, 3, outliers=0.05, missing=0.2, seed=1).observed)
     chunked = in_chunks("zarr", tmp_path, tensor)
     alone = BRTF(**FEW).fit(chunked)
-    monkeypatch.setattr(brtf.data.chunks, "FEWEST_LANES", 2)
+    chunked = replace(chunked, plan=Plan(fewest_lanes=2))
     assert [len(lane) for lane in chunked.lanes] == [2, 3]
     assert sum(chunked.lanes, ()) == chunked.chunks
     same_fit(alone, BRTF(**FEW).fit(chunked), ROUNDING)
@@ -201,35 +202,33 @@ class TestSomeRows:
         return arrays
 
     @pytest.mark.parametrize("n_used", [0, 1, 5, 20, 24, 26, 50])
-    def test_add_up_as_arrays_do(self, n_used, monkeypatch):
-        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+    def test_add_up_as_arrays_do(self, n_used):
         arrays = self.arrays(n_used)
-        packed = [SomeRows.of(array) for array in arrays]
+        packed = [SomeRows.of(array, 1) for array in arrays]
         assert all(isinstance(rows, SomeRows) == (n_used <= 25) for rows in packed)
         total = in_tree(packed, operator.add)
         total = total.dense() if isinstance(total, SomeRows) else total
         np.testing.assert_array_equal(total, in_tree(arrays, operator.add))
 
-    def test_an_array_on_either_side(self, monkeypatch):
-        monkeypatch.setattr(passes, "FEWEST_APART", 1)
+    def test_an_array_on_either_side(self):
         few, many = self.arrays(3)[0], self.arrays(40)[1]
-        for total in (SomeRows.of(few) + many, many + SomeRows.of(few)):
+        for total in (SomeRows.of(few, 1) + many, many + SomeRows.of(few, 1)):
             np.testing.assert_array_equal(total, few + many)
 
     def test_small_sums_stay_arrays(self):
-        assert isinstance(SomeRows.of(np.zeros((50, 3))), np.ndarray)
+        assert isinstance(SomeRows.of(np.zeros((50, 3)), 151), np.ndarray)
 
     def test_fits_are_the_same(self, tmp_path, monkeypatch):
         tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, missing=0.5, seed=0).observed)
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", tensor, shuffled=False), shape=SHAPE)
         apart = []
-        monkeypatch.setattr(passes, "FEWEST_APART", 1)
         original = SomeRows.dense
         monkeypatch.setattr(SomeRows, "dense", lambda self: (apart.append(1), original(self))[1])
-        model = BRTF(**FEW).fit(chunked)
-        assert apart
-        monkeypatch.setattr(passes, "FEWEST_APART", 2**60)
+        model = BRTF(**FEW).fit(replace(chunked, plan=Plan(sparse_sums=1)))
+        n_apart = len(apart)
+        assert n_apart
         whole = BRTF(**FEW).fit(chunked)
+        assert len(apart) == n_apart
         assert whole.bound_ == model.bound_
         assert all(map(np.array_equal, whole.factors_, model.factors_))
 
@@ -253,31 +252,27 @@ class TestRunsOfRows:
             "parts": lambda: Observations.from_parts(as_parts(tmp_path / "parts", tensor), shape=SHAPE),
             "memory": lambda: Observations.from_coords(np.nonzero(~np.isnan(tensor)), tensor[~np.isnan(tensor)], SHAPE),
         }[kind]()
-        monkeypatch.setattr(updates, "PARTIAL_BYTES", 0)  # every mode by its own pass
-        monkeypatch.setattr(updates, "PARTIAL_SHARE", 0.0)
-        expected = BRTF(**FEW).fit(observations)
+        plan = Plan(partial_bytes=0, partial_share=0.0)  # every mode by its own pass
+        expected = BRTF(**FEW).fit(replace(observations, plan=plan))
         numbers, runs_of = [], passes.runs_of
 
-        def counted(shapes):
-            runs = runs_of(shapes)
+        def counted(shapes, run_bytes):
+            runs = runs_of(shapes, run_bytes)
             numbers.append(len(runs))
             return runs
 
         for module in (passes, updates):
             monkeypatch.setattr(module, "runs_of", counted)
-        monkeypatch.setattr(passes, "RUN_BYTES", 500)
-        monkeypatch.setattr(passes, "FEWEST_APART", 1)
-        monkeypatch.setattr(executors, "LEAST_PIECE", 0)
-        found = BRTF(**FEW).fit(observations)
+        plan = replace(plan, run_bytes=500, sparse_sums=1, separate_bytes=0)
+        found = BRTF(**FEW).fit(replace(observations, plan=plan))
         assert max(numbers) > 10
         assert found.bound_ == expected.bound_
         assert all(map(np.array_equal, found.factors_, expected.factors_))
         assert all(map(np.array_equal, found.factor_covariances_, expected.factor_covariances_))
 
     @pytest.mark.parametrize(("n_rows", "n_runs"), [(0, 1), (1, 1), (7, 4), (100, 50)])
-    def test_every_row_is_in_one_run(self, n_rows, n_runs, monkeypatch):
-        monkeypatch.setattr(passes, "RUN_BYTES", 2 * 8 * 5)
-        runs = passes.runs_of([(n_rows, 2), (n_rows, 3)])
+    def test_every_row_is_in_one_run(self, n_rows, n_runs):
+        runs = passes.runs_of([(n_rows, 2), (n_rows, 3)], 2 * 8 * 5)
         assert len(runs) == n_runs
         assert [row for run in runs for row in range(run.start, run.stop)] == list(range(n_rows))
 
@@ -295,8 +290,8 @@ class TestNothingLargeIsHeld:
         tensor = np.array(brtf.datasets.synthetic((400, 16, 12), 2, seed=0).observed)
         sizes, pack_task = [], executors.pack_task
 
-        def packed(task):
-            message, pieces = pack_task(task)
+        def packed(task, separate_bytes):
+            message, pieces = pack_task(task, separate_bytes)
             sizes.append(len(message) + sum(rows.nbytes for rows in pieces))
             return message, pieces
 
@@ -316,10 +311,9 @@ class TestNothingLargeIsHeld:
         np.testing.assert_array_equal(received.cov, rows.cov)
         np.testing.assert_array_equal(received.second_moment_packed, known[0])
 
-    def test_many_rows_travel_by_themselves(self, monkeypatch):
+    def test_many_rows_travel_by_themselves(self):
         rows = gaussian_rows(np.tile(np.eye(2), (50, 1, 1)), np.ones((50, 2)))
-        monkeypatch.setattr(executors, "LEAST_PIECE", rows.nbytes)
-        message, pieces = executors.pack_task(lambda lane: (rows, [rows]))
+        message, pieces = executors.pack_task(lambda lane: (rows, [rows]), rows.nbytes)
         assert pieces == [rows]
         assert len(message) < rows.nbytes
         assert executors.unpack_task(message, pieces)(()) == (rows, [rows])
@@ -374,6 +368,12 @@ class TestNothingLargeIsHeld:
             BRTF(executor=3).fit(np.ones((3, 3)))
 
 
+def uncached(chunked, **sizes):
+    """The same chunks, none of which is in memory or will be kept there."""
+    HELD.release()
+    return replace(chunked, plan=Plan(cached_share=0.0, **sizes))
+
+
 class TestDamageIsFound:
     def chunk_file(self, path, row):
         return path / "c" / str(row) / "0" / "0"
@@ -408,19 +408,17 @@ class TestDamageIsFound:
         assert chunked.n_observed == (SHAPE[0] - 5) * 16 * 12
 
     @pytest.mark.parametrize("kind", ["complete", "masked"])
-    def test_a_chunk_that_vanishes_later(self, kind, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", 0.0)
+    def test_a_chunk_that_vanishes_later(self, kind, tmp_path):
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         if kind == "masked":
             tensor[::3, ::2] = np.nan
-        chunked = in_chunks("zarr", tmp_path, tensor)
+        chunked = uncached(in_chunks("zarr", tmp_path, tensor))
         self.chunk_file(tmp_path / "a.zarr", 3).unlink()
         with pytest.raises(ValueError, match=r"rows 10:20 of .* but had \d+ when the fit began"):
             BRTF(**FEW).fit(chunked)
 
-    def test_a_file_that_was_cut_short(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", 0.0)
-        chunked = in_chunks("memmap", tmp_path, np.random.default_rng(0).standard_normal(SHAPE))
+    def test_a_file_that_was_cut_short(self, tmp_path):
+        chunked = uncached(in_chunks("memmap", tmp_path, np.random.default_rng(0).standard_normal(SHAPE)))
         os.truncate(tmp_path / "a.npy", 2000)
         with pytest.raises(ValueError, match=r"a\.npy cannot be read: the file has been cut short"):
             BRTF(**FEW).fit(chunked)
@@ -659,8 +657,8 @@ class TestStreaming:
             model.partial_fit(block)
         return model
 
-    @pytest.mark.parametrize("kind", ["iterator", "dask", "xarray", "zarr", "masked"])
-    def test_block_after_block(self, kind, blocks, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("kind", ["iterator", "dask", "xarray", "masked"])
+    def test_block_after_block(self, kind, blocks):
         whole, mask = np.concatenate(blocks), None
         lazy = da.from_array(whole, chunks=(15, -1, -1))
         if kind == "iterator":
@@ -669,13 +667,20 @@ class TestStreaming:
             stream = lazy
         elif kind == "xarray":
             stream = pytest.importorskip("xarray").DataArray(lazy, dims=("time", "row", "column"))
-        elif kind == "masked":
-            stream, mask = da.from_array(np.nan_to_num(whole), chunks=(15, -1, -1)), ~np.isnan(lazy)
         else:
-            monkeypatch.setattr(brtf.data.chunked_input, "BLOCK_ENTRIES", 15 * 16 * 3)
-            stream = stored(tmp_path / "a.zarr", whole, rows=15)
+            stream, mask = da.from_array(np.nan_to_num(whole), chunks=(15, -1, -1)), ~np.isnan(lazy)
         model, expected = BRTF(max_rank=4, random_state=0).partial_fit(stream, mask=mask), self.one_by_one(blocks)
         assert model.shape_in_ == whole.shape
+        assert all(map(np.array_equal, model.factors_, expected.factors_))
+
+    def test_a_store_is_read_in_whole_chunks(self, blocks, tmp_path):
+        whole = np.concatenate(blocks)
+        array = stored(tmp_path / "a.zarr", whole, rows=15)
+        streamed = list(row_blocks(array, None, n_entries=20 * 16 * 12))
+        for (rows, mask), block in zip(streamed, blocks, strict=True):
+            assert mask is None
+            np.testing.assert_array_equal(rows, block)
+        model, expected = (BRTF(max_rank=4, random_state=0).partial_fit(Y) for Y in (array, whole))
         assert all(map(np.array_equal, model.factors_, expected.factors_))
 
     def test_holds_one_block_at_a_time(self, blocks):
@@ -708,8 +713,6 @@ def vars_of(result):
 
 
 def rescaled(tensor, scale):
-    from dataclasses import replace
-
     return replace(observe(tensor), scale=scale)
 
 
@@ -723,8 +726,8 @@ def test_chunks_are_held_up_to_a_share_of_the_memory(tmp_path, monkeypatch):
     original = brtf.data.chunks.StoredRows.read
     monkeypatch.setattr(brtf.data.chunks.StoredRows, "read", lambda self, *given: (reads.append(1), original(self))[1])
     for share in (0.0, 0.25):
-        monkeypatch.setattr(brtf.data.chunk_cache, "HELD_SHARE", share)
         chunked = in_chunks("memmap", tmp_path, tensor)
+        chunked = chunked if share else uncached(chunked)
         reads.clear()
         (total,) = add_up(chunked, lambda: (np.zeros(()),), add_values)
         np.testing.assert_allclose(total, tensor.sum(), rtol=1e-10)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,11 +19,10 @@ import brtf
 from brtf import BRTF, Observations, cli
 from brtf.data import chunk_cache as held
 from brtf.data import chunks, executors, passes
-from brtf.inference import sweep as calibrated
+from brtf.data.plan import Plan
 from brtf.io import checkpoint
 from brtf.model.distributions import RowGaussians
-from brtf.search import spectra
-from test_chunks import ROUNDING, add_values, as_parts, stored
+from test_chunks import ROUNDING, add_values, as_large, as_parts, stored
 
 distributed = pytest.importorskip("distributed")
 da = pytest.importorskip("dask.array")
@@ -119,11 +119,9 @@ class TestSameDigits:
             interrupted_fit(BRTF(**options, executor=began), chunked, kept)
             same_digits(here, BRTF(**options, executor=ended).fit(chunked, resume=kept))
 
-    def test_of_what_began_or_ends_in_memory_to_rounding(self, client, tensor, tmp_path, monkeypatch):
-        for module in (passes, spectra, calibrated):
-            monkeypatch.setattr(module, "SMALL_DATA", 0)  # what is small is handled otherwise in memory
+    def test_of_what_began_or_ends_in_memory_to_rounding(self, client, tensor, tmp_path):
         chunked, options = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor)), FEW | {"max_rank": 5}
-        ways = {"here": (with_missing(tensor), None), "there": (chunked, client)}
+        ways = {"here": (as_large(with_missing(tensor)), None), "there": (chunked, client)}
         expected = BRTF(**options).fit(chunked)
         for began, ended in (("here", "there"), ("there", "here")):
             data, executor = ways[began]
@@ -155,9 +153,7 @@ class TestSameDigits:
         """Sums in runs of rows, and the posterior sent by itself: once, however many passes need it."""
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", with_missing(tensor)), shape=SHAPE)
         expected = BRTF(**FEW).fit(chunked)
-        monkeypatch.setattr(passes, "RUN_BYTES", 2**11)
-        monkeypatch.setattr(passes, "FEWEST_APART", 1)
-        monkeypatch.setattr(executors, "LEAST_PIECE", 0)
+        divided = replace(chunked, plan=Plan(run_bytes=2**11, sparse_sums=1, separate_bytes=0))
         wanted, sent, of, send = [], [], executors.Pieces.of, executors.Pieces._send
 
         def asked(self, pieces, addresses):
@@ -166,7 +162,7 @@ class TestSameDigits:
 
         monkeypatch.setattr(executors.Pieces, "of", asked)
         monkeypatch.setattr(executors.Pieces, "_send", lambda self, rows: (sent.append(rows), send(self, rows))[1])
-        same_digits(expected, BRTF(**FEW, executor=client).fit(chunked))
+        same_digits(expected, BRTF(**FEW, executor=client).fit(divided))
         assert 0 < len(sent) < 0.6 * len(wanted)
 
     def test_of_one_process_started_for_the_fit(self, tensor, tmp_path):
@@ -301,14 +297,12 @@ class TestFaults:
         with pytest.raises(ValueError, match=r"such as \"tcp://host:8786\", got"):
             BRTF(executor=address).fit(np.ones((3, 3)))
 
-    def test_a_long_mode_is_warned_of(self, client, tensor, tmp_path, monkeypatch):
-        chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
-        monkeypatch.setattr(executors, "LARGEST_MESSAGE", 10)
+    def test_a_long_mode_is_warned_of(self, client, tensor, tmp_path):
+        chunked = replace(rows_of_ten(tmp_path / "a.zarr", tensor), plan=Plan(message_bytes=10))
         with executors.executing(client), pytest.warns(UserWarning, match="The posterior of all rows, 0.0 GB, is sent"):
             passes.add_up(chunked, lambda: (np.zeros(()),), add_values)
 
-    def test_no_scheduler_at_all(self, tensor, monkeypatch):
-        monkeypatch.setattr(executors, "ANSWER_SECONDS", 1.0)
+    def test_no_scheduler_at_all(self, tensor):
         with (
             dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
             pytest.raises(ValueError, match="No Dask scheduler answers at 'tcp:"),

@@ -12,9 +12,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import oracle
 from brtf import BRTF
-from brtf.data import blas, passes
+from brtf.data import blas
 from brtf.data.observations import Observations, observe
 from brtf.data.passes import LANES, Remembered, add_up, count_workers, whole, workers
+from brtf.data.plan import Plan
 from brtf.datasets import synthetic
 from brtf.inference.entry_posterior import grouped, initial_law
 from brtf.inference.sweep import Problem, evaluate, sweep
@@ -34,19 +35,18 @@ OPTIONS = {
 }
 
 
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Many blocks, also of small data: of one row, or of 16 coordinates."""
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
+def in_blocks(observations, n_entries=4, **sizes):
+    """Many blocks, also of small data: of one row, or of a few coordinates."""
+    return replace(observations, plan=Plan(block_entries=n_entries, **sizes))
 
 
 def data_of(layout):
     if layout == "complete":
-        return observe(DATA.low_rank + DATA.outliers + DATA.noise)
-    observations = observe(DATA.observed)
+        return in_blocks(observe(DATA.low_rank + DATA.outliers + DATA.noise))
+    observations = in_blocks(observe(DATA.observed))
     if layout == "masked":
         return observations
-    return Observations.from_coords(observations.entry_coords(), observations.values, observations.shape)
+    return in_blocks(Observations.from_coords(observations.entry_coords(), observations.values, observations.shape), 16)
 
 
 def fitted(layout, kind="plain", n_jobs=None):
@@ -55,7 +55,7 @@ def fitted(layout, kind="plain", n_jobs=None):
 
 @cache
 def fitted_alone(layout, kind="plain"):
-    """By one thread, in the blocks of the fixture."""
+    """By one thread."""
     return fitted(layout, kind)
 
 
@@ -90,13 +90,13 @@ def assert_same(found, wanted):
         ("masked", "shared", (3,)),
     ],
 )
-def test_threads_do_not_change_a_digit(layout, kind, numbers, small_blocks):
+def test_threads_do_not_change_a_digit(layout, kind, numbers):
     assert len(data_of(layout).block_list) > LANES
     for n_jobs in numbers:
         assert_same(fitted(layout, kind, n_jobs), fitted_alone(layout, kind))
 
 
-def test_fits_at_once_are_fits_one_after_another(small_blocks):
+def test_fits_at_once_are_fits_one_after_another():
     """Three fits by three threads, two of them with threads of their own."""
     kinds = [("masked", 2), ("coordinates", 3), ("complete", None)]
     together = Barrier(len(kinds))
@@ -178,9 +178,9 @@ def test_a_wrong_number_of_workers_is_refused(n_jobs):
 
 @pytest.mark.parametrize("n_jobs", [None, 3])
 @pytest.mark.parametrize("n_rows", [1, 3, LANES, 2 * LANES + 3])
-def test_every_block_is_added_once(n_rows, n_jobs, monkeypatch):
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (1,))
-    observations = observe(np.arange(1.0, 4 * n_rows + 1).reshape(n_rows, 4))
+def test_every_block_is_added_once(n_rows, n_jobs):
+    observations = in_blocks(observe(np.arange(1.0, 8 * n_rows + 1).reshape(n_rows, 8)), 1)
+    assert len(observations.block_list) == n_rows
 
     def add(sums, block):
         sums[0][block.entries] += block.values
@@ -192,7 +192,7 @@ def test_every_block_is_added_once(n_rows, n_jobs, monkeypatch):
     assert total == observations.values.sum()
 
 
-def test_an_error_in_a_block_is_raised(small_blocks):
+def test_an_error_in_a_block_is_raised():
     def add(sums, block):
         raise ZeroDivisionError(str(block.rows))
 
@@ -201,10 +201,10 @@ def test_an_error_in_a_block_is_raised(small_blocks):
             add_up(data_of("masked"), lambda: (np.zeros(1),), add)
 
 
-def test_a_block_is_computed_once_of_small_data_only(monkeypatch, small_blocks):
-    observations = data_of("masked")
-    for largest, n_calls in ((observations.n_observed, 1), (observations.n_observed - 1, 2)):
-        monkeypatch.setattr(passes, "SMALL_DATA", largest)
+def test_a_block_is_computed_once_of_small_data_only():
+    n_observed = data_of("masked").n_observed
+    for largest, n_calls in ((n_observed, 1), (n_observed - 1, 2)):
+        observations = in_blocks(data_of("masked"), cached_data=largest)
         calls = []
         field = Remembered(observations, lambda block, calls=calls: calls.append(block) or block.values)
         for _ in range(2):
@@ -212,12 +212,11 @@ def test_a_block_is_computed_once_of_small_data_only(monkeypatch, small_blocks):
         assert len(calls) == n_calls * len(observations.block_list)
 
 
-def test_a_block_without_entries_is_not_taken_for_the_next(monkeypatch):
+def test_a_block_without_entries_is_not_taken_for_the_next():
     """Both start at the same entry."""
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (1,))
     data = np.arange(12.0).reshape(4, 3)
     data[[0, 2]] = np.nan
-    observations = observe(data)
+    observations = in_blocks(observe(data), 1)
     assert [block.values.size for block in observations.block_list] == [0, 3, 0, 3]
     field = Remembered(observations, lambda block: block.values)
     for _ in range(2):
@@ -228,7 +227,7 @@ def test_a_block_without_entries_is_not_taken_for_the_next(monkeypatch):
 
 
 @pytest.mark.parametrize(("layout", "kind"), [("masked", "replaced"), ("complete", "plain"), ("coordinates", "plain")])
-def test_computing_again_gives_what_was_remembered(layout, kind, monkeypatch, small_blocks):
+def test_computing_again_gives_what_was_remembered(layout, kind, monkeypatch):
     remembering = fitted_alone(layout, kind)
     monkeypatch.setattr(Remembered, "__call__", lambda self, block: self._of_block(block))
     assert_same(fitted(layout, kind), remembering)
@@ -242,29 +241,28 @@ def structured_state(state, observations):
 @pytest.mark.parametrize("structured", [False, True])
 @pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form 2"])
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
-def test_small_blocks_are_one_block(layout, collapsed, structured, monkeypatch):
+def test_small_blocks_are_one_block(layout, collapsed, structured):
     """Some of them without entries; sums in another order, after four sweeps, agree to some thousand roundings."""
     case = oracle.slab_case(1, 3, layout, StudentSlab)
     state = structured_state(case.state, case.observations) if structured else case.state
 
-    def swept():
-        problem = Problem(replace(case.observations), (0, 1, 2), collapsed)  # with a list of blocks of its own
+    def swept(observations):
+        problem = Problem(observations, (0, 1, 2), collapsed)
         point = evaluate(problem, state)
         for _ in range(4):
             point = sweep(problem, point, hold_noise=True)
         return point, len(problem.observations.block_list)
 
-    whole_point, n_blocks = swept()
+    whole_point, n_blocks = swept(case.observations)
     assert n_blocks == 1
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (1,))
-    point, n_blocks = swept()
+    point, n_blocks = swept(in_blocks(case.observations, 1))
     assert n_blocks > 1
     assert point.bound == pytest.approx(whole_point.bound, rel=1e-11)
     np.testing.assert_allclose(numbers_of(point.state), numbers_of(whole_point.state), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("layout", ["masked", "coordinates"])
-def test_outliers_that_hang_together_stay_in_one_block(layout, small_blocks):
+def test_outliers_that_hang_together_stay_in_one_block(layout):
     observations = data_of(layout)
     for modes in ((0,), (2,), (1, 2)):
         blocks = grouped(observations, modes).block_list
@@ -274,11 +272,11 @@ def test_outliers_that_hang_together_stay_in_one_block(layout, small_blocks):
     assert len(observations.block_list) > LANES
 
 
-def test_local_posteriors_of_blocks_without_entries(small_blocks):
+def test_local_posteriors_of_blocks_without_entries():
     """Also of the Student slab, which tabulates up to the largest deviation there is."""
     data = DATA.observed.copy()
     data[3] = np.nan
-    observations = observe(data)
+    observations = in_blocks(observe(data))
     found = run(observations, SETTINGS, np.random.default_rng(0))
     state = replace(found.state, outliers=StudentSlab(0.1, 1.0, 100.0))
     result = Result(observations, state, found.trace, found.stop_reason, SETTINGS, 0.0, "")

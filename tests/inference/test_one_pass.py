@@ -7,7 +7,8 @@ import pytest
 from scipy.special import expit
 
 import oracle
-from brtf.data.observations import Observations, block_positions, observe, row_and_column_positions
+from brtf.data.observations import block_positions, observe, row_and_column_positions
+from brtf.data.plan import Plan
 from brtf.inference.entry_posterior import initial_law, initial_rates, mixture, zero_sums
 from brtf.inference.sweep import Problem, evaluate, slice_noise, update_all_factors
 from brtf.inference.updates import Spectrum
@@ -52,6 +53,10 @@ def law():
     return replace(flat, density=flat.density * density / density.mean())
 
 
+LARGE = Plan(small_data=0, cached_data=0, block_entries=25)
+"""Small data are handled as large ones are: in one pass, and in blocks of a few rows."""
+
+
 def make(dtype, modes, structure, kind, shape=SHAPE):
     """A problem with gross errors, some of which are gigantic, and a state near it with noise of slices."""
     rng = np.random.default_rng(0)
@@ -60,7 +65,7 @@ def make(dtype, modes, structure, kind, shape=SHAPE):
     wrong = rng.random(shape) < 0.1
     data[wrong] += rng.normal(scale=5.0, size=wrong.sum())
     data[0, 0, 0] = 1e5
-    problem = Problem(observe(data.astype(dtype)), (1, 2, 0), collapsed=False)
+    problem = Problem(replace(observe(data.astype(dtype)), plan=LARGE), (1, 2, 0), collapsed=False)
     scale = problem.observations.scale ** (1 / 3)
     rows = tuple(
         RowGaussians(true / scale + 0.02 * rng.standard_normal(true.shape), 1e-3 * np.eye(RANK)[None])
@@ -76,14 +81,6 @@ def make(dtype, modes, structure, kind, shape=SHAPE):
         )
     state = state.with_factor(0, state.factors[0], Centred.proposed(state.factors[0], lam))
     return problem, replace(state, structure=structure(shape))
-
-
-@pytest.fixture
-def taken_for_large(monkeypatch):
-    """Small data are handled as large ones are: in one pass, and in blocks of a few rows."""
-    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (200,))
 
 
 def same_points(found, wanted, digits):
@@ -108,7 +105,6 @@ def same_points(found, wanted, digits):
             )  # D is counted at the middle of a segment
 
 
-@pytest.mark.usefixtures("taken_for_large")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("modes", MODES, ids=lambda modes: "noise of " + (str(modes) if modes else "all"))
 @pytest.mark.parametrize("structure", STRUCTURES)

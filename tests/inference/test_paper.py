@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import oracle
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import observe
+from brtf.data.plan import Plan
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference import paper
 from brtf.inference.trace import Event, Kind, Record, StopReason
@@ -128,11 +129,12 @@ class TestAccidentsOfTheInput:
         assert_same_run(found, wanted)
 
     @pytest.mark.parametrize("layout", oracle.LAYOUTS)
-    def test_blocks(self, layout, monkeypatch):
+    def test_blocks(self, layout):
         data = problem(complete=layout == "complete")
-        wanted = fit(data.observations(layout))
-        monkeypatch.setattr(Observations.blocks, "__defaults__", (50,))
-        assert_same_run(fit(data.observations(layout)), wanted)
+        observations = data.observations(layout)
+        pieces = replace(observations, plan=Plan(block_entries=12))
+        assert len(pieces.block_list) > 1
+        assert_same_run(fit(pieces), fit(observations))
 
     def test_single_precision_is_swept_in_double(self):
         data = problem(complete=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import oracle
 from brtf.data.observations import Observations, observe
 from brtf.data.passes import whole
+from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.entry_posterior import relative_deviation
 from brtf.inference.sweep import (
@@ -161,12 +162,8 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
 # ---- one pass ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def taken_for_large(monkeypatch):
-    """Small data are handled as large ones are: in one pass, and in blocks of a row or two."""
-    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
+LARGE = Plan(small_data=0, cached_data=0, block_entries=4)
+"""Small data are handled as large ones are: in one pass, and in blocks of a row or two."""
 
 
 @forms
@@ -174,18 +171,14 @@ def taken_for_large(monkeypatch):
 @pytest.mark.parametrize("order", [2, 3, 4])
 @pytest.mark.parametrize("kind", [GaussianSlab, NoOutliers])
 @pytest.mark.parametrize("sliced", [False, True], ids=["common noise", "noise per slice"])
-def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, sliced, monkeypatch):
+def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, sliced):
     """Mode by mode, each pass with weights and targets held: what one pass does for all of them, ahead or asked for."""
     case = oracle.slab_case(1, order, layout, kind, rank=3)
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     state = slice_noise(problem, case.state, (0,)) if sliced else case.state
     state = state.with_factor(1, state.factors[1], Centred.proposed(state.factors[1], state.lam))
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
-    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
-    problem = oracle.calibrated_problem(case, collapsed=collapsed)
-    problem.observations.__dict__.pop("block_list", None)
+    problem = replace(problem, observations=replace(case.observations, plan=LARGE))
     point = evaluate(problem, state, ahead=True)
     assert point.ahead is not None
     same_numbers(point.ahead, wanted, **ROUNDING)
@@ -193,14 +186,15 @@ def test_one_pass_updates_the_modes_in_turn(order, layout, kind, collapsed, slic
     assert point.bound == pytest.approx(evaluate(problem, state).bound, rel=1e-12)
 
 
-@pytest.mark.usefixtures("taken_for_large")
 @pytest.mark.parametrize("collapsed", [False, True])
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
 @pytest.mark.parametrize("kind", [*EXACT_KINDS, NoOutliers])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_sweep_of_large_data_lowers_the_bound(seed, kind, layout, collapsed):
     """Noise and factors are found each for the other as it was; what would lower the bound is not taken."""
-    problem = oracle.calibrated_problem(case := oracle.slab_case(seed, 3, layout, kind), collapsed=collapsed)
+    case = oracle.slab_case(seed, 3, layout, kind)
+    large = replace(case, observations=replace(case.observations, plan=LARGE))
+    problem = oracle.calibrated_problem(large, collapsed=collapsed)
     point = evaluate(problem, case.state, ahead=True)
     for k in range(8):
         after = sweep(problem, point, hold_noise=k % 3 > 0, ahead=True)
@@ -417,12 +411,13 @@ class TestAccidentsOfTheInput:
                 self.assert_same(evaluate(problem, cases[0].state), first, problems[0], problem)
 
     @layouts
-    def test_blocks(self, layout, kind, collapsed, monkeypatch):
+    def test_blocks(self, layout, kind, collapsed):
         case = oracle.slab_case(9, 3, layout, kind)
         problem = oracle.calibrated_problem(case, collapsed=collapsed)
         whole = evaluate(problem, case.state)
         swept = sweep(problem, whole, hold_noise=True)
-        monkeypatch.setattr(Observations.blocks, "__defaults__", (5,))
+        problem = replace(problem, observations=replace(case.observations, plan=Plan(block_entries=1)))
+        assert len(problem.observations.block_list) > 1
         pieces = evaluate(problem, case.state)
         assert pieces.bound == pytest.approx(whole.bound, rel=1e-12)
         same_numbers(sweep(problem, pieces, hold_noise=True).state, swept.state, **ROUNDING)

@@ -8,6 +8,7 @@ from scipy.special import digamma
 
 import oracle
 from brtf.data.observations import Observations
+from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.updates import (
     PRUNE_NATS,
@@ -158,12 +159,12 @@ class TestAccidentsOfTheInput:
 
     @pytest.mark.parametrize("name", PARTS)
     @pytest.mark.parametrize("order", ORDERS)
-    def test_blocks(self, layout, order, name, monkeypatch):
+    def test_blocks(self, layout, order, name):
         case = oracle.random_case(11, order, layout)
         whole = oracle.UPDATES[name](case.observations, case.state)
-        monkeypatch.setattr(Observations.blocks, "__defaults__", (5,))
-        assert len(list(case.observations.blocks())) > 1
-        assert_same_state(oracle.UPDATES[name](case.observations, case.state), whole)
+        observations = replace(case.observations, plan=Plan(block_entries=1))
+        assert len(observations.block_list) > 1
+        assert_same_state(oracle.UPDATES[name](observations, case.state), whole)
 
     def test_order_of_entries(self):
         case = oracle.random_case(12, 3, "coordinates")

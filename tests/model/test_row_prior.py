@@ -8,7 +8,7 @@ from scipy import stats
 
 import brtf
 import oracle
-from brtf.data.observations import Observations
+from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.sweep import balance, evaluate, rotate, sweep, update_all_factors
 from brtf.inference.updates import complete_gram, gaussian_rows, update_component_precisions, update_factors
@@ -227,18 +227,14 @@ def test_centre_that_is_not_certain_of_anything_is_refused():
 @kinds
 @pytest.mark.parametrize("collapsed", [False, True])
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
-def test_data_taken_for_large_are_updated_alike(kind, layout, collapsed, monkeypatch):
+def test_data_taken_for_large_are_updated_alike(kind, layout, collapsed):
     """Rows that all have the same prior in one pass, or in runs; others when all is known of them."""
     case = oracle.slab_case(1, 3, layout, GaussianSlab, rank=3)
     state = with_priors(case.state, kind)
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
-    monkeypatch.setattr("brtf.inference.sweep.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.data.passes.SMALL_DATA", 0)
-    monkeypatch.setattr("brtf.data.passes.RUN_BYTES", 100)
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (16,))
-    problem = oracle.calibrated_problem(case, collapsed=collapsed)
-    problem.observations.__dict__.pop("block_list", None)
+    large = replace(case.observations, plan=Plan(small_data=0, cached_data=0, run_bytes=100, block_entries=4))
+    problem = replace(problem, observations=large)
     point = evaluate(problem, state, ahead=True)
     assert (point.ahead is not None) == (layout != "coordinates" and kind in (ZeroMean, Centred))
     swept = sweep(problem, point, hold_precisions=True, hold_noise=True).state

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import oracle
 from brtf import BRTF, FitWarning, Observations, load
 from brtf.data.observations import observe
+from brtf.data.plan import Plan
 from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack, unpack
 from brtf.io.storage import CorruptFile, write_archive
@@ -398,7 +399,7 @@ def test_equal_values_are_not_replaced_ones(level, options):
     assert np.isfinite(model.score(np.full((5, 4, 3), level)))
 
 
-def test_sparse_data_go_through(monkeypatch):
+def test_sparse_data_go_through():
     low_rank, hit, data, options = TRUTH["shared"]
     observations = observe(data)
     sparse = Observations.from_coords(observations.entry_coords(), data.ravel(), SHAPE)
@@ -407,8 +408,8 @@ def test_sparse_data_go_through(monkeypatch):
     assert probability.shape == SHAPE
     np.testing.assert_array_equal(probability.coords, sparse.coords)
     assert f_measure(probability.data.reshape(SHAPE) > 0.5, hit) > 0.9
-    monkeypatch.setattr(Observations.blocks, "__defaults__", (7,))  # which would part groups of six
-    again = replace(model.result_, observations=replace(model.result_.observations))
+    pieces = replace(model.result_.observations, plan=Plan(block_entries=7))  # which would part groups of six
+    again = replace(model.result_, observations=pieces)
     np.testing.assert_allclose(again.outlier_probability_at_entries(), probability.data, rtol=1e-9)
     assert rrse(model.low_rank(), low_rank) < 0.06
 

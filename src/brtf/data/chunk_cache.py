@@ -18,11 +18,8 @@ from numpy.typing import NDArray
 
 from brtf.data.memory import process_bytes, scratch_directory
 from brtf.data.observations import Observations
+from brtf.data.plan import Plan
 
-HELD_SHARE = 0.25
-"""Share of the memory of a process used for cached chunks."""
-FREE_SHARE = 0.1
-"""Share of the disk to leave free."""
 ALIGNMENT = 64
 """Alignment of values in the file, in bytes."""
 Key = tuple[str, int]
@@ -39,6 +36,7 @@ class Place:
     kind: np.dtype[Any]
     shape: tuple[int, ...]
     n_observed: int
+    plan: Plan
 
     def read(self) -> Observations:
         """The chunk, mapped into memory."""
@@ -46,7 +44,7 @@ class Place:
         n_all = n_bytes + len(self.shape) * self.n_observed * self.kind.itemsize
         mapped = np.asarray(np.memmap(self.file, np.uint8, "r", self.start, (n_all,)))
         coords: Any = mapped[n_bytes:].view(self.kind).reshape(len(self.shape), -1)
-        return Observations(self.shape, mapped[:n_bytes].view(self.dtype), None, coords, 1.0)
+        return Observations(self.shape, mapped[:n_bytes].view(self.dtype), None, coords, 1.0, plan=self.plan)
 
 
 class Held:
@@ -82,21 +80,21 @@ class Held:
             if any(other[0] != key[0] for other in self._parts):
                 self.release()
             n_bytes = sum(array.nbytes for array in (part.values, part.mask, part.coords) if array is not None)
-            if self._n_bytes + n_bytes <= HELD_SHARE * process_bytes():
+            if self._n_bytes + n_bytes <= part.plan.cached_share * process_bytes():
                 self._parts[key] = part
                 self._n_bytes += n_bytes
             elif part.coords is not None and part.n_observed:
                 try:
-                    place = self._written(part.values, part.coords, part.shape)
+                    place = self._written(part.values, part.coords, part.shape, part.plan)
                 except OSError:  # the directory does not exist, or the disk is full
                     return
                 if place is not None:
                     self._parts[key] = place
 
-    def _written(self, values: NDArray[Any], coords: NDArray[Any], shape: tuple[int, ...]) -> Place | None:
+    def _written(self, values: NDArray[Any], coords: NDArray[Any], shape: tuple[int, ...], plan: Plan) -> Place | None:
         directory = scratch_directory()
         disk = shutil.disk_usage(directory)
-        if disk.free - values.nbytes - coords.nbytes < FREE_SHARE * disk.total:
+        if disk.free - values.nbytes - coords.nbytes < plan.free_share * disk.total:
             return None
         if self._file is None:
             self._file = TemporaryFile(dir=directory, buffering=0)  # noqa: SIM115 (closed when nothing needs it)
@@ -104,7 +102,7 @@ class Held:
         self._file.seek(start)
         for array in (values, coords):
             np.ascontiguousarray(array).tofile(self._file)
-        return Place(self._file, start, values.dtype, coords.dtype, shape, values.size)
+        return Place(self._file, start, values.dtype, coords.dtype, shape, values.size, plan)
 
 
 HELD = Held()

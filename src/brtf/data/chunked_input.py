@@ -36,6 +36,7 @@ from brtf.data.executors import in_tree, is_remote, over_lanes
 from brtf.data.memory import available_bytes
 from brtf.data.observations import BLOCK_ENTRIES, Block, Labels
 from brtf.data.passes import Sums, visit
+from brtf.data.plan import DEFAULT_PLAN
 from brtf.data.readers.labelled import dimension_names
 from brtf.data.readers.stores import warn_of_damage
 from brtf.data.scale import count_next_bits, scale_by_counts
@@ -84,7 +85,7 @@ def observe_chunks(
         dims = None if isinstance(Y, np.memmap) else dimension_names(Y)
         labels = labels if dims is None else Labels(dims, (None,) * len(dims))
     wanted = cast_values(np.zeros(1, Y.dtype), dtype).dtype
-    lanes = lanes_of(chunks, dense_lanes(math.prod(shape) * wanted.itemsize))
+    lanes = lanes_of(chunks, dense_lanes(math.prod(shape) * wanted.itemsize, DEFAULT_PLAN.fewest_lanes))
     found = over_lanes(lanes, lambda lane: in_tree((_survey(shape, wanted, *chunk) for chunk in lane), _both), _both)
     found.check(mask is not None)
     ends = list(accumulate(found.n_observed, initial=0))
@@ -106,7 +107,7 @@ def observe_chunks(
     return replace(observations, scale=scale_of_chunks(observations))
 
 
-def row_blocks(Y: Any, mask: Any) -> Iterator[tuple[Any, Any]]:
+def row_blocks(Y: Any, mask: Any, n_entries: int | None = None) -> Iterator[tuple[Any, Any]]:
     """Iterate over chunked data as arrays of rows with their masks, one in memory at a time.
 
     Parameters
@@ -115,11 +116,13 @@ def row_blocks(Y: Any, mask: Any) -> Iterator[tuple[Any, Any]]:
         A Dask array, an xarray.DataArray of one (labels are kept), or a Zarr array.
     mask
         Of the same shape, or None.
+    n_entries
+        Target number of entries at a time of a Zarr array; None for the default. Blocks of Dask stay as they are.
     """
     data = Y if hasattr(Y, "chunks") and not hasattr(Y, "dims") else Y.data
     lengths = data.chunks[0]
     if not isinstance(lengths, tuple):  # of Zarr
-        n_rows = _rows_per_chunk(data.shape, lengths, None)
+        n_rows = _rows_per_chunk(data.shape, lengths, n_entries)
         lengths = (n_rows,) * -(-data.shape[0] // n_rows)
     for start, stop in pairwise(accumulate(lengths, initial=0)):
         rows = slice(start, min(stop, data.shape[0]))

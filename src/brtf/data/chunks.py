@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from brtf.data.checks import cast_values
 from brtf.data.chunk_cache import HELD, compact
 from brtf.data.observations import Block, Labels, Layout, Observations
+from brtf.data.plan import Plan
 from brtf.data.readers.stores import read_stored
 
 NOT_HERE = (
@@ -28,8 +29,8 @@ LEFT_BEHIND = (
     "This file does not contain the data of the fit. Ask for some entries with predict(coords=…), fit again, or resume "
     "from a checkpoint with fit(Y, resume=…)."
 )
-FEWEST_LANES, LANE_BYTES = 64, 2**26
-"""Smallest number of lanes, if there are that many chunks, and the bytes of a lane if there are more."""
+LANE_BYTES = 2**26
+"""Bytes of a lane, if that makes more lanes than the plan asks for."""
 LANE_COORDINATES, LANE_PER_ROW = 2**20, 4
 """Entries of a lane of coordinates, which take longer, and the minimum per row of all modes, whose sums are sent."""
 
@@ -171,9 +172,9 @@ class ChunkedObservations(Observations):
     @property
     def lanes(self) -> tuple[tuple[Chunk, ...], ...]:
         """Groups of consecutive chunks whose sums are returned together; they depend on the data alone."""
-        n_lanes = dense_lanes(self.values.nbytes)
+        n_lanes = dense_lanes(self.values.nbytes, self.plan.fewest_lanes)
         if self.layout == "coordinates":
-            n_lanes = max(FEWEST_LANES, self.n_observed // LANE_COORDINATES)
+            n_lanes = max(self.plan.fewest_lanes, self.n_observed // LANE_COORDINATES)
             n_lanes = max(1, min(n_lanes, self.n_observed // (LANE_PER_ROW * sum(self.shape))))
         return lanes_of(self.chunks, n_lanes)
 
@@ -199,7 +200,7 @@ class ChunkedObservations(Observations):
         """The blocks of a chunk, at their positions in the whole tensor."""
         part = HELD.get(chunk.key)
         if part is None:
-            part = compact(as_observations(read(), self.values.dtype, self.layout, self.shape))
+            part = compact(as_observations(read(), self.values.dtype, self.layout, self.shape, self.plan))
             self._check(chunk, part)
             HELD.put(chunk.key, part)
         for block in part.block_list:
@@ -221,9 +222,9 @@ class ChunkedObservations(Observations):
             )
 
 
-def dense_lanes(n_bytes: int) -> int:
+def dense_lanes(n_bytes: int, fewest: int) -> int:
     """Number of lanes of dense data: enough for many workers, few enough that their sums are small in comparison."""
-    return max(FEWEST_LANES, n_bytes // LANE_BYTES)
+    return max(fewest, n_bytes // LANE_BYTES)
 
 
 def lanes_of(chunks: tuple[Chunk, ...], n_lanes: int) -> tuple[tuple[Chunk, ...], ...]:
@@ -262,19 +263,21 @@ def _why_not_here(chunks: tuple[Chunk, ...]) -> str:
     return NOT_HERE if chunks else LEFT_BEHIND
 
 
-def as_observations(piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...]) -> Observations:
+def as_observations(
+    piece: Piece, dtype: np.dtype[Any], layout: Layout, shape: tuple[int, ...], plan: Plan
+) -> Observations:
     """The entries of a chunk as observations in the layout of the whole tensor."""
     if piece.coords is not None:
         coords, entries = in_order(piece.coords, piece.values)
-        return Observations(shape, cast_values(entries, dtype), None, coords, 1.0)
+        return Observations(shape, cast_values(entries, dtype), None, coords, 1.0, plan=plan)
     values = cast_values(piece.values, dtype)
     lengths = (len(values), *shape[1:])
     if layout == "complete" and piece.mask is None and np.isfinite(values.sum()):  # NaN would show in the sum
-        return Observations(lengths, values, None, None, 1.0)
+        return Observations(lengths, values, None, None, 1.0, plan=plan)
     observed = observed_of(piece.mask, values)
     if layout == "complete" and observed.all():
-        return Observations(lengths, values, None, None, 1.0)
-    return Observations(lengths, values[observed], observed, None, 1.0)
+        return Observations(lengths, values, None, None, 1.0, plan=plan)
+    return Observations(lengths, values[observed], observed, None, 1.0, plan=plan)
 
 
 def in_order(coords: NDArray[np.intp], values: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[Any]]:

@@ -30,6 +30,7 @@ from brtf.data.blas import blas_on_one_thread
 from brtf.data.chunk_cache import HELD
 from brtf.data.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece, Reading
 from brtf.data.extras import require
+from brtf.data.plan import DEFAULT_PLAN, Plan
 
 Value = TypeVar("Value")
 Finished = TypeVar("Finished")
@@ -51,14 +52,8 @@ ENVIRONMENT = {
 of the size of a block is allocated from the system again and sweeps take twice as long. Their logs are silenced."""
 LOOPBACK = "127.0.0.1"
 """Address of clusters started here, local because anyone who can connect to a Dask process can run code in it."""
-ANSWER_SECONDS = 30.0
-"""Seconds to wait for a scheduler to answer."""
 LATE_DEATHS = 1.0
 """Seconds after which the scheduler has noticed workers that died in the last pass."""
-LARGEST_MESSAGE = 2**30
-"""Size of a message in bytes from which a warning is given."""
-LEAST_PIECE = 2**18
-"""Size in bytes from which the posterior of the rows of a mode is sent separately and kept between passes."""
 ANYWHERE = ""
 """Placeholder for the address of any worker."""
 SCHEDULER_LOST = "The connection to the Dask scheduler was lost. Fit again; a fit with a checkpoint can be resumed."
@@ -140,7 +135,7 @@ def _client_of(executor: Any, n_workers: int, security: Any) -> Iterator[Any]:
     distributed = require("distributed", extra="big", purpose="executor=")
     if executor != "processes":
         try:
-            client = distributed.Client(executor, timeout=ANSWER_SECONDS, set_as_default=False, security=security)
+            client = distributed.Client(executor, set_as_default=False, security=security)
         except (OSError, ValueError, TypeError, RuntimeError) as error:  # the last two if TLS certificates are missing
             reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
             raise ValueError(f"No Dask scheduler answers at {executor!r}: {reason}.{_advice(executor)}") from error
@@ -222,9 +217,15 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def over_lanes(lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None) -> Value:
+def over_lanes(
+    lanes: tuple[Lane, ...],
+    task: Task[Value],
+    add: Adding[Value],
+    pool: Pool | None = None,
+    plan: Plan = DEFAULT_PLAN,
+) -> Value:
     """Run the task on all lanes and add the values in the fixed tree; ``add`` returns a new value."""
-    (total,) = parts_over_lanes(lanes, lambda lane: (task(lane),), 1, add, _as_it_is, pool)
+    (total,) = parts_over_lanes(lanes, lambda lane: (task(lane),), 1, add, _as_it_is, pool, plan)
     return total
 
 
@@ -239,15 +240,16 @@ def parts_over_lanes(
     add: Adding[Value],
     finish: Callable[[Value], Finished],
     pool: Pool | None = None,
+    plan: Plan = DEFAULT_PLAN,
 ) -> Iterator[Finished]:
     """Run the task on all lanes and yield its values part by part; each part is added and finished where it is."""
     if not lanes:
         raise ValueError(LEFT_BEHIND)
-    packed, pieces = pack_task(task)
+    packed, pieces = pack_task(task, plan.separate_bytes)
     client, add_parts = _client.get(), partial(_add_parts, add)
     if client is not None:
         n_bytes = len(packed) + sum(rows.nbytes for rows in pieces)
-        if n_bytes > LARGEST_MESSAGE:
+        if n_bytes > plan.message_bytes:
             warnings.warn(
                 f"The posterior of all rows, {n_bytes / 1e9:.1f} GB, is sent to every worker at every sweep, and this "
                 "process and each worker hold several copies of it, because a mode is very long. Lower max_rank, or "
@@ -265,14 +267,14 @@ def _add_parts(add: Adding[Value], first: tuple[Value, ...], second: tuple[Value
     return tuple(map(add, first, second))
 
 
-def pack_task(task: Task[Value]) -> tuple[bytes, list[SentOnce]]:
-    """A task as bytes, without the large posteriors of rows, which are sent separately and once."""
+def pack_task(task: Task[Value], separate_bytes: int) -> tuple[bytes, list[SentOnce]]:
+    """A task as bytes, without posteriors of rows of ``separate_bytes`` or more, which are sent separately and once."""
     cloudpickle = require("cloudpickle", extra="big", purpose="data in chunks")
     pieces: list[SentOnce] = []
 
     class Packing(cloudpickle.Pickler):  # type: ignore[name-defined]
         def persistent_id(self, thing: Any) -> int | None:
-            if not isinstance(thing, SentOnce) or thing.nbytes < LEAST_PIECE:
+            if not isinstance(thing, SentOnce) or thing.nbytes < separate_bytes:
                 return None
             if not any(thing is rows for rows in pieces):
                 pieces.append(thing)

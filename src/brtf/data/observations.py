@@ -31,6 +31,7 @@ from brtf.data.checks import (
     type_name,
 )
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, numbers_in, refuse_long
+from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
 from brtf.data.scale import robust_scale
 
 __all__ = [
@@ -47,8 +48,6 @@ __all__ = [
     "warn_empty_slices",
 ]
 
-BLOCK_ENTRIES = 65536
-"""Entries of a block: half a megabyte of float64, which fits into the cache of a core."""
 FEW_ROWS = 128
 """Number of rows of mode 0 from which matrix products are efficient."""
 
@@ -122,6 +121,8 @@ class Observations:
         Names of modes and positions, if the input had them.
     mask_doubted
         Whether the given mask looks inverted.
+    plan
+        Sizes at which the work on the entries is divided, cached or sent.
     """
 
     shape: tuple[int, ...]
@@ -131,6 +132,7 @@ class Observations:
     scale: float
     labels: Labels | None = None
     mask_doubted: bool = field(default=False, kw_only=True)
+    plan: Plan = field(default=DEFAULT_PLAN, kw_only=True)
 
     @property
     def order(self) -> int:
@@ -151,6 +153,11 @@ class Observations:
     def in_chunks(self) -> bool:
         """Whether the entries are stored elsewhere, in chunks that are read when needed."""
         return False
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the entries are in memory, and so few that a pass per mode costs little."""
+        return self.n_observed <= self.plan.small_data and not self.in_chunks
 
     @property
     def bytes_at_once(self) -> int:
@@ -190,12 +197,13 @@ class Observations:
 
     @cached_property
     def block_list(self) -> tuple[Block, ...]:
-        """The blocks of default size, in order; for dense data at least a few rows, unless rows are very long."""
+        """The blocks of the plan's size, in order; for dense data at least a few rows, unless rows are very long."""
+        n_entries = self.plan.block_entries
         larger = 2 if self.mask is None else 1  # complete data are processed in tiles
         several = larger * FEW_ROWS * math.prod(self.shape[1:])
-        if self.coords is not None or several <= BLOCK_ENTRIES:
-            return tuple(self.blocks())
-        return tuple(self.blocks(min(several, larger * 4 * BLOCK_ENTRIES)))
+        if self.coords is not None or several <= n_entries:
+            return tuple(self.blocks(n_entries))
+        return tuple(self.blocks(min(several, larger * 4 * n_entries)))
 
     def in_one_block(self) -> Observations:
         """Copy of the observations with all entries in one block."""
@@ -252,13 +260,13 @@ class Observations:
             return self
         values = self.values.reshape(-1)[chosen]
         if self.coords is not None:
-            return _build(self.shape, values, None, self.coords[:, chosen], self.labels, None)
+            return _build(self.shape, values, None, self.coords[:, chosen], self.labels, None, self.plan)
         if self.mask is None:
             mask = chosen.reshape(self.shape).copy()
         else:
             mask = np.zeros_like(self.mask)
             mask[self.mask] = chosen
-        return _build(self.shape, values, mask, None, self.labels, None)
+        return _build(self.shape, values, mask, None, self.labels, None, self.plan)
 
     @classmethod
     def from_coords(
@@ -651,6 +659,7 @@ def _build(
     coords: NDArray[np.intp] | None,
     labels: Labels | None,
     dtype: DTypeLike | None,
+    plan: Plan = DEFAULT_PLAN,
 ) -> Observations:
     floats = cast_values(values, dtype)
     return Observations(
@@ -660,6 +669,7 @@ def _build(
         None if coords is None else _read_only(coords),
         robust_scale(floats),
         labels,
+        plan=plan,
     )
 
 

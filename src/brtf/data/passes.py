@@ -33,14 +33,6 @@ Sums = tuple[Array, ...]
 
 LANES = 8
 """Number of lanes, and so the largest useful number of threads."""
-SMALL_DATA, CACHED_DATA = 2**18, 2**20
-"""Largest number of entries for which a pass per mode costs little, and for which results of blocks are cached: the
-points of a search hold up to ten numbers per entry then, some ten megabytes each."""
-
-RUN_BYTES = 2**26
-"""Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs."""
-FEWEST_APART = 2**16
-"""Size from which a sum is checked for rows that are zero."""
 
 _pool: ContextVar[ThreadPoolExecutor | None] = ContextVar("brtf_pool", default=None)
 
@@ -89,9 +81,9 @@ def visit(
         def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], list[Value]]:
             sums = zeros()
             looks = [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
-            return tuple(SomeRows.of(array) for array in sums), looks
+            return tuple(SomeRows.of(array, observations.plan.sparse_sums) for array in sums), looks
 
-        sums, looks = over_lanes(observations.lanes, of_chunks, _sum, _pool.get())
+        sums, looks = over_lanes(observations.lanes, of_chunks, _sum, _pool.get(), observations.plan)
         return _dense(sums), looks
     blocks = observations.block_list
     lanes = [blocks[k * len(blocks) // LANES : (k + 1) * len(blocks) // LANES] for k in range(LANES)]
@@ -121,7 +113,8 @@ def in_runs(
     This partitions the statistics of a long mode: for data in chunks the sums of each run are added separately,
     ``finish`` is called on the worker that has them, and only its value is returned.
     """
-    runs = runs_of(shapes)
+    plan = observations.plan
+    runs = runs_of(shapes, plan.run_bytes)
 
     def zeros() -> Sums:
         return tuple(np.zeros(shape) for shape in shapes)
@@ -136,19 +129,19 @@ def in_runs(
         for chunk, read in lane:
             for block in observations.cut(chunk, read):
                 add(sums, block)
-        return tuple(tuple(SomeRows.of(array[run]) for array in sums) for run in runs)
+        return tuple(tuple(SomeRows.of(array[run], plan.sparse_sums) for array in sums) for run in runs)
 
     found = parts_over_lanes(
-        observations.lanes, of_chunks, len(runs), _sum_arrays, partial(_finish, finish), _pool.get()
+        observations.lanes, of_chunks, len(runs), _sum_arrays, partial(_finish, finish), _pool.get(), plan
     )
     yield from zip(runs, found, strict=True)
 
 
-def runs_of(shapes: list[tuple[int, ...]]) -> list[slice]:
-    """The rows of arrays (I_n, …) in runs of at most ``RUN_BYTES``."""
+def runs_of(shapes: list[tuple[int, ...]], run_bytes: int) -> list[slice]:
+    """The rows of arrays (I_n, …) in runs of at most ``run_bytes``."""
     n_rows = shapes[0][0]
     per_row = 8 * sum(math.prod(shape[1:]) for shape in shapes)
-    n_runs = max(1, min(n_rows, -(-n_rows * per_row // RUN_BYTES)))
+    n_runs = max(1, min(n_rows, -(-n_rows * per_row // run_bytes)))
     return [slice(k * n_rows // n_runs, (k + 1) * n_rows // n_runs) for k in range(n_runs)]
 
 
@@ -196,9 +189,9 @@ class SomeRows:
     __array_ufunc__ = None  # so that array + SomeRows calls __radd__
 
     @classmethod
-    def of(cls, array: Array) -> Array | SomeRows:
-        """The array, as SomeRows if that is less than half its size."""
-        if array.ndim < 2 or array.size < FEWEST_APART:
+    def of(cls, array: Array, least_size: int) -> Array | SomeRows:
+        """The array, as SomeRows if that is less than half its size; arrays below ``least_size`` are left alone."""
+        if array.ndim < 2 or array.size < least_size:
             return array
         positions = np.flatnonzero(array.reshape(len(array), -1).any(axis=1))
         return array if 2 * positions.size > len(array) else cls(positions, array[positions], len(array))
@@ -234,7 +227,7 @@ class Remembered(Generic[Value]):
 
     def __init__(self, observations: Observations, of_block: Callable[[Block], Value]) -> None:
         self._of_block = of_block
-        cached = observations.n_observed <= CACHED_DATA and not observations.in_chunks
+        cached = observations.n_observed <= observations.plan.cached_data and not observations.in_chunks
         self._memory: dict[tuple[int, int], Value] | None = {} if cached else None
 
     def __call__(self, block: Block) -> Value:

@@ -13,7 +13,7 @@ import numpy as np
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations, block_positions, row_and_column_positions
-from brtf.data.passes import SMALL_DATA, Field, Remembered, Sums, add_up, visit
+from brtf.data.passes import Field, Remembered, Sums, add_up, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
 from brtf.inference.entry_posterior import (
     BlockPosterior,
@@ -372,7 +372,7 @@ def update_all_factors(
 
 def _factor_update(problem: Problem, state: State) -> OnePass | None:
     """The update of all factors in one pass, for large data whose layout permits it; None otherwise."""
-    if problem.observations.n_observed <= SMALL_DATA and not problem.observations.in_chunks:
+    if problem.observations.is_small:
         return None  # little to save, and without it the order of the modes does not depend on storage
     known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
     if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):

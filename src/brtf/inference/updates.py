@@ -38,8 +38,6 @@ PRUNE_NATS = 1e-2
 """A component is negligible if it changes the expected log likelihood by less than this in total."""
 SMALLEST_GAP = 1e-14
 """Rounding error of ln(mean γ̄) − mean E[ln γ]: it limits a₀ to 5e13 where all γ̄ are equal."""
-PARTIAL_BYTES, PARTIAL_SHARE = 2**25, 0.1
-"""Sums over the longest mode are kept if they take no more than this many bytes, or this share of the data."""
 WeightsAndTargets = tuple[Array | None, Array]
 """Weights of a block's entries (None: all one) and targets, weight times value; each (m,)."""
 Weighing = Callable[[Block], WeightsAndTargets]
@@ -239,7 +237,7 @@ def add_up_runs(
         yield from in_runs(observations, shapes, add, finish)
         return
     sums = add_up_rows(observations, mode, shapes, add)
-    for run in runs_of(shapes):
+    for run in runs_of(shapes, observations.plan.run_bytes):
         yield run, finish(tuple(array[run] for array in sums))
 
 
@@ -530,7 +528,8 @@ def _partial_fits(observations: Observations, rank: int, longest: int, with_gram
         return False
     n_columns = rank + (rank * (rank + 1) // 2 if with_grams else 0)
     n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[longest])
-    return n_bytes <= max(PARTIAL_BYTES, PARTIAL_SHARE * observations.bytes_at_once)
+    plan = observations.plan
+    return n_bytes <= max(plan.partial_bytes, plan.partial_share * observations.bytes_at_once)
 
 
 def _over_longest(observations: Observations, state: State, longest: int, weighing: Weighing, with_grams: bool) -> Sums:

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
-from brtf.data.passes import SMALL_DATA, Field, Sums, add_up, visit, whole
+from brtf.data.passes import Field, Sums, add_up, visit, whole
 from brtf.inference.sweep import Problem
 from brtf.kernels.reference import dense_block
 from brtf.search.approximation import decompose
@@ -66,7 +66,9 @@ def is_sketched(problem: Problem) -> bool:
     sum to twice the cost of its parameters. The Gram matrices of the unfoldings must be available in one pass.
     """
     observations = problem.observations
-    if observations.n_observed <= SMALL_DATA or math.sqrt(observations.n_entries) > component_price(problem):
+    if observations.n_observed < observations.plan.sketched_data:
+        return False
+    if math.sqrt(observations.n_entries) > component_price(problem):
         return False
     if observations.coords is not None:
         return not observations.in_chunks

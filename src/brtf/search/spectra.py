@@ -12,8 +12,8 @@ from scipy.sparse import csr_array
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations, distinct_columns
-from brtf.data.passes import SMALL_DATA, Field, Sums, add_up, visit, whole
-from brtf.inference.updates import PARTIAL_BYTES, add_up_rows, scaled_values
+from brtf.data.passes import Field, Sums, add_up, visit, whole
+from brtf.inference.updates import add_up_rows, scaled_values
 from brtf.kernels.reference import dense_block
 
 LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
@@ -37,7 +37,7 @@ def leading_left_singular(observations: Observations, mode: int, rank: int, valu
     """
     n_rows = observations.shape[mode]
     n_vectors = min(rank, n_rows, observations.n_entries // n_rows)
-    if observations.n_observed <= SMALL_DATA and not observations.in_chunks:
+    if observations.is_small:
         vectors, strengths = _by_gram(unfold(observations, mode, whole(observations, values)), n_vectors)
     elif observations.coords is None and mode > 0 and n_rows <= LARGEST_BLOCK_GRAM:
         vectors, strengths = _of_gram(_gram_of_blocks(observations, mode, values), n_vectors)
@@ -87,7 +87,7 @@ def _densest(ordered: Array) -> Array:
 def _image_fits(observations: Observations, mode: int, n_columns: int) -> bool:
     """Whether a few numbers per position of the other modes fit in the memory that is used anyway."""
     n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[mode])
-    return not observations.in_chunks or n_bytes <= max(PARTIAL_BYTES, observations.bytes_at_once)
+    return not observations.in_chunks or n_bytes <= max(observations.plan.partial_bytes, observations.bytes_at_once)
 
 
 def rank_one_terms(array: Array, n_terms: int) -> list[Array]:

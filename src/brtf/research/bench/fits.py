@@ -17,7 +17,7 @@ from brtf.api.datasets import Synthetic, paper_synthetic
 from brtf.api.estimator import BRTF
 from brtf.api.metrics import rrse
 from brtf.data.observations import Observations
-from brtf.data.passes import SMALL_DATA
+from brtf.data.plan import DEFAULT_PLAN
 from brtf.research.bench.measure import Array, Effort, Measurement, fastest
 from brtf.research.bench.peers import PEERS
 from brtf.research.bench.sweeps import low_rank_data, sparse_data
@@ -59,10 +59,11 @@ def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: 
 
 
 def _small(data: Array | Observations) -> Array | Observations:
-    """A part that is treated as the whole is: one that is too large for its blocks to be remembered."""
+    """A part that is treated as the whole is: one that is too large for a pass per mode."""
+    n_entries = DEFAULT_PLAN.small_data
     if isinstance(data, Observations):
-        return data.select(np.arange(data.n_observed) <= SMALL_DATA)
-    return data[: 1 + 4 * SMALL_DATA // data[:1].size]
+        return data.select(np.arange(data.n_observed) <= n_entries)
+    return data[: 1 + 4 * n_entries // data[:1].size]
 
 
 def sweeps_to_a_nat(effort: Effort) -> Iterator[Measurement]:

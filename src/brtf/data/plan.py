@@ -1,0 +1,59 @@
+"""Sizes at which the work on a data set is divided, cached or sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BLOCK_ENTRIES = 65536
+"""Entries of a block: half a megabyte of float64, which fits into the cache of a core."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the work on a data set is divided; results depend on it only in their last digits.
+
+    Attributes
+    ----------
+    block_entries
+        Entries of a block.
+    small_data
+        Largest number of entries for which a pass per mode costs little.
+    cached_data
+        Largest number of entries for which results of blocks are cached: the points of a search hold up to ten numbers
+        per entry then, some ten megabytes each.
+    sketched_data
+        Number of entries from which components are looked for in a sketch of the data.
+    run_bytes
+        Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs.
+    partial_bytes, partial_share
+        Bytes of partial contractions that may be kept, and their share of the values in memory if that is more.
+    sparse_sums
+        Size from which a sum is checked for rows that are zero, which are not sent.
+    separate_bytes
+        Size in bytes from which the posterior of the rows of a mode is sent separately and kept between passes.
+    message_bytes
+        Size of a message in bytes from which a warning is given.
+    fewest_lanes
+        Smallest number of lanes, if there are that many chunks.
+    cached_share
+        Share of the memory of a process used for cached chunks.
+    free_share
+        Share of the disk that cached chunks leave free.
+    """
+
+    block_entries: int = BLOCK_ENTRIES
+    small_data: int = 2**18
+    cached_data: int = 2**20
+    sketched_data: int = 2**18 + 1
+    run_bytes: int = 2**26
+    partial_bytes: int = 2**25
+    partial_share: float = 0.1
+    sparse_sums: int = 2**16
+    separate_bytes: int = 2**18
+    message_bytes: int = 2**30
+    fewest_lanes: int = 64
+    cached_share: float = 0.25
+    free_share: float = 0.1
+
+
+DEFAULT_PLAN = Plan()
