@@ -21,7 +21,8 @@ from click.testing import CliRunner, Result
 
 import brtf
 from brtf import cli
-from brtf.cli.output import print_json
+from brtf.cli.fit import DENSE_LIMIT
+from brtf.cli.output import NOT_CONVERGED, print_json
 from brtf.data.observations import observe
 from brtf.data.readers import read_tensor
 from brtf.model.settings import INFERENCES
@@ -170,12 +171,14 @@ def test_coordinates_count_from_one_as_in_the_file(coordinates: Path, source: Pa
     np.testing.assert_array_equal(from_one, from_zero + 1)
 
 
-def test_a_large_sparse_tensor_is_not_made_dense(
-    coordinates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("brtf.cli.fit.DENSE_LIMIT", DATA.observed.size)
-    outcome = run("fit", coordinates, "--out", tmp_path / "out", *SETTINGS)
-    assert outcome.exit_code == 0
+def test_a_large_sparse_tensor_is_not_made_dense(tmp_path: Path) -> None:
+    rng, length, n_per_row = np.random.default_rng(0), math.ceil(DENSE_LIMIT ** (1 / 3)), 10
+    rows = rng.standard_normal((3, length))
+    positions = np.stack([rng.permutation(np.tile(np.arange(length), n_per_row)) for _ in range(3)])
+    values = rows[0][positions[0]] * rows[1][positions[1]] * rows[2][positions[2]]
+    np.savetxt(tmp_path / "y.tns", np.column_stack([*(positions + 1), values]), fmt="%d %d %d %.17g")
+    outcome = run("fit", tmp_path / "y.tns", "--out", tmp_path / "out", "--max-rank", 1, "--max-sweeps", 5)
+    assert outcome.exit_code == NOT_CONVERGED
     assert "No imputed tensor" in outcome.stdout
     assert sorted(os.listdir(tmp_path / "out")) == ["outliers.csv", "report.html", "result.brtf"]
 

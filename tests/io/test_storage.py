@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from brtf.io import storage
-from brtf.io.storage import FORMAT_VERSION, CorruptFile, read_archive, write_archive
+from brtf.io.storage import FORMAT_VERSION, MAX_HEADER_BYTES, CorruptFile, read_archive, write_archive
 
 HEADER = {
     "library": "0.1.0",
@@ -210,10 +210,9 @@ class TestRefusedAtWriting:
         with pytest.raises(TypeError, match=r"header\['noise'\] has the key 0"):
             write_archive(path, {"noise": {0: 1.0}}, {})
 
-    def test_header_too_large(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storage, "_MAX_HEADER_BYTES", 500)
-        with pytest.raises(ValueError, match=r"header takes \d+ bytes as JSON, more than 500"):
-            write_archive(path, {"text": "x" * 500}, {})
+    def test_header_too_large(self, path: Path) -> None:
+        with pytest.raises(ValueError, match=r"header takes \d+ bytes as JSON, more than 67108864"):
+            write_archive(path, {"text": "x" * MAX_HEADER_BYTES}, {})
 
     @pytest.mark.parametrize(
         "array",
@@ -554,9 +553,9 @@ class TestForgery:
         forge(written, document={"header": {"bound": value}})
         assert refusal(written).endswith("which is not JSON")
 
-    def test_header_too_large(self, written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(storage, "_MAX_HEADER_BYTES", 100)
-        assert "larger than 100 bytes" in refusal(written)
+    def test_header_too_large(self, written: Path) -> None:
+        forge(written, document={"text": "x" * MAX_HEADER_BYTES})
+        assert "larger than 67108864 bytes" in refusal(written)
 
     def test_no_header(self, path: Path) -> None:
         np.savez(path.with_suffix(".npz"), x=np.zeros(2))

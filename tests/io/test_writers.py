@@ -18,7 +18,7 @@ from scipy.sparse import csc_array
 
 from brtf.data.observations import observe
 from brtf.data.readers import read_file, read_tensor
-from brtf.io.writers import write_csv, write_like
+from brtf.io.writers import ROWS_AT_ONCE, write_csv, write_like
 from tensor_files import FORMATS, example, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no checksums")  # as libraries write Zarr by default
@@ -194,10 +194,10 @@ def test_a_table_of_text_holds_every_digit_and_plain_dates(tmp_path: Path) -> No
     assert (tmp_path / "none.csv").read_text() == "day,code,y\n"
 
 
-def test_a_long_table_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brtf.io.writers.ROWS_AT_ONCE", 3)
-    write_csv(tmp_path / "y.csv", {"a": np.arange(10)})
-    assert pd.read_csv(tmp_path / "y.csv")["a"].tolist() == list(range(10))
+def test_a_long_table_is_written_whole(tmp_path: Path) -> None:
+    n_rows = 2 * ROWS_AT_ONCE + 3
+    write_csv(tmp_path / "y.csv", {"a": np.arange(n_rows)})
+    assert pd.read_csv(tmp_path / "y.csv")["a"].tolist() == list(range(n_rows))
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

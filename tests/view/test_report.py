@@ -143,9 +143,8 @@ class TestPage:
         page = Page(build_page(streamed.result_))
         assert "Data, residuals and outliers at 8 positions of mode 0" in page.text
 
-    def test_many_components_are_drawn_in_part(self, monkeypatch, model):
-        monkeypatch.setattr("brtf.view.report.page.MOST_COMPONENTS", 1)
-        page = Page(build_page(model.result_))
+    def test_many_components_are_drawn_in_part(self, model):
+        page = Page(build_page(model.result_, most_components=1))
         assert "The factors of 1 weaker components" in page.text
 
 

@@ -96,27 +96,24 @@ class TestViewer:
             assert not (pixels(after[0]) == grey).all(axis=2).any()
             assert before[1:] == after[1:]
 
-    def test_too_many_frames_are_thinned_and_it_is_said(self, monkeypatch, filmed):
+    def test_too_many_frames_are_thinned_and_it_is_said(self, filmed):
         layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        monkeypatch.setattr(frames, "MOST_FRAMES", 4)
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout)
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, most_frames=4)
         assert viewer.names == ["mode 2 = 0", "mode 2 = 3", "mode 2 = 5", "mode 2 = 8"]
         assert viewer.notes == [
             "4 of 9 frames are embedded, evenly spread, to keep the page small; the fit used them all."
         ]
 
-    def test_pictures_stay_within_their_bytes(self, monkeypatch, filmed):
+    def test_pictures_stay_within_their_bytes(self, filmed):
         layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        monkeypatch.setattr(frames, "MOST_BYTES", 12000)
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout)
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, most_bytes=12000)
         assert 1 <= len(viewer.pictures) < 9
         assert sum(len(uri) for pictures in viewer.pictures for uri in pictures) <= 12000
         assert "frames are embedded" in viewer.notes[-1]
 
-    def test_large_pictures_are_sampled_and_it_is_said(self, monkeypatch, filmed):
-        monkeypatch.setattr(frames, "LONGEST_SIDE", 8)
+    def test_large_pictures_are_sampled_and_it_is_said(self, filmed):
         layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout)
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, longest_side=8)
         assert pixels(viewer.pictures[0][1]).shape == (8, 8, 4)
         assert viewer.notes == ["Each picture shows 8 × 8 of 16 × 20 entries."]
 

@@ -209,10 +209,9 @@ class TestCalibration:
         assert checked.mae == pytest.approx(np.mean(np.abs(error)))
         assert checked.log_density == pytest.approx(np.mean(found.log_density(held_out)))
 
-    def test_many_entries_are_thinned_evenly(self, monkeypatch, result):
+    def test_many_entries_are_thinned_evenly(self, result):
         held_out = observe(INPUTS["complete"])
-        monkeypatch.setattr("brtf.view.view_data.MOST_HELD_OUT", 100)
-        assert 90 <= calibration(result, held_out).n_entries <= 100
+        assert 90 <= calibration(result, held_out, most=100).n_entries <= 100
 
     def test_a_conformal_factor_is_left_out(self, result):
         held_back = observe(INPUTS["complete"]).select(np.arange(14 * 12 * 9) % 20 == 0)

@@ -32,7 +32,7 @@ FORMAT = "brtf"
 FORMAT_VERSION = 2
 
 _HEADER = "header.json"
-_MAX_HEADER_BYTES = 64 * 2**20
+MAX_HEADER_BYTES = 64 * 2**20
 _BLOCK_BYTES = 2**20
 _NAME = re.compile(r"[a-z0-9_-][a-z0-9_.-]{0,63}")
 # Types with the same bytes on every machine; long double is not one of them.
@@ -313,9 +313,9 @@ def _encode_header(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
         "header": plain,
     }
     encoded = json.dumps(document, allow_nan=False, sort_keys=True).encode("ascii")
-    if len(encoded) > _MAX_HEADER_BYTES:
+    if len(encoded) > MAX_HEADER_BYTES:
         raise ValueError(
-            f"header takes {len(encoded)} bytes as JSON, more than {_MAX_HEADER_BYTES}; move its long lists to arrays."
+            f"header takes {len(encoded)} bytes as JSON, more than {MAX_HEADER_BYTES}; move its long lists to arrays."
         )
     return encoded
 
@@ -399,8 +399,8 @@ def _read_document(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipIn
     if _HEADER not in members:
         raise ValueError(f"it is not a .brtf file (no {_HEADER} inside)")
     _check_member(members[_HEADER])
-    if members[_HEADER].file_size > _MAX_HEADER_BYTES:
-        raise ValueError(f"{_HEADER} is larger than {_MAX_HEADER_BYTES} bytes")
+    if members[_HEADER].file_size > MAX_HEADER_BYTES:
+        raise ValueError(f"{_HEADER} is larger than {MAX_HEADER_BYTES} bytes")
     document = json.loads(archive.read(members[_HEADER]).decode("utf-8"), parse_constant=_refuse_constant)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"it is not a .brtf file ({_HEADER} does not say so)")

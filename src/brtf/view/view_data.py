@@ -308,13 +308,13 @@ class Calibration:
     log_density: float
 
 
-def calibration(result: Result, held_out: Observations) -> Calibration:
-    """Compare the model's intervals with held-out entries; every k-th of them if there are very many.
+def calibration(result: Result, held_out: Observations, most: int = MOST_HELD_OUT) -> Calibration:
+    """Compare the model's intervals with held-out entries; every k-th of them if there are more than ``most``.
 
     The intervals do not include a conformal factor.
     """
     result = replace(result, held_back=None)
-    every = -(-held_out.n_observed // MOST_HELD_OUT)
+    every = -(-held_out.n_observed // most)
     chosen = np.zeros(held_out.n_observed, dtype=bool)
     chosen[::every] = True
     held_out = held_out.select(chosen)

@@ -212,12 +212,21 @@ def _guess(observations: Observations) -> Layout:
     return Layout(rows, columns, colours if photo else None, (shape[rows], shape[columns]), photo)
 
 
-def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -> Viewer | str:
+def make_viewer(
+    result: Result,
+    known: Sequence[Observations],
+    layout: Layout,
+    *,
+    most_frames: int = MOST_FRAMES,
+    most_bytes: int = MOST_BYTES,
+    longest_side: int = LONGEST_SIDE,
+) -> Viewer | str:
     """The viewer of a result, or why there is none.
 
     Parameters
     ----------
     known : sources of values, tried in order: the fitted entries, and other available data
+    most_frames, most_bytes, longest_side : limits of the number of pictures, their total size and their sides in pixels
     """
     observations = result.observations
     if result.rank == 0 and not np.any(result.outlier_probability_at_entries() > 0.5):
@@ -227,8 +236,8 @@ def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -
         return f"Only {number(share, 2)} % of the entries were observed: a picture of a slice would be nearly empty."
     sliders = layout.sliders(observations.order)
     lengths = [observations.shape[mode] for mode in sliders]
-    shown = spread(math.prod(lengths), MOST_FRAMES)
-    rows, columns = (spread(length, LONGEST_SIDE) for length in layout.size)
+    shown = spread(math.prod(lengths), most_frames)
+    rows, columns = (spread(length, longest_side) for length in layout.size)
     outliers = EntryVector.of(observations, result.outliers_at_entries())
     values = [values_of(entries) for entries in known]
 
@@ -243,7 +252,7 @@ def make_viewer(result: Result, known: Sequence[Observations], layout: Layout) -
     if rows.size < layout.size[0] or columns.size < layout.size[1]:
         notes.append(f"Each picture shows {rows.size} × {columns.size} of {layout.size[0]} × {layout.size[1]} entries.")
     kept = np.arange(shown.size)
-    while sum(len(uri) for k in kept for uri in pictures[k]) > MOST_BYTES and kept.size > 1:
+    while sum(len(uri) for k in kept for uri in pictures[k]) > most_bytes and kept.size > 1:
         kept = kept[::2]
     if kept.size < math.prod(lengths):
         notes.append(

@@ -61,8 +61,9 @@ def build_page(
     image_modes: Sequence[int] | None = None,
     image_size: Sequence[int] | None = None,
     title: str | None = None,
+    most_components: int = MOST_COMPONENTS,
 ) -> str:
-    """The page as text; see :func:`brtf.view.report.write_report`."""
+    """The page as text, with the factors of at most so many components; see :func:`brtf.view.report.write_report`."""
     here = not result.observations.in_chunks
     if data is not None and not here:
         raise ValueError(f"data= cannot be compared with the fitted entries. {NOT_IN_FILE} Leave out data=.")
@@ -84,13 +85,13 @@ def build_page(
         "viewer": viewer if isinstance(viewer, Viewer) else None,
         "strengths": charts.strengths_chart(result) if result.rank else None,
         "units": fitted_to(result.settings.link),
-        "factors": _factors(result, layout),
+        "factors": _factors(result, layout, most_components),
         "outliers": None if probability is None or not has_outliers else _outliers(result, probability, layout),
         "residuals": _residuals(result) if here else None,
         "course": _course(result),
         "calibration": _calibration(result, held_out, given=data is not None),
         "details": _details(result),
-        "absent": _absent(result, viewer, held_out, given=data is not None),
+        "absent": _absent(result, viewer, held_out, most_components, given=data is not None),
         "number": number,
         "js": Markup(asset("page.js")),
     }
@@ -164,12 +165,12 @@ def _tiles(result: Result, probability: Array | None) -> list[tuple[str, str, st
     ]
 
 
-def _factors(result: Result, layout: Layout) -> list[dict[str, Any]]:
+def _factors(result: Result, layout: Layout, most: int) -> list[dict[str, Any]]:
     """For every mode its name and a figure per component, the strongest first."""
     if result.rank == 0:
         return []
     strengths = component_strengths(result)
-    shown = by_strength(result)[:MOST_COMPONENTS].tolist()
+    shown = by_strength(result)[:most].tolist()
     sections = []
     for mode, (mean, std) in enumerate(factor_profiles(result)):
         axis = axis_of(result.observations, mode)
@@ -318,15 +319,16 @@ def _outliers_asked(settings: Settings) -> str:
     return settings.outlier_kind + (f", shared along modes {', '.join(map(str, modes))}" if modes else "")
 
 
-def _absent(result: Result, viewer: Viewer | str, held_out: Observations | None, *, given: bool) -> list[str]:
+def _absent(
+    result: Result, viewer: Viewer | str, held_out: Observations | None, most_components: int, *, given: bool
+) -> list[str]:
     """What is missing from the page, and why."""
     reasons = []
     if isinstance(viewer, str):
         reasons.append(f"Pictures of slices. {viewer}")
-    if result.rank > MOST_COMPONENTS:
-        reasons.append(
-            f"The factors of {result.rank - MOST_COMPONENTS} weaker components: the page draws {MOST_COMPONENTS}."
-        )
+    if result.rank > most_components:
+        n_weaker = result.rank - most_components
+        reasons.append(f"The factors of {n_weaker} weaker components: the page draws {most_components}.")
     if not result.state.outliers.has_outliers:
         reasons.append("Outliers. The model was fitted without them.")
     if result.observations.in_chunks:
