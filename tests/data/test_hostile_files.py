@@ -172,7 +172,7 @@ def test_a_zarr_group_with_a_damaged_member_is_refused(
     xr.DataArray(np.ones((4, 3)), coords=labels, name="y").to_dataset().to_zarr(path, consolidated=False)
     for name in ("row", "column"):
         (path / name / "zarr.json").write_bytes(damage)
-    assert "the metadata of column make no sense to Zarr: they are damaged" in refusal(path)
+    assert "Zarr cannot parse the metadata of column: they are damaged" in refusal(path)
     gc.collect()
     assert capfd.readouterr() == ("", "")
 
@@ -243,7 +243,7 @@ def test_a_zarr_store_without_checksums_is_read_with_a_warning(tmp_path: Path) -
 
 def test_packed_numbers_are_not_taken_for_what_they_stand_for(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 3), np.int16), attributes={"scale_factor": 0.1})
-    assert "its numbers stand for others (scale_factor)" in refusal(tmp_path / "y.zarr")
+    assert "its values are packed (scale_factor)" in refusal(tmp_path / "y.zarr")
 
 
 # ---- what would run ----------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_a_zip_member_that_unfolds_to_more_than_it_says_is_refused(tmp_path: Pat
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("y.npy", npy_header("(10, 10)") + bytes(10**6))
     (tmp_path / "y.npz").write_bytes(stream.getvalue())
-    assert "cut or altered" in refusal(tmp_path / "y.npz")
+    assert "cut short or was modified" in refusal(tmp_path / "y.npz")
 
 
 def test_a_mat_bomb_is_refused_before_it_unfolds(
@@ -527,7 +527,7 @@ def test_zarr_labels_that_unfold_to_more_than_is_declared(tmp_path: Path, forged
         chunk.write_bytes(zlib.compress(MANY.to_bytes(4, "little") + bytes(8)))
     else:
         chunk.write_bytes(packed("zlib", MANY))
-    assert ("claims 1000000000 labels" if forged == "number" else "unfolds to more than") in outcome(path)
+    assert ("claims 1000000000 labels" if forged == "number" else "decompresses to more than") in outcome(path)
 
 
 def test_a_netcdf_variable_that_was_never_written_is_refused(tmp_path: Path) -> None:

@@ -55,5 +55,6 @@ def _check_npy(file: IO[bytes], n_bytes: int) -> None:
     declared, there = check_fits(shape, dtype), n_bytes - file.tell()
     if declared != there:
         raise ValueError(
-            f"an array of shape {shape} takes {declared} bytes, but {there} follow its header: it was cut or altered."
+            f"an array of shape {shape} takes {declared} bytes, but {there} follow its header: it is cut short or was "
+            "modified."
         )

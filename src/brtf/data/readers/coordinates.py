@@ -48,7 +48,7 @@ def _read_lines(path: Path) -> NDArray[np.float64]:
     try:
         return np.loadtxt(path, comments="#", ndmin=2, encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError("it is not text: it was altered, or is not a coordinate list.") from None
+        raise ValueError("it is not text: it is damaged, or not a coordinate list.") from None
     except ValueError as error:
         raise ValueError(_first_wrong_line(path) or str(error)) from None
 

@@ -83,7 +83,7 @@ def _check_classic(content: bytes) -> None:
     except MemoryError:
         raise
     except Exception as error:
-        raise ValueError("what its header says does not agree with its content: it was cut or altered.") from error
+        raise ValueError("its header does not match its content: it is cut short or was modified.") from error
 
 
 def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
@@ -140,8 +140,8 @@ def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
     packed = [attribute for attribute in PACKED if attribute in store.attrs]
     if packed:
         raise ValueError(
-            f"its numbers stand for others ({', '.join(packed)}), which only a labelled array that is read whole "
-            "undoes; unpack them first, with xarray."
+            f"its values are packed ({', '.join(packed)}), and only labelled arrays read as a whole are unpacked "
+            "here; unpack them with xarray first."
         )
     return store, name
 
@@ -154,7 +154,7 @@ def _open(path: Path) -> Any:
     except Exception as error:
         if isinstance(error, MemoryError) or getattr(error, "filename", None) is not None:
             raise
-        raise ValueError(f"the metadata of {path.name} make no sense to Zarr: they are damaged.") from error
+        raise ValueError(f"Zarr cannot parse the metadata of {path.name}: they are damaged.") from error
 
 
 def _arrays_in(path: Path) -> dict[str, Any]:
@@ -206,7 +206,9 @@ def _check_links(h5py: Any, content: IO[bytes]) -> None:
             if not outside and isinstance(file.get(name), h5py.Dataset):
                 outside = bool(file[name].external) or file[name].is_virtual
             if outside:
-                raise ValueError(f"its variable {name!r} lies in another file, which is not opened; copy it in.")
+                raise ValueError(
+                    f"its variable {name!r} is stored in another file, which is not opened; copy it into this one."
+                )
             if isinstance(file.get(name), h5py.Dataset) and _holds_labels(file[name]):
                 _check_written(name, file[name])
 
@@ -241,8 +243,8 @@ def _check_written(name: str, variable: Any) -> None:
             _, packed = variable.id.read_direct_chunk(chunk.chunk_offset)
             if streamed_size(zlib.decompressobj(), memoryview(packed), limit) > limit:
                 raise ValueError(
-                    f"the chunk of its variable {name!r} at {chunk.chunk_offset} unfolds to more than {limit} bytes, "
-                    f"where {math.prod(variable.chunks)} entries are declared: it is damaged or forged."
+                    f"the chunk of its variable {name!r} at {chunk.chunk_offset} decompresses to more than {limit} "
+                    f"bytes, where {math.prod(variable.chunks)} entries are declared: it is damaged or forged."
                 )
 
 
@@ -257,7 +259,7 @@ def _check_stored(array: Any) -> None:
 def _check_codecs(array: Any) -> None:
     unsafe = sorted({name for name, _ in codecs_of(array)} - SAFE_CODECS)
     if unsafe:
-        raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which is not opened.")
+        raise ValueError(f"its array {array.name!r} is encoded with {', '.join(unsafe)}, which brtf does not run.")
 
 
 def dimension_names(array: Any) -> tuple[str, ...] | None:

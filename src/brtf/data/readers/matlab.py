@@ -97,7 +97,7 @@ class _Variable:
             unpacker = zlib.decompressobj()
             body = unpacker.decompress(body, N_TAG + self.n_unpacked + 1)[N_TAG:]
             if not unpacker.eof:
-                raise ValueError(f"its array {self.name!r} is damaged: its packed bytes do not add up.")
+                raise ValueError(f"its array {self.name!r} is damaged: it does not decompress to its declared size.")
         if len(body) != self.n_unpacked:
             raise ValueError(f"its array {self.name!r} is cut short.")
         return memoryview(body)
@@ -111,7 +111,7 @@ class _Variable:
             raise ValueError(f"its sparse array {self.name!r} has no valid positions.")
         starts = starts.astype(np.int64)
         if starts[0] != 0 or np.any(np.diff(starts) < 0):  # which SciPy does not check where nothing is stored
-            raise ValueError(f"its sparse array {self.name!r} has columns that end before they begin.")
+            raise ValueError(f"its sparse array {self.name!r} has column pointers that decrease.")
         n_stored = int(starts[-1])
         if not 0 <= n_stored <= rows.size:
             raise ValueError(
@@ -184,7 +184,7 @@ def _read_numbers(body: memoryview, offset: int, order: str) -> tuple[NDArray[An
     else:
         data, following = body[offset + N_TAG :], offset + N_TAG + n_bytes + -n_bytes % 8
     if kind not in TYPES or n_bytes > len(data):
-        raise ValueError("an array in it is cut short, or stores its numbers in an unknown way.")
+        raise ValueError("an array in it is cut short, or stores its numbers in an unknown format.")
     dtype = np.dtype(order + TYPES[kind])
     return np.frombuffer(data, dtype, count=n_bytes // dtype.itemsize), following
 

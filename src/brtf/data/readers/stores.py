@@ -189,7 +189,7 @@ def _overflow(stored: memoryview, codecs: list[tuple[str, dict[str, Any]]], limi
         elif name in SIZES:
             packers.pop()
             if SIZES[name](stored, limit) > limit:
-                return f"unfolds to more than {limit} bytes, where {n_entries} entries are declared"
+                return f"decompresses to more than {limit} bytes, where {n_entries} entries are declared"
             if packers or codecs[0][0] in LABELS:
                 stored = memoryview(numcodecs.get_codec({"id": name}).decode(bytes(stored)))
         elif name in LABELS and int.from_bytes(stored[:4], "little") != n_entries:
