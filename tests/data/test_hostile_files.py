@@ -235,6 +235,16 @@ def test_lost_labels_are_told_with_a_warning(tmp_path: Path) -> None:
         read_tensor(path)
 
 
+def test_labels_cut_short_are_said_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "y.zarr"
+    array = xr.DataArray(np.ones((2, 3)), dims=("row", "column"), coords={"row": [3, 4]}, name="y")
+    encoding = {"y": {"compressors": CHECKED}, "row": {"compressors": None}}
+    array.to_dataset().to_zarr(path, consolidated=False, encoding=encoding)
+    chunk = path / "row/c/0"
+    chunk.write_bytes(chunk.read_bytes()[:8])
+    assert "one of its stored chunks does not hold what the array declares" in refusal(path)
+
+
 def test_a_zarr_store_without_checksums_is_read_with_a_warning(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 3)))
     with pytest.warns(UserWarning, match="has no checksums"):

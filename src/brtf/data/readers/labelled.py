@@ -106,8 +106,10 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         warn_of_damage(array)
         return read_stored(array), name
     for own, array in arrays.items():
-        if dimension_names(array) == (own,):  # xarray reads them immediately
+        if dimension_names(array) == (own,):  # xarray reads them immediately, and says of damage what NumPy says
             check_stored_labels(array)
+            with decoding():
+                array[...]
     xarray = require("xarray", extra="label", purpose="labels")
     with (
         _told_of_strays(),
