@@ -1,6 +1,7 @@
 """Compiled code is kept between processes, where that is possible, and for as long as it is what it was made of."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import numba
 import pytest
 
 from brtf.kernels import jit
+from brtf.kernels.scoring import scoring_step
 
 OUTER = "from kept.inner import inner\nfrom kept.jit import loop\n\n\n@loop\ndef outer():\n    return 10 * inner()\n"
 INNER = "from kept.jit import loop\n\n\n@loop\ndef inner():\n    return {}\n"
@@ -195,3 +197,41 @@ def test_a_fit_compiles_nothing_that_an_earlier_process_has_compiled(tmp_path):
     n_compiled, compiled_again = run(FIT, tmp_path).split(" ", 1)
     assert int(n_compiled) > 10
     assert compiled_again == "[]"
+
+
+class TestInterrupts:
+    @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+    def test_a_signal_waits_until_the_compiler_is_done(self, name, monkeypatch):
+        """A handler that raises in the middle would leave code of the compiler with two owners."""
+
+        class Ended(Exception):
+            pass
+
+        def end(*_):
+            raise Ended
+
+        number, done = getattr(signal, name), []
+        before = signal.signal(number, end)
+
+        def compile_(self, sig):
+            signal.raise_signal(number)
+            done.append(sig)
+
+        monkeypatch.setattr(numba.core.registry.CPUDispatcher, "compile", compile_)
+        try:
+            with pytest.raises(Ended):
+                scoring_step.compile("a signature")
+            assert done == ["a signature"]
+            assert signal.getsignal(number) is end
+        finally:
+            signal.signal(number, before)
+
+    def test_ignored_signals_stay_ignored(self):
+        before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            with jit.interrupts_held():
+                assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+                signal.raise_signal(signal.SIGTERM)
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        finally:
+            signal.signal(signal.SIGTERM, before)
