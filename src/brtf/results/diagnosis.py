@@ -15,7 +15,8 @@ from brtf.model.state import MeanFieldOutliers
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
-"""Share of the observed entries above which outliers are no longer exceptional."""
+"""Share of the observed entries above which outliers are doubted: a few data sets have so many, but so has any data set
+that the model does not suit, and the fit alone cannot tell which."""
 MANY_EQUAL, FEWEST_OTHERS = 0.25, 0.05
 """Share of entries with the same value from which the others are examined, and the minimum share of those."""
 MOST_CANDIDATES = 16
@@ -169,9 +170,11 @@ def _outliers(result: Result) -> Doubt | None:
         return None
     return Doubt(
         "outliers",
-        f"{100 * result.outlier_rate:.3g} % of the entries were labelled outliers, which are no longer exceptions.",
-        ("" if result.settings.max_rank is None else "Raise max_rank, or leave it out. ")
-        + 'Try link="log" or "sqrt" if the noise grows with the level, noise="auto" if it differs between '
+        f"{100 * result.outlier_rate:.3g} % of the entries were labelled outliers: either most entries are corrupted, "
+        "or the model does not suit the data.",
+        "If you expected so many, compare the low-rank part with entries that you trust. If not: "
+        + ("" if result.settings.max_rank is None else "raise max_rank, or leave it out; ")
+        + 'try link="log" or "sqrt" if the noise grows with the level, noise="auto" if it differs between '
         'slices, or outlier_kind="replacement" if values are replaced rather than shifted.',
     )
 
