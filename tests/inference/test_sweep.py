@@ -220,7 +220,8 @@ def test_single_precision_is_the_same_fit():
             point = sweep(problem, point)
         points.append(point)
     single, double = points
-    same_numbers(single.state, double.state, rtol=2e-3, atol=2e-4)  # the noise step magnifies rounding
+    # The noise step magnifies rounding: without outliers in the data, their size is hardly determined.
+    same_numbers(single.state, double.state, rtol=5e-3, atol=2e-4)
     assert single.bound == pytest.approx(double.bound, abs=1e-3 * data.size**0.5)
 
 

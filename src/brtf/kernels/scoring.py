@@ -12,6 +12,8 @@ import numpy as np
 from brtf.kernels.jit import loop
 
 SQRT_2, SQRT_PI = math.sqrt(2.0), math.sqrt(math.pi)
+TINY_ROOT = 1e-8
+"""ρ^{1/2} below which the slopes of the two edges of a flat slab cancel to rounding."""
 
 
 @loop
@@ -48,10 +50,13 @@ def student_scores(flat, tau, probability, nu, width, constants, deviation, coun
         weight = (nu + 1.0) / (nu + rho)
         if flat:
             root = math.sqrt(rho)
-            inside = root_width - root
-            log_slab = log_height + _log_normal_below(inside)
-            shrinkage = math.sqrt(2.0 / math.pi) / _scaled_erfc(-inside / SQRT_2) / max(root, 1.0 / root_width)
-            by_width = -0.5 + 0.5 * root_width * root * shrinkage
+            near, log_ratio = root_width - root, -2.0 * root_width * root
+            log_near, ratio = _log_normal_below(near), math.exp(log_ratio)
+            inside = -math.expm1(min(_log_normal_below(-root_width - root) - log_near, log_ratio))
+            hazard = math.sqrt(2.0 / math.pi) / _scaled_erfc(-near / SQRT_2) / inside
+            log_slab = log_height + log_near + math.log(inside)
+            shrinkage = -hazard * math.expm1(log_ratio) / root if root > TINY_ROOT else 2.0 * hazard * root_width
+            by_width = -0.5 + 0.5 * root_width * hazard * (1.0 + ratio)
         else:
             log_slab, shrinkage = log_height - 0.5 * kappa * rho, kappa
             by_width = -0.5 * (1.0 - kappa) * (1.0 - rho * kappa)

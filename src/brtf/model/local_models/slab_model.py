@@ -28,14 +28,14 @@ class SlabModel(LocalModel):
     ----------
     probability : π, the share of outliers
     shape : a₀ of the outliers' Student-t, or ν of the noise's
-    width : ζ, the outliers' squared scale in units of the noise variance
+    width : ζ, the outliers' squared scale in units of the noise variance; at least ``narrowest``
     """
 
     shape: float
     width: float
     shape_range: ClassVar[tuple[float, float]]
     start_shape: ClassVar[float]
-    narrowest: ClassVar[float] = 4.0  # a narrower slab is indistinguishable from noise
+    narrowest: ClassVar[float]
 
     @property
     def parameters(self) -> Array:
@@ -97,10 +97,14 @@ class SlabModel(LocalModel):
 
 @dataclass(frozen=True, eq=False)
 class StudentNoise(SlabModel):
-    """Student-t noise with ν degrees of freedom: the common part of Gaussian and flat slabs."""
+    """Student-t noise with ν degrees of freedom: the common part of Gaussian and flat slabs.
+
+    Outliers have at least the variance of the noise: smaller ones cannot be told from noise, whatever their number.
+    """
 
     shape_range = (2.1, 1e4)
     start_shape = 30.0
+    narrowest = 1.0
 
     @classmethod
     def resembling(cls, other: LocalModel) -> Self:

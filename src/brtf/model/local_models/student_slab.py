@@ -33,6 +33,7 @@ class StudentSlab(SlabModel):
     description = "Gaussian noise; outliers from a Student-t law"
     shape_range = (0.1, 50.0)
     start_shape = 1.0
+    narrowest = 4.0  # the table of ln J is not as accurate below
 
     @classmethod
     def shape_parameter(cls, shape: float) -> float:
