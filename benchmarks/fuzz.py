@@ -407,9 +407,10 @@ def _wide(rng: np.random.Generator, array: np.ndarray) -> Given:
         rng, [None, list("abcdefg"[: array.shape[1]]), ["a"] * array.shape[1], list(range(array.shape[1]))[::-1]]
     )
     table = pandas.DataFrame(array, columns=columns)
-    if rng.random() < 0.15:
+    labelled, nullable = rng.random() < 0.15, rng.random() < 0.1
+    if labelled:
         table[pick(rng, ["label", 77])] = pick(rng, [list("pqrstuvw"[: len(table)]), pandas.NaT, None, 1j])
-    if rng.random() < 0.1 and array.dtype.kind in "iu":
+    elif nullable and array.dtype.kind in "iu":
         table = table.astype("Int64")
     return Given("wide", table)
 
