@@ -149,7 +149,26 @@ class TestOracle:
         assert simulation.oracle_error(blind) == pytest.approx(expected, rel=1e-3)
 
     def test_has_no_relative_error_at_rank_0(self, simulation):
-        assert simulation.oracle_error(simulation.draw_problem(0, simulation.Law.parse(["ranks=0"]))) is None
+        problem = simulation.draw_problem(0, simulation.Law.parse(["ranks=0"]))
+        assert simulation.oracle_error(problem) is None
+        assert simulation.reachable_errors(problem, np.random.default_rng(0)) == []
+
+    @pytest.mark.parametrize("kind", ["uniform", "gaussian", "one-sided"])
+    def test_information_of_an_entry(self, kind, simulation):
+        """All of it without outliers; that of their own law where all are Gaussian; that of the others if they are
+        so large that nobody takes one for another, 1e6 noise sd."""
+        problem = simulation.draw_problem(0, simulation.Law.parse([f"outlier_kinds={kind}", "ranks=1"]))
+        assert simulation.law_information(replace(problem, rate=0.0)) == pytest.approx(1.0, rel=1e-4)
+        assert simulation.law_information(replace(problem, rate=0.3, size=1e6)) == pytest.approx(0.7, rel=1e-3)
+        if kind == "gaussian":
+            assert simulation.law_information(replace(problem, rate=1.0, size=2.0)) == pytest.approx(0.2, rel=1e-4)
+
+    def test_reachable_errors_scatter_about_the_oracle_without_outliers(self, simulation):
+        """Nothing is then to be known of outliers. The mean of 20 squares, each of many degrees of freedom."""
+        law = simulation.Law.parse(["orders=3", "ranks=3", "outliers=0", "noise=1e-3"])
+        problem = simulation.draw_problem(4, law)
+        errors = simulation.reachable_errors(problem, np.random.default_rng(0))
+        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(simulation.oracle_error(problem), rel=0.06)
 
 
 class KnowsTheLaw:
