@@ -209,19 +209,19 @@ def test_single_precision_is_the_same_fit():
     rng = np.random.default_rng(0)
     rows = [rng.standard_normal((length, 2)) for length in (20, 6, 8)]
     data = np.einsum("ir,jr,kr->ijk", *rows) + 0.1 * rng.standard_normal((20, 6, 8))
+    data += np.where(rng.random(data.shape) < 0.1, 3.0 * rng.standard_normal(data.shape), 0.0)  # which fix π, ν and ζ
     data = data.astype(np.float32)
     points = []
     for values in (data, data.astype(np.float64)):
         problem = Problem(observe(values), (1, 2, 0), collapsed=False)
         assert problem.dtype == values.dtype
-        start = random_start(problem, 2, GaussianSlab(0.1, 4.0, 100.0), np.random.default_rng(1))
+        start = random_start(problem, 2, GaussianSlab(0.1, 4.0, 100.0), np.random.default_rng(2))
         point = evaluate(problem, start)
-        for _ in range(12):
+        for _ in range(40):  # from there it converges to the truth
             point = sweep(problem, point)
         points.append(point)
     single, double = points
-    # The noise step magnifies rounding: without outliers in the data, their size is hardly determined.
-    same_numbers(single.state, double.state, rtol=5e-3, atol=2e-4)
+    same_numbers(single.state, double.state, rtol=2e-3, atol=2e-4)  # the noise step magnifies rounding
     assert single.bound == pytest.approx(double.bound, abs=1e-3 * data.size**0.5)
 
 
@@ -360,9 +360,9 @@ def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(cas
     lower = float(found.tau.mean)
     assert lower <= 10.0**precision * (1 + 1e-12)
     residual = fit_at_entries(case.observations, state.factors).residual
-    # The median is known to within a bin or, of so few entries, to the gap between two.
-    upper = np.sort(residual**2)[(residual.size - 1) // 2]
-    assert lower <= np.exp(BIN_WIDTH) / (1.4826**2 * upper)
+    # The median is known to within a bin or, of so few entries, to the gap to the one below: two may share a bin.
+    below = np.sort(residual**2)[max((residual.size - 1) // 2 - 1, 0)]
+    assert lower <= np.exp(BIN_WIDTH) / (1.4826**2 * below)
     if case.state.outliers.has_outliers:
         wanted = max(state.outliers.width * lower / 10.0**precision, state.outliers.narrowest)
         assert found.outliers.width == pytest.approx(wanted, rel=1e-12)
