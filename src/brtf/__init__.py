@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from brtf import baselines, foreground, ranks, video
     from brtf.api.estimator import BRTF, load
     from brtf.api.evaluation import evaluate
+    from brtf.api.tabular import AnomalyDetector, Imputer
 
 __version__ = "0.1.0"
 __all__ = [
     "BRTF",
+    "AnomalyDetector",
     "FitWarning",
+    "Imputer",
     "Observations",
     "__version__",
     "baselines",
@@ -40,6 +43,10 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module(f"brtf.{name}")
+    if name in ("AnomalyDetector", "Imputer"):
+        from brtf.api import tabular
+
+        return getattr(tabular, name)
     if name == "evaluate":
         from brtf.api.evaluation import evaluate
 

@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags, TransformerTags
 
+from brtf.api.anomalies import FindsAnomalies
 from brtf.api.fitting import fit, fit_on
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
@@ -46,7 +47,7 @@ from brtf.search.run import fold_in
 Array = NDArray[np.float64]
 
 
-class BRTF(Shown, BaseEstimator):
+class BRTF(FindsAnomalies, Shown, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
     Models the observed entries as Y = X + S + noise and estimates the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the

@@ -21,7 +21,7 @@ from brtf.model.links import LINKS
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
-from brtf.search.run import AlteredState, Fitted, Moment, affordable_rank, ended, fit_bytes, run
+from brtf.search.run import AlteredState, Fitted, Moment, affordable_rank, ended, fit_bytes, fold_in, run, typical_rows
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20
@@ -147,6 +147,18 @@ def _run_in_range(
         "Mark fill values as missing: pass mask=, or set them to NaN; or "
         'try link="log".'
     ) from cause
+
+
+def on_new_rows(observations: Observations, earlier: Result) -> Result:
+    """The result for new slices of the first mode, with everything but their rows as fitted earlier."""
+    if earlier.settings.inference == "paper":
+        raise ValueError(
+            'New slices are judged by the outlier model of calibrated inference: fit with inference="calibrated".'
+        )
+    state = typical_rows(earlier.state)
+    rows = fold_in(earlier.as_modelled(observations), earlier.state, earlier.settings)
+    state = state.with_factor(0, rows, state.row_priors[0].for_new_rows(rows.n_rows))
+    return replace(earlier, observations=replace(observations, scale=earlier.scale), state=state, held_back=None)
 
 
 def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Observations, Observations]:

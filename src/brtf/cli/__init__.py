@@ -23,6 +23,7 @@ COMMANDS = (
     "fit",
     "show",
     "report",
+    "anomalies",
     "evaluate",
     "compare",
     "bench",

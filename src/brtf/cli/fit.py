@@ -116,7 +116,7 @@ def fit(
     if out is not None:
         planned = ("result.brtf", f"imputed{source.suffix.lower()}", "outliers.csv", "report.html", "fitted.zarr")
         refuse_overwriting((out / name for name in planned), overwrite=overwrite)
-    has_page = out is not None and _has_page()
+    with_page = out is not None and has_page("report.html")
     model = BRTF(
         inference=inference,
         init=init,
@@ -140,7 +140,7 @@ def fit(
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
-                names = _write_results(staging, model, file, replace_outliers, has_page)
+                names = _write_results(staging, model, file, replace_outliers, with_page)
                 written = [out / name for name in names]
     summary = model.summary()
     if as_json:
@@ -165,20 +165,20 @@ def _security(scheduler: str | None, *files: str | None) -> Any:
     return certified(scheduler, *given)
 
 
-def _has_page() -> bool:
-    """Whether the report can be written; if not, warn, since the other results are still worth having."""
+def has_page(name: str) -> bool:
+    """Whether a page can be written; if not, warn, since the other results are still worth having."""
     from brtf.view.report import require_page
 
     try:
         require_page()
     except ImportError as error:  # an optional extra
-        warnings.warn(f"There will be no report.html: {error}", stacklevel=2)
+        warnings.warn(f"There will be no {name}: {error}", stacklevel=2)
         return False
     return True
 
 
 def _write_results(
-    staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, has_page: bool
+    staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, with_page: bool
 ) -> list[str]:
     """Write the files of `brtf fit --out`; returns their names in the same order."""
     from brtf.io.writers import write_csv, write_like
@@ -195,7 +195,7 @@ def _write_results(
         write_like(file, staging / written[-1], filled.astype(result.observations.values.dtype, copy=False))
     written.append("outliers.csv")
     write_csv(staging / written[-1], result.outlier_table(first_position=1 if file.suffix == ".tns" else 0))
-    if has_page:
+    if with_page:
         model.report(staging / "report.html")
         written.append("report.html")
     return written

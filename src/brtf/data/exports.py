@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,11 @@ def with_gaps(observations: Observations, entry_vector: NDArray[Any]) -> NDArray
 def to_frame(table: Table) -> Any:
     """A table as a pandas.DataFrame."""
     return require("pandas", extra="label", purpose="to_frame()").DataFrame(table)
+
+
+def as_frame(table: Table) -> Any:
+    """A table as a pandas.DataFrame, or unchanged if pandas is not installed."""
+    return to_frame(table) if find_spec("pandas") else table
 
 
 def to_data_array(values: NDArray[Any], labels: Labels) -> Any:

@@ -119,15 +119,8 @@ def _structured(
 
     Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
     """
-    spike_table, slab_table = tabulate_branches(model)
-    log_spike, spike_weight = kernels.evidence(spike_table, rho)
-    if structure.law is None:
-        log_slab, slab_weight = kernels.evidence(slab_table, rho)
-    else:
-        log_slab, slab_weight = _log_replaced(state, structure.law, block, values), np.zeros(rho.size)
-    if structure.sides is not None:
-        log_slab = log_slab + np.where(positive, *structure.sides.mean_logs)
-    log_rate, log_rest = _log_rates(model, structure, block)
+    log_spike, spike_weight = kernels.evidence(tabulate_branches(model)[0], rho)
+    log_rate, log_rest, log_slab, slab_weight = _outlying(state, model, structure, block, values, rho, positive)
     groups = shared_positions(structure, block)
     if groups is None:
         log_evidence, outlier = kernels.mix_branches(log_rest + log_spike, log_rate + log_slab)
@@ -139,6 +132,37 @@ def _structured(
         log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
         outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
     return total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier
+
+
+def _outlying(
+    state: State,
+    model: LocalModel,
+    structure: OutlierStructure | None,
+    block: Block,
+    values: Array,
+    rho: Array,
+    positive: NDArray[np.bool_],
+) -> tuple[Array | float, Array | float, Array, Array]:
+    """ln π, ln(1 − π), and ln f and weight with an outlier."""
+    if structure is not None and structure.law is not None:
+        log_slab, slab_weight = _log_replaced(state, structure.law, block, values), np.zeros(rho.size)
+    else:
+        log_slab, slab_weight = kernels.evidence(tabulate_branches(model)[1], rho)
+    if structure is None:
+        return math.log(model.probability), math.log1p(-model.probability), log_slab, slab_weight
+    if structure.sides is not None:
+        log_slab = log_slab + np.where(positive, *structure.sides.mean_logs)
+    return *_log_rates(model, structure, block), log_slab, slab_weight
+
+
+def log_branches(
+    state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
+) -> tuple[Array | float, Array | float, Array]:
+    """ln π and ln(1 − π) of the entries of a block, and their ln f with an outlier; −∞ where there are no outliers."""
+    model = state.local_model
+    if not model.has_outliers:
+        return -np.inf, 0.0, np.full(rho.size, -np.inf)
+    return _outlying(state, model, state.structure, block, values, rho, positive)[:3]
 
 
 def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Callable[[Block], Mixture]:

@@ -399,8 +399,13 @@ class Result:
         law, spread, variance = self._error_law_in_slices(relative, variance)
         return self.link.observation_std(law, spread * centre, variance, self.scale / spread)
 
-    def interval(self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Array, Array]:
-        """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27)."""
+    def interval(
+        self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank", regular: bool = False
+    ) -> tuple[Array, Array]:
+        """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27).
+
+        With ``regular`` that of an observation which is not an outlier, without conformal calibration.
+        """
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
         if _asks_low_rank(of):
@@ -409,8 +414,8 @@ class Result:
         else:
             relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
             law, spread, variance = self._error_law_in_slices(relative, variance)
-            middle, half = _middle_and_half(law, level, variance)
-            half = half * self._conformal_factor(level)
+            middle, half = _middle_and_half(law.without_outliers() if regular else law, level, variance)
+            half = half if regular else half * self._conformal_factor(level)
             low, high = (middle - half) / spread, (middle + half) / spread
         centre = self._centre(coords)
         with np.errstate(over="ignore"):  # ends that overflow are infinite

@@ -347,6 +347,16 @@ def sweep_order(observations: Observations) -> tuple[int, ...]:
     return tuple(mode for _, _, mode in sorted(keys))
 
 
+def typical_rows(state: State) -> State:
+    """The state for new rows of the first mode, whose noise and outlier rate are typical ones."""
+    if state.slices is not None and 0 in state.slices.modes:
+        state = replace(state, slices=None)
+    structure = state.structure
+    if structure is not None and structure.rates is not None and 0 in structure.rates.modes:
+        state = replace(state, structure=replace(structure, rates=None))
+    return state
+
+
 def fold_in(observations: Observations, state: State, settings: Settings) -> RowGaussians:
     """Rows of the first mode for new data, in the units of the state, with everything else held fixed.
 
@@ -354,13 +364,9 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
     """
     if settings.inference == "paper":
         return paper.fold_in(observations, state, settings.max_sweeps)
-    if state.slices is not None and 0 in state.slices.modes:
-        state = replace(state, slices=None)  # new rows have typical noise
-    structure = state.structure
-    if structure is not None:
-        observations = grouped(observations, structure.modes)
-        if structure.rates is not None and 0 in structure.rates.modes:  # and a typical outlier rate
-            state = replace(state, structure=replace(structure, rates=None))
+    state = typical_rows(state)
+    if state.structure is not None:
+        observations = grouped(observations, state.structure.modes)
     problem = Problem(observations, (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
     if state.rank == 0:  # nothing to fit

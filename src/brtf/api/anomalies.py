@@ -1,0 +1,74 @@
+"""Anomalies as tables: a method of fitted models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from brtf.api.fitting import on_new_rows
+from brtf.api.sklearn_compat import check_like_fitted
+from brtf.data.exports import as_frame
+from brtf.data.observations import observe
+from brtf.results.anomalies import Of, anomaly_table, shared_pattern
+
+if TYPE_CHECKING:
+    from brtf.results.result import Result
+
+
+class FindsAnomalies:
+    """Base class of models that list the anomalies of their data."""
+
+    def _fitted(self) -> Result:
+        raise TypeError("FindsAnomalies is abstract")  # every implementation defines it
+
+    def anomalies(
+        self, q: float = 0.1, *, of: Of = "entries", mode: int | str | None = None, level: float = 0.95, Y: Any = None
+    ) -> Any:
+        """List the anomalies, the most probable first, so that an expected share q of the list is wrong.
+
+        The list is the longest one whose mean of 1 − probability is at most q.
+
+        Entries have the columns ``observed``, ``expected`` (the low-rank part), ``low`` and ``high`` (the interval of a
+        regular observation there) and ``probability``, after the labels or positions of their modes.
+
+        Fibres, slices and rows are judged as a whole: all their entries may be off by the same amount (``kind``
+        "shift"), noisier than others ("spread"), or more often outliers ("outliers"), each too little to be noticed one
+        by one. ``evidence`` is the logarithm of the Bayes factor of an anomaly, in nats, with its size integrated out,
+        and ``probability`` the posterior probability, with the share of anomalous groups learnt from all groups of the
+        same kind. ``n_observed`` counts the observed entries and ``n_outliers`` the outliers expected among them;
+        ``observed`` and ``expected`` are means over the others, with the interval ``low`` to ``high`` of such a mean
+        for independent errors. Where several kinds of groups are listed, None stands for all positions of a mode.
+        Noise that is fitted per slice (``noise="per-slice"``) is not an anomaly of that slice.
+
+        Parameters
+        ----------
+        q : float
+            False discovery rate, between 0 and 1.
+        of : {"entries", "fibres", "slices", "rows"}
+            What to list; rows are the slices of the first mode.
+        mode : int, str or None
+            The mode of the slices, or the one along which the fibres run; None: every mode.
+        level : float
+            Probability of the intervals.
+        Y : array-like (n, I_1, …, I_{N−1}) or None
+            New slices of the first mode to judge, with the fit held fixed; None: the fitted data. The share of
+            anomalous groups is that of the fitted data.
+
+        Returns
+        -------
+        pandas.DataFrame, or a dict of arrays if pandas is not installed
+
+        Examples
+        --------
+        >>> import brtf
+        >>> data = brtf.datasets.synthetic((30, 20, 10), 2, outliers=0.02, seed=0)
+        >>> model = brtf.BRTF(random_state=0).fit(data.observed)
+        >>> found = model.anomalies(q=0.1)
+        >>> list(found)
+        ['mode_0', 'mode_1', 'mode_2', 'observed', 'expected', 'low', 'high', 'probability']
+        """
+        result, shares = self._fitted(), None
+        if Y is not None:
+            observations = observe(Y, dtype=result.observations.values.dtype)
+            check_like_fitted(observations, result.observations, same_rows=False)
+            result, shares = on_new_rows(observations, shared_pattern(result)), result
+        return as_frame(anomaly_table(result, q, of=of, mode=mode, level=level, shares=shares))

@@ -1,0 +1,199 @@
+"""``brtf anomalies``: what is wrong with the data, as tables and a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from brtf.cli.fit import has_page
+from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
+from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
+
+if TYPE_CHECKING:
+    from brtf.data.exports import Table
+    from brtf.results.result import Result
+    from brtf.view.report.document import Document
+
+KINDS = ("entries", "fibres", "slices", "rows")
+SHOWN, ON_PAGE = 15, 1000
+"""Number of rows of a table in the terminal, and on the page."""
+PAGE = "anomalies.html"
+
+
+@click.command()
+@reads_input
+@click.option(
+    "--q", type=float, default=0.1, show_default=True, help="False discovery rate: the share of the list that is wrong."
+)
+@click.option(
+    "--of",
+    "kinds",
+    type=click.Choice(KINDS),
+    multiple=True,
+    default=("entries", "slices"),
+    show_default=True,
+    help="What to list; may be given several times. Rows are the slices of the first mode.",
+)
+@click.option("--mode", type=int, help="Mode of the slices, or the one along which the fibres run  [default: all].")
+@chooses_model
+@seed_option
+@out_option
+@overwrite_option
+@json_option
+def anomalies(
+    source: Path,
+    mask: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    wide: bool,
+    q: float,
+    kinds: Sequence[str],
+    mode: int | None,
+    seed: int,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+    model_options: dict[str, Any],
+) -> int:
+    """List the anomalies of the data in INPUT: entries, and slices whose entries are off together.
+
+    INPUT is a file as for `brtf fit`, which is fitted first, or a saved fit, RESULT.brtf. Every list is as long as
+    possible with an expected share --q of wrong ones. An entry is listed with its observed value, the expected one, the
+    95 % interval of a regular value and the probability that it is an outlier. Slices, fibres and rows are judged as a
+    whole: all entries shifted, noisier than others, or more often outliers; the evidence is in nats.
+
+    With --out DIR the whole lists are written as anomalies.csv (entries), anomalies-slices.csv and so on, and as a
+    page, anomalies.html. Positions count from 0, or from 1 if INPUT is .tns.
+    """
+    from brtf.results.anomalies import anomaly_table
+
+    chosen = list(dict.fromkeys(kinds))
+    if mode is not None and not {"fibres", "slices"} & {*chosen}:
+        raise ValueError("--mode applies to fibres and slices: add --of slices, or leave it out.")
+    names = {kind: "anomalies.csv" if kind == "entries" else f"anomalies-{kind}.csv" for kind in chosen}
+    with_page = out is not None and has_page(PAGE)
+    if out is not None:
+        refuse_overwriting((out / name for name in (*names.values(), PAGE)), overwrite=overwrite)
+    result = _fitted(source, mask, key, index, value, wide, seed, model_options)
+    first = 1 if source.suffix.lower() == ".tns" else 0
+    tables = {
+        kind: anomaly_table(
+            result, q, of=kind, mode=mode if kind in ("fibres", "slices") else None, first_position=first
+        )
+        for kind in chosen
+    }
+    written = []
+    with staged(out) as staging:
+        if staging is not None and out is not None:
+            from brtf.io.writers import write_csv
+
+            for kind, name in names.items():
+                write_csv(staging / name, tables[kind])
+            if with_page:
+                from brtf import __version__
+                from brtf.view.report.document import html
+
+                page = html(_page(tables, q, result, source.name), __version__)
+                (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
+            written = [out / name for name in (*names.values(), *([PAGE] if with_page else []))]
+    if as_json:
+        lists = {kind: _records(found) for kind, found in tables.items()}
+        print_json({"q": q, "converged": result.stop_reason.converged, **lists, "written": list(map(str, written))})
+    else:
+        for kind, found in tables.items():
+            click.echo(_title(kind, found, q, result))
+            if _length(found):
+                click.echo(table([list(found), *_cells(found, SHOWN)]))
+            if _length(found) > SHOWN:
+                click.echo(f"  … and {_length(found) - SHOWN:,} more: --out DIR writes all of them.")
+            click.echo()
+        click.echo(written_text(written).strip())
+    return DONE if result.stop_reason.converged else NOT_CONVERGED
+
+
+def _fitted(
+    source: Path,
+    mask: Path | None,
+    key: str | None,
+    index: str | None,
+    value: str | None,
+    wide: bool,
+    seed: int,
+    model_options: dict[str, Any],
+) -> Result:
+    """The saved fit, or that of the data."""
+    if source.suffix.lower() == ".brtf":
+        from brtf.io.checkpoint import load_result
+
+        if mask is not None or key is not None or index is not None or value is not None or wide:
+            raise ValueError(f"{source} is a saved fit: --mask, --key, --index, --value and --wide do not apply to it.")
+        return load_result(source)
+    from brtf.api.estimator import BRTF
+
+    observations = read(source, mask, key, index, value, wide)
+    return BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options).fit(observations).result_
+
+
+def _length(found: Table) -> int:
+    return int(found["probability"].size)
+
+
+def _cells(found: Table, most: int) -> list[list[str]]:
+    """The first rows of a table as text."""
+    columns = [[_text(cell) for cell in column[:most].tolist()] for column in found.values()]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "all"
+    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+
+
+def _records(found: Table) -> list[dict[str, Any]]:
+    """The rows of a table for JSON; dates as text."""
+    columns = [column.astype(str) if column.dtype.kind == "M" else column for column in found.values()]
+    return [dict(zip(found, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _title(kind: str, found: Table, q: float, result: Result) -> str:
+    n, singular = _length(found), {"entries": "entry", "fibres": "fibre", "slices": "slice", "rows": "row"}[kind]
+    if not n:
+        return f"No anomalous {kind} at a false discovery rate of {100 * q:g} %."
+    of_all = f" of {result.observations.n_observed:,} observed" if kind == "entries" else ""
+    wrong = float(np.sum(1.0 - found["probability"]))
+    alarms = f"about {wrong:.1f}" if wrong >= 0.1 else "fewer than 0.1"
+    return f"{n:,} anomalous {singular if n == 1 else kind}{of_all}; expected false alarms among them: {alarms}."
+
+
+def _page(tables: Mapping[str, Table], q: float, result: Result, name: str) -> Document:
+    """The lists as a page."""
+    from brtf.view.report.document import Cell, Document, Section, Verdict
+    from brtf.view.report.document import Table as PageTable
+
+    sections = []
+    for kind, found in tables.items():
+        rows = [[Cell(text) for text in row] for row in _cells(found, ON_PAGE)]
+        left_out = _length(found) - len(rows)
+        remarks = [f"The first {ON_PAGE:,} of {_length(found):,}; the table in CSV has all of them."] * bool(left_out)
+        shown = [PageTable(list(found), rows)] if rows else []
+        verdict = Verdict(_title(kind, found, q, result))
+        sections.append(Section(kind, kind.capitalize(), (), [verdict], (), shown, remarks))
+    observations = result.observations
+    shape = " × ".join(map(str, observations.shape))
+    lead = (
+        f"{shape}, {observations.n_observed:,} of {observations.n_entries:,} entries observed. "
+        f"The lists are as long as possible with an expected share of {100 * q:g} % of false alarms."
+    )
+    notes = (
+        "expected is the low-rank part; low and high are the ends of the 95 % interval of a regular value there, or of "
+        "the mean of a group; probability is the posterior probability of an anomaly. Groups are judged as a whole, by "
+        "their evidence in nats: all entries shifted, noisier than others (spread), or more often outliers.",
+    )
+    return Document(f"Anomalies in {name}", lead, notes, sections)

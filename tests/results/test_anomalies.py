@@ -1,0 +1,239 @@
+"""Anomalies: the false discovery rate that is promised, and the evidence of groups against plain integrals."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit, logsumexp
+from scipy.stats import cauchy, norm
+
+from brtf import BRTF
+from brtf.datasets import synthetic
+from brtf.results.anomalies import KINDS, Evidence, anomaly_table, discoveries, integrand
+
+SHAPE = (25, 20, 10)
+
+
+def generated(seed, *, outliers=0.05, size=3.0, noise=0.3):
+    """Data of rank 2 and their outliers, Gaussian with a standard deviation ``size``, 20 % missing."""
+    rng = np.random.default_rng(seed)
+    low_rank = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, 2)) for length in SHAPE))
+    outlying = np.where(rng.uniform(size=SHAPE) < outliers, size * rng.normal(size=SHAPE), 0.0)
+    data = low_rank + outlying + noise * rng.normal(size=SHAPE)
+    return np.where(rng.uniform(size=SHAPE) < 0.2, np.nan, data), outlying
+
+
+class TestDiscoveries:
+    def test_the_longest_list_at_the_rate(self):
+        probability = np.array([0.2, 0.99, 0.9, 0.7, 0.0])
+        assert discoveries(probability, 0.005).size == 0
+        assert discoveries(probability, 0.1).tolist() == [1, 2]  # (0.01 + 0.1) / 2, and with 0.3 it is 0.137
+        assert discoveries(probability, 0.14).tolist() == [1, 2, 3]
+
+    @pytest.mark.parametrize("q", [0, 1, -0.1, "a", True, np.nan])
+    def test_refuses(self, q):
+        with pytest.raises(ValueError, match="q must be a number between 0 and 1"):
+            discoveries(np.ones(3), q)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    found = []
+    for seed in range(8):
+        data, outlying = generated(seed)
+        found.append((BRTF(random_state=0).fit(data), outlying))
+    return found
+
+
+@pytest.mark.parametrize("q", [0.05, 0.2])
+def test_false_discoveries_are_as_promised(fits, q):
+    """Some 200 discoveries a fit: the share over all fits has a standard deviation of √(q(1−q)/1600) at most 0.01."""
+    false, total = 0, 0
+    for model, outlying in fits:
+        found = model.anomalies(q)
+        wrong = outlying[found.mode_0, found.mode_1, found.mode_2] == 0
+        false, total = false + wrong.sum(), total + wrong.size
+    assert abs(false / total - q) < 4 * np.sqrt(q * (1 - q) / total)
+
+
+def test_groups_of_regular_data_are_rarely_listed(fits):
+    """Nothing is wrong with any slice, so every listed one is false; over 8 fits of 55 slices at most a few are."""
+    assert sum(len(model.anomalies(0.1, of="slices")) for model, _ in fits) <= 2
+
+
+@pytest.mark.parametrize(("kind", "size"), [("shift", 0.5), ("spread", 1.0)])
+def test_slices_that_are_slightly_off(kind, size):
+    """An error of half a standard deviation of the noise at every entry, or a noise variance twice as large."""
+    data, _ = generated(3, outliers=0.0)
+    rng = np.random.default_rng(0)
+    error = 0.3 * size
+    data[4] += error if kind == "shift" else error * rng.normal(size=SHAPE[1:])
+    model = BRTF(random_state=0).fit(data)
+    in_slice = model.anomalies(0.1)
+    assert len(in_slice[in_slice.mode_0 == 4]) <= 2  # one by one they are not noticed
+    found = model.anomalies(0.1, of="slices")
+    assert len(found) == 1
+    assert (found.mode_0[0], found.mode_1[0], found.kind[0]) == (4, None, kind)
+    assert model.anomalies(0.1, of="rows").mode_0.tolist() == [4]
+    if kind == "shift":
+        assert not found.low[0] < found.observed[0] < found.high[0]
+
+
+def test_slice_with_a_component_of_its_own():
+    """A shift so large that the fit spends a component on it is still an anomaly, fitted or new."""
+    data, _ = generated(0, outliers=0.0)
+    shifted = data.copy()
+    shifted[2] += 1.0
+    model = BRTF(random_state=0).fit(shifted)
+    assert model.rank_ == 3
+    found = model.anomalies(0.1, of="slices")
+    assert (len(found), found.mode_0[0], found.kind[0]) == (1, 2, "shift")
+    assert found.observed[0] - found.expected[0] == pytest.approx(1.0, abs=0.1)
+    assert model.anomalies(0.1, of="rows", Y=shifted[:4]).mode_0.tolist() == [2]
+
+
+def test_fibres_with_many_outliers():
+    data, _ = generated(5, outliers=0.02)
+    rng = np.random.default_rng(1)
+    data[:, 3, 7] += np.where(rng.uniform(size=SHAPE[0]) < 0.6, 1.5 * rng.normal(size=SHAPE[0]), 0.0)
+    found = BRTF(random_state=0).fit(data).anomalies(0.1, of="fibres", mode=0)
+    assert list(found)[:2] == ["mode_1", "mode_2"]
+    assert (found.mode_1[0], found.mode_2[0], found.kind[0]) == (3, 7, "outliers")
+    assert 3 < found.n_outliers[0] < found.n_observed[0] <= SHAPE[0]
+
+
+class TestEvidence:
+    def test_gaussian_noise_by_plain_integrals(self):
+        """Without outliers the entries are Gaussian, and the integrals are one-dimensional ones of products."""
+        data = synthetic((6, 5, 4), 1, noise=0.1, outliers=0, missing=0.1, seed=2).observed
+        model = BRTF(robust=False, random_state=0).fit(data)
+        result = model.result_
+        found = Evidence.of(result, (1,))
+        precision, (centre,) = result.state.tau.mean, (result.low_rank(),)
+        variance = np.asarray(result.factor_variance()) * precision
+        z = np.sqrt(precision) * (data - centre) / result.scale
+        for column, position in enumerate(found.positions[0]):
+            group = ~np.isnan(z[:, position])
+            own, extra = z[:, position][group], variance[:, position][group]
+            regular = np.sum(norm.logpdf(own) - 0.5 * extra)
+
+            def ratio(delta, u, own=own, extra=extra, regular=regular):
+                spread = np.sqrt(1 + u**2)
+                return np.exp(np.sum(norm.logpdf(own - delta, scale=spread) - 0.5 * extra / spread**2) - regular)
+
+            shift = quad(lambda d, ratio=ratio: cauchy.pdf(d) * ratio(d, 0.0), -30, 30, limit=200, points=[0.0])[0]
+            spread = quad(lambda u, ratio=ratio: 2 * cauchy.pdf(u) * ratio(0.0, u), 0, 60, limit=200)[0]
+            np.testing.assert_allclose(
+                found.by_kind[:2, column], np.log([shift, spread]), atol=2e-2
+            )  # quad leaves out the far tails
+            assert found.by_kind[2, column] == -np.inf
+
+    def test_share_of_outliers_by_a_plain_integral(self, fits):
+        model, _ = fits[0]
+        result = model.result_
+        found = Evidence.of(result, (0,))
+        own, rate = result.state.local_model, result.state.local_model.probability
+        probability = result.outlier_probability_at_entries()
+        odds_of = np.clip(probability, 1e-300, 1 - 1e-15)
+        log_odds = np.log(odds_of) - np.log1p(-odds_of) - np.log(rate) + np.log1p(-rate)  # ln f₁ / f₀
+        assert own.has_outliers and result.state.structure is None
+        for group in range(3):
+            odds = log_odds[found.members == group]
+            regular = np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + odds))
+            integral = quad(lambda p, o=odds, r=regular: np.exp(np.log1p(p * np.expm1(o)).sum() - r), 0, 1, limit=400)
+            assert found.by_kind[KINDS.index("outliers"), group] == pytest.approx(np.log(integral[0]), abs=1e-3)
+
+    def test_integrand(self):
+        """Peaks of any width, at the ends too."""
+        centre, width = np.array([0.5, 0.123, 0.0, 0.9999]), np.array([0.3, 1e-4, 1e-6, 1e-9])
+        _, logs = integrand(lambda t: norm.logpdf(t, centre, width), 4)
+        inside = norm.cdf(1, centre, width) - norm.cdf(0, centre, width)
+        np.testing.assert_allclose(np.exp(logsumexp(logs, axis=0)), inside, rtol=1e-5)
+
+    def test_probabilities_average_over_the_share(self):
+        evidence = np.array([-1.0, 0.5, 4.0, -2.0])
+
+        def moment(power):
+            def at(share):
+                likelihood = np.prod(1 - share + share * np.exp(evidence))
+                return likelihood * expit(np.log(share / (1 - share)) + evidence[2]) ** power
+
+            return quad(at, 0, 1)[0]
+
+        found = Evidence.probability_of(evidence, evidence)
+        assert found[2] == pytest.approx(moment(1) / moment(0), rel=1e-3)
+        assert np.argsort(found).tolist() == np.argsort(evidence).tolist()
+
+    def test_does_not_depend_on_order_or_layout(self, fits):
+        """The evidence of a slice is that of its entries, however they are stored."""
+        model, _ = fits[1]
+        result = model.result_
+        evidence = Evidence.of(result, (2,)).total
+        coords, values = result.observations.entry_coords(), result.observations.values
+        from dataclasses import replace
+
+        from brtf import Observations
+
+        sparse = replace(Observations.from_coords(coords, values, SHAPE), scale=result.scale)
+        np.testing.assert_allclose(Evidence.of(replace(result, observations=sparse), (2,)).total, evidence, rtol=1e-9)
+
+
+class TestTables:
+    def test_entries(self, fits):
+        model, _ = fits[0]
+        found = model.anomalies(0.1)
+        assert isinstance(found, pd.DataFrame)
+        assert found.probability.is_monotonic_decreasing
+        assert np.mean(1 - found.probability) <= 0.1
+        coords = np.stack([found.mode_0, found.mode_1, found.mode_2])
+        np.testing.assert_allclose(found.expected, model.predict(coords))
+        assert (found.low < found.expected).all() and (found.expected < found.high).all()
+        outside = (found.observed < found.low) | (found.observed > found.high)
+        assert outside.mean() > 0.9
+
+    def test_labels_and_first_position(self):
+        data, _ = generated(0)
+        data[2] += 0.3
+        frame = pd.DataFrame(data[:, :, 0], index=[f"s{i}" for i in range(25)], columns=[f"c{j}" for j in range(20)])
+        model = BRTF(random_state=0).fit(frame.rename_axis(index="site", columns="sensor"))
+        found = model.anomalies(0.5, of="slices", mode="sensor")
+        assert next(iter(found)) == "sensor"
+        table = anomaly_table(BRTF(random_state=0).fit(data).result_, 0.1, of="rows", first_position=1)
+        assert table["mode_0"].tolist() == [3]
+
+    def test_new_slices(self, fits):
+        """Fitted slices given again are judged as before; new ones with the fit's own share of anomalies."""
+        data, _ = generated(0)
+        model, _ = fits[0]
+        again = model.anomalies(0.1, Y=data)
+        assert abs(len(again) - len(model.anomalies(0.1))) <= 3
+        new = data[:3].copy()
+        new[1] += 0.5
+        assert model.anomalies(0.1, of="rows", Y=new).mode_0.tolist() == [1]
+
+    @pytest.mark.parametrize("options", [{"of": "cells"}, {"of": None}, {"of": "slices", "mode": 3}, {"mode": 0}])
+    @pytest.mark.parametrize("more", [{}, {"of": "rows", "mode": 0}])
+    def test_refuses(self, fits, options, more):
+        with pytest.raises(ValueError, match=r"of must be|mode"):
+            fits[0][0].anomalies(**{**options, **more})
+
+    def test_paper_has_entries_only(self):
+        data = synthetic((9, 8, 7), 2, outliers=0.05, seed=0).observed
+        model = BRTF(4, inference="paper", tol=1e-3, random_state=0).fit(data)
+        assert len(model.anomalies(0.1)) > 0
+        for options in ({"of": "slices"}, {"Y": data}):
+            with pytest.raises(ValueError, match='inference="calibrated"'):
+                model.anomalies(**options)
+
+    def test_shared_and_replaced_outliers(self):
+        """Groups that cut through shared outliers are judged by the entries they hold."""
+        rng = np.random.default_rng(0)
+        data = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(n, 2)) for n in (20, 18, 3))) + 0.1 * rng.normal(
+            size=(20, 18, 3)
+        )
+        data[rng.uniform(size=(20, 18)) < 0.05] += 2.0
+        model = BRTF(outlier_modes=[2], random_state=0).fit(data)
+        for mode in range(3):
+            assert len(model.anomalies(0.1, of="slices", mode=mode)) <= 1
+        entries = model.anomalies(0.1)
+        assert (entries.groupby(["mode_0", "mode_1"]).size() == 3).all()
