@@ -19,7 +19,8 @@ from brtf.inference.sweep import Problem, evaluate
 from brtf.inference.updates import fit_at_entries, negligible_components
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.model.state import Prior, Sides
+from brtf.model.row_prior import Centred
+from brtf.model.state import Prior, Sides, component_amplitudes
 from brtf.search.starts import random_start
 
 ORDERS = tuple(oracle.SHAPES)
@@ -301,3 +302,22 @@ class TestEmptyComponent:
         empty = replace(case, state=none)
         assert none.rank == 0
         assert bound(empty).total == pytest.approx(sum(oracle.bound_terms(empty).values()), rel=1e-12)
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("order", [2, 3])
+def test_order_and_signs_of_components_do_not_matter(order, centred):
+    """In order a state has the same bound and deviations, the strongest component first and the signs as promised."""
+    case = oracle.random_case(8, order, "masked", rank=4)
+    state = case.state
+    if centred:
+        row_priors = (Centred.proposed(state.factors[0], state.lam), *state.row_priors[1:])
+        state = replace(state, row_priors=row_priors)
+    found = state.in_order()
+    assert bound(case, found).total == pytest.approx(bound(case, state).total, rel=1e-12)
+    before, after = (fit_at_entries(case.observations, each.factors, per_entry=True) for each in (state, found))
+    np.testing.assert_allclose(after.residual, before.residual, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(after.variance, before.variance, rtol=1e-9)
+    assert (np.diff(component_amplitudes(found)) <= 0).all()
+    for rows in found.factors[:-1]:
+        assert (rows.mean.max(axis=0) >= -rows.mean.min(axis=0)).all()

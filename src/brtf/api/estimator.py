@@ -109,7 +109,8 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
     ----------
     rank_ : number of components found
     factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
-        link the mean of t⁻¹ of it
+        link the mean of t⁻¹ of it. The strongest component, by the root mean square of its outer product, is first; in
+        every mode but the last the loading of largest size is positive. ``partial_fit`` keeps order and signs
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for data divided by their scale
     noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;

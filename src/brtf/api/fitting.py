@@ -66,7 +66,7 @@ def fit(
     def result(fitted: Fitted) -> Result:
         found = Result(
             observations,
-            fitted.state,
+            fitted.state.in_order(),
             fitted.trace,
             fitted.stop_reason,
             settings,

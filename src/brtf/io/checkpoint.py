@@ -197,7 +197,7 @@ class Checkpoint:
         with refusing(self.path, "a checkpoint"):
             result = Result(
                 observations,
-                moment.state,
+                moment.state.in_order(),
                 moment.trace,
                 reason,
                 settings,

@@ -173,6 +173,10 @@ class RowGaussians(SentOnce):
         """A contiguous range of the rows, without a copy."""
         return RowGaussians(self.mean[rows], self.cov_packed if self.shared else self.cov_packed[rows])
 
+    def flipped(self, sign: Array) -> RowGaussians:
+        """The distribution of the rows with their components multiplied by signs, (R,)."""
+        return RowGaussians(self.mean * sign, self.cov_packed * pack_symmetric(np.outer(sign, sign)))
+
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
         places = unpack_symmetric(np.arange(float(self.cov_packed.shape[1])), self.rank)

@@ -327,6 +327,23 @@ class State:
             lam=Gamma(self.lam.concentration[keep], self.lam.rate[keep]),
         )
 
+    def in_order(self) -> State:
+        """The same posterior with the strongest component first, and signs chosen.
+
+        In every mode but the last the loading of largest size is positive, in every component.
+        """
+        state = self.select_components(np.argsort(-component_amplitudes(self), kind="stable"))
+        factors, row_priors, left = list(state.factors), list(state.row_priors), np.ones(state.rank)
+        for mode, rows in enumerate(factors):
+            sign = left
+            if mode < len(factors) - 1:
+                largest = rows.mean[np.argmax(np.abs(rows.mean), axis=0), np.arange(state.rank)]
+                sign = np.where(largest < 0.0, -1.0, 1.0)
+                left = left * sign
+            if (sign < 0.0).any():
+                factors[mode], row_priors[mode] = rows.flipped(sign), row_priors[mode].rescaled(sign)
+        return replace(state, factors=tuple(factors), row_priors=tuple(row_priors))
+
 
 def component_amplitudes(state: State) -> Array:
     """Root mean square of each component's rank-one term over all entries: Π_n rms_i(ã_ir), shape (R,)."""
