@@ -1,6 +1,7 @@
 """Methods side by side on the user's data: scored on what none was shown, and nobody left out without a word."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -148,3 +149,13 @@ class TestCommand:
         assert outcome.exit_code == 2
         assert len(outcome.stderr.strip().splitlines()) == 1
         assert words in outcome.stderr
+
+
+def test_methods_without_patience_are_named():
+    """What would take longer than the caller waits is not run, and its row says so; brtf always runs."""
+    data = observe(synthetic((12, 10, 8), 2, outliers=0.05, seed=0).observed)
+    rows = {row["method"]: row for row in comparison.compare(data, ("brtf", "horpca"), patience=1e-9)}
+    assert rows["brtf"]["error"] is None
+    assert rows["horpca"]["rmse"] is None
+    assert re.fullmatch(r"would take about \d+ seconds: --all runs it", rows["horpca"]["error"])
+    assert all(row["error"] is None for row in comparison.compare(data, ("brtf", "horpca"), patience=600))

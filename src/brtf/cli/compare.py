@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from brtf.view.report.document import Document
 
 PAGE = "comparison.html"
+A_MINUTE = 60.0
 
 
 @click.command()
@@ -26,6 +27,9 @@ PAGE = "comparison.html"
     "--methods",
     metavar="A,B,C",
     help="Methods to compare, or all  [default: brtf and a few fast ones that suit the data].",
+)
+@click.option(
+    "--all", "everything", is_flag=True, help="All methods, however long they take; the same as --methods all."
 )
 @click.option(
     "--rank", type=click.IntRange(min=1), help="Rank for methods that need one  [default: the one brtf finds]."
@@ -53,6 +57,7 @@ def compare(
     value: str | None,
     wide: bool,
     methods: str | None,
+    everything: bool,
     rank: int | None,
     repeats: int,
     seed: int,
@@ -68,6 +73,8 @@ def compare(
     square, median and relative error at these entries, the time and, for brtf, the mean log predictive density and the
     share of values inside the 95 % intervals. The options of `brtf fit` apply to brtf. Methods that need a rank use the
     one that brtf finds, unless --rank is given. A method that cannot be used on the data is listed with the reason.
+    Without --methods and --all, so is a method that would take more than a minute, judged by its time on a corner of
+    the data.
 
     With --out DIR the comparison is also written as a page, comparison.html.
     """
@@ -78,10 +85,14 @@ def compare(
     if out is not None:
         refuse_overwriting([out / PAGE], overwrite=overwrite)
     observations = read(source, mask, key, index, value, wide)
-    chosen = _chosen(methods, METHODS, default_methods(observations))
+    if everything and methods is not None:
+        raise ValueError("--all and --methods exclude each other: give one of them.")
+    chosen = _chosen("all" if everything else methods, METHODS, default_methods(observations))
     for method in chosen:
         reason_against(method, chosen, rank)  # raises for unknown names before anything is fitted
-    fits = compare(observations, chosen, rank=rank, options=model_options, n_repeats=repeats, seed=seed, **how)
+    settings: dict[str, Any] = {"rank": rank, "options": model_options, "n_repeats": repeats, "seed": seed, **how}
+    patience = A_MINUTE if methods is None and not everything else None
+    fits = compare(observations, chosen, patience=patience, **settings)
     total = repeats * len(chosen)
     rows = list(tqdm(fits, total=total, unit="fit", disable=not sys.stderr.isatty(), leave=False))
     written: list[Path] = []
@@ -99,7 +110,7 @@ def compare(
     else:
         click.echo(as_text(rows))
         if others:
-            click.echo(f"Not compared: {', '.join(others)}. Use --methods all for everything.")
+            click.echo(f"Not compared: {', '.join(others)}. Use --all for everything.")
         if written:
             click.echo(written_text(written))
     return NOT_CONVERGED if any(row["converged"] is False for row in rows) else DONE

@@ -12,7 +12,7 @@ import numpy as np
 
 from brtf.api.estimator import BRTF
 from brtf.api.evaluation import assess, draw_hidden, text_table
-from brtf.data.observations import Observations
+from brtf.data.observations import Observations, observe
 from brtf.research.baselines import describe, names, recover
 
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
@@ -23,6 +23,8 @@ METHODS = (*OURS, *(name for name in names() if name not in OURS))
 """All available methods."""
 LARGE = 2_000_000
 """Number of entries, observed or missing, from which methods that need a dense tensor run only on request."""
+PART, SHORTEST = 4, 4
+"""The corner of the data on which methods are timed has a quarter of every mode, and at least so many positions."""
 SHARED = ("max_rank", "max_sweeps", "tol", "n_jobs")
 """Options that all models of this library accept."""
 COLUMNS = ("rmse", "median_error", "relative_error", "log_density", "coverage_95", "rank", "seconds")
@@ -72,6 +74,7 @@ def compare(
     mode: int = 0,
     n_repeats: int = 1,
     seed: int = 0,
+    patience: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Hold out some observed entries, predict them with every method from the others, and yield a row for each.
 
@@ -87,6 +90,9 @@ def compare(
         n_jobs.
     hold_out, pattern, mode, n_repeats, seed
         As for :func:`brtf.api.evaluation.evaluate`.
+    patience : float or None
+        Seconds that another method may take, judged by its time on a corner of the data; it is left out if it would
+        take longer. None: no limit.
 
     Yields
     ------
@@ -104,6 +110,10 @@ def compare(
         for method in sorted(methods, key=lambda name: name != "brtf"):
             row: dict[str, Any] = {"method": method, "repeat": repeat, **dict.fromkeys(COLUMNS), "told": None}
             row |= {"converged": None, "error": reason_against(method, methods, rank)}
+            if row["error"] is None and patience is not None and method != "brtf":
+                expected = _expected_seconds(method, shown, found_rank, options or {}, seed)
+                if expected > patience:
+                    row["error"] = f"would take about {expected:.0f} seconds: --all runs it"
             if row["error"] is None:
                 try:
                     with warnings.catch_warnings():
@@ -114,6 +124,28 @@ def compare(
             if method == "brtf" and rank is None:
                 found_rank = row["rank"]
             yield row
+
+
+def _expected_seconds(
+    method: str, shown: Observations, rank: int | None, options: Mapping[str, Any], seed: int
+) -> float:
+    """The time of a method on a corner of the data, in proportion to the entries; 0 if it cannot be used there."""
+    lengths = [min(length, max(SHORTEST, -(-length // PART))) for length in shown.shape]
+    coords = shown.entry_coords()
+    inside = np.all(coords < np.reshape(lengths, (-1, 1)), axis=0)
+    if not inside.any():
+        return 0.0
+    corner = np.full(lengths, np.nan)
+    corner[tuple(coords[:, inside])] = shown.values.reshape(-1)[inside]
+    small = observe(corner)
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _measure(method, small, small, rank, options, seed)
+    except (ValueError, MemoryError, ArithmeticError, np.linalg.LinAlgError):
+        return 0.0
+    return (time.perf_counter() - started) * shown.n_entries / math.prod(lengths)
 
 
 def _measure(
