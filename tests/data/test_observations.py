@@ -484,7 +484,7 @@ LONG = pd.DataFrame({"user": ["ann", "bob", "ann"], "item": [7, 8, 7], "stars": 
         (LONG[:0], {}, ValueError, "everything is missing"),
         (LONG.assign(stars="5"), {}, TypeError, "values must hold real numbers, got dtype"),
         (LONG.set_axis(["user", "user", "stars"], axis=1), {}, ValueError, "several columns of one name"),
-        ({"user": [1]}, {}, TypeError, "frame must be a pandas.DataFrame, got a dict"),
+        ({"user": [1]}, {}, TypeError, "an Arrow table or a DuckDB relation, got a dict"),
     ],
 )
 def test_bad_long_tables(frame, options, error, message):

@@ -43,8 +43,9 @@ def refusal(path: Path, error: type[Exception] = ValueError, **options: Any) -> 
 def test_the_documents_list_every_format() -> None:
     text = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text(encoding="utf-8")
     first_cells = re.findall(r"^\| (`\..*?) \|", text, flags=re.MULTILINE)
-    listed = [suffix for cell in first_cells for suffix in re.findall(r"`(\.\w+)`", cell)]
-    assert sorted(listed) == sorted(FORMATS)
+    listed = [suffix for cell in first_cells for suffix in re.findall(r"`(\.[\w.]+)`", cell)]
+    known = refusal(Path("y.unknown")).partition("none of ")[2].partition(":")[0].split(", ")
+    assert sorted(listed) == sorted(known)
 
 
 @pytest.mark.parametrize("suffix", [*FORMATS, ".NPY"])
@@ -355,7 +356,6 @@ def test_a_table_that_is_said_to_be_wide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a;b;y\n1;2;3\n", "separated by ';' and not by ','"),
         ("0.5,1.5\n2.5,3\n", "its first line holds numbers"),
         ("s,a,b\nx,1,2\ny,3,n.d.\n", "row 2 below the header, column 'b': 'n.d.' is not a number"),
     ],
@@ -401,14 +401,8 @@ def test_bad_coordinates_are_refused(tmp_path: Path, text: str, word: str) -> No
     assert word in refusal(tmp_path / "y.tns")
 
 
-def test_a_mat_file_of_version_7_3_is_named(tmp_path: Path) -> None:
-    header = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
-    (tmp_path / "y.mat").write_bytes(header + bytes(512))
-    assert "-v7" in refusal(tmp_path / "y.mat")
-
-
 def test_other_suffixes_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
-    assert ".tns" in refusal(tmp_path / "y.xlsx")
+    assert ".tns" in refusal(tmp_path / "y.ods")
     refusal(tmp_path / "y")
     assert "does not exist" in refusal(tmp_path / "y.npy", FileNotFoundError)
     (tmp_path / "d.npy").mkdir()

@@ -66,7 +66,7 @@ class FindsAnomalies:
         >>> list(found)
         ['mode_0', 'mode_1', 'mode_2', 'observed', 'expected', 'low', 'high', 'probability']
         """
-        result, shares = self._fitted(), None
+        result, shares = self._fitted().at_hand, None
         if Y is not None:
             observations = observe(Y, dtype=result.observations.values.dtype)
             check_like_fitted(observations, result.observations, same_rows=False)

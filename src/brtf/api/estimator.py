@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.utils import Tags, TransformerTags
+from sklearn.utils import Tags
 
 from brtf.api.anomalies import FindsAnomalies
+from brtf.api.answers import contained, entries_contained, loadings_contained, positions_of
 from brtf.api.fitting import fit, fit_on
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
@@ -32,7 +33,6 @@ from brtf.api.sklearn_compat import (
 from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
 from brtf.data.executors import executing
-from brtf.data.exports import to_data_array
 from brtf.data.observations import observe
 from brtf.data.passes import count_workers
 from brtf.inference.trace import FitWarning
@@ -47,7 +47,7 @@ from brtf.search.run import fold_in
 Array = NDArray[np.float64]
 
 
-class BRTF(FindsAnomalies, Shown, BaseEstimator):
+class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
     Models the observed entries as Y = X + S + noise and estimates the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the
@@ -366,20 +366,25 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
             )
         return self.result_
 
-    def low_rank(self) -> Array:
-        """The posterior mean of the low-rank part X, a dense array of the shape of Y.
+    @property
+    def _n_features_out(self) -> int:
+        return self.rank_
+
+    def low_rank(self) -> Any:
+        """The posterior mean of the low-rank part X, of the shape of Y and in the container that Y came in.
 
         With a link that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
         """
-        return self._fitted().low_rank()
+        result = self._fitted()
+        return contained(result, result.low_rank())
 
     def outliers(self) -> Any:
-        """The posterior mean of the outliers S; dense (0 where missing), or sparse for sparse data.
+        """The posterior mean of the outliers S in the container of Y: 0 where missing, or sparse for sparse data.
 
         With a link what they make of Y: y − t⁻¹(t(y) − s̄).
         """
-        result = self._fitted()
-        return result.place(result.outliers_at_entries(), 0.0)
+        result = self._fitted().at_hand
+        return entries_contained(result, result.outliers_at_entries(), "outliers")
 
     def set_params(self, **params: Any) -> BRTF:
         """Change options of the constructor; returns the model itself."""
@@ -388,28 +393,30 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         return self
 
     def outlier_probability(self) -> Any:
-        """Posterior probability that each observed entry is an outlier; dense (0 where missing), or sparse.
+        """Posterior probability that an observed entry is an outlier, in the container of Y.
+
+        0 where missing, or sparse for sparse data.
 
         In the paper's model, which has no indicator of outliers, it is the probability under q(s) that |s| exceeds
         three robust standard deviations of all deviations y − x̄.
         """
-        result = self._fitted()
-        return result.place(result.outlier_probability_at_entries(), 0.0)
+        result = self._fitted().at_hand
+        return entries_contained(result, result.outlier_probability_at_entries(), "outlier_probability")
 
     def impute(self, *, replace_outliers: bool = False) -> Any:
         """Y with missing entries filled in by the low-rank part and, on request, with the outliers subtracted.
 
-        Returns a dense array; an xarray.DataArray if the fitted data were labelled.
+        In the container of Y: an array, a masked array, a table of pandas or polars (if long, with a row for every
+        entry), or an xarray.DataArray with its attributes and coordinates; an array if Y was sparse.
         """
-        result = self._fitted()
-        filled = result.impute(replace_outliers=replace_outliers)
-        labels = result.observations.labels
-        if labels is None:
-            return filled
-        return to_data_array(filled, labels)
+        result = self._fitted().at_hand
+        return contained(result, result.impute(replace_outliers=replace_outliers))
 
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
-        """The low-rank part at the given coordinates (N, M), or everywhere; its mean also predicts an observation.
+        """The low-rank part at the given entries, or everywhere; its mean also predicts an observation.
+
+        ``coords`` are positions (N, M), or labels: a table with a column per mode, or a dict of them, by the names of
+        the modes. Without it the answer is in the container of Y.
 
         With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
         observation is infinite where it does not exist: always with ``link="log"``, as the exponential of a
@@ -419,12 +426,11 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         """
         result = self._fitted()
         check_quantity(of)
-        mean = result.low_rank(coords)
-        return (mean, result.std(coords, of=of)) if return_std else mean
+        places = positions_of(result.observations, coords)
+        mean = contained(result, result.low_rank(places), places)
+        return (mean, contained(result, result.std(places, of=of), places, "std")) if return_std else mean
 
-    def predict_interval(
-        self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank"
-    ) -> tuple[Array, Array]:
+    def predict_interval(self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Any, Any]:
         """Central interval (low, high) that contains the low-rank part, or a new observation, with probability level.
 
         Both tails have the same probability, so where outliers are one-sided the interval of an observation is longer
@@ -434,9 +440,12 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
         the ⌈(n+1) level⌉-th smallest |y − centre| / half width of the n entries set aside. A new entry that is
         exchangeable with those is then covered with that probability, on average over entries, whatever the noise.
-        Intervals are infinite if n is too small for the level.
+        Intervals are infinite if n is too small for the level. ``coords`` as for :meth:`predict`.
         """
-        return self._fitted().interval(coords, level=level, of=of)
+        result = self._fitted()
+        places = positions_of(result.observations, coords)
+        low, high = result.interval(places, level=level, of=of)
+        return contained(result, low, places), contained(result, high, places)
 
     def sample(
         self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None
@@ -444,7 +453,8 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         """Draws (n, …) of new observations, or of the low-rank part, from the posterior."""
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
-        return self._fitted().sample(int(n), generator(random_state), coords, of=of)
+        result = self._fitted()
+        return result.sample(int(n), generator(random_state), positions_of(result.observations, coords), of=of)
 
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """Mean log predictive density of the observed entries of Y, which should be held-out ones.
@@ -462,20 +472,26 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         """Loadings (n, rank_) of new slices of the first mode with all else fixed; with ``return_std`` also their std.
 
         Y has any number of rows; its other modes and its units are those of the fitted data: the option ``link``
-        is applied to it.
+        is applied to it. Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
         check_like_fitted(observations, result.observations, same_rows=False)
         rows = fold_in(result.as_modelled(observations), result.state, result.settings)
         share = result.scale ** (1.0 / observations.order)
-        loadings = rows.mean * share
+        names = self.get_feature_names_out().tolist()
+        loadings = loadings_contained(observations, rows.mean * share, names)
         if not return_std:
             return loadings
         (honest,) = honest_rows(replace(result.state, factors=(rows,)))
-        return loadings, np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), loadings.shape) * share
+        std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), rows.mean.shape) * share
+        return loadings, loadings_contained(observations, std, names)
 
-    def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Array:
+    def inverse_transform(self, X: Any) -> Array:
+        """The slices of the first mode that have the loadings X (n, rank_): t⁻¹ of their low-rank part."""
+        return self._fitted().slices_with(np.asarray(X, dtype=np.float64))
+
+    def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Any:
         """Fit, and return the loadings of the first mode as :meth:`transform` computes them."""
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
@@ -489,7 +505,7 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         ``std`` of the low-rank part, and ``missing``, True where no value was given. Modes without names are called
         mode_0, mode_1, …; a column whose name is also that of a mode gets a trailing underscore.
         """
-        return self._fitted().to_frame(of)
+        return self._fitted().at_hand.to_frame(of)
 
     def to_xarray(self) -> Any:
         """Export the results as an xarray.Dataset with the labels of the data.
@@ -500,7 +516,7 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
         modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
         the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
         """
-        return self._fitted().to_xarray()
+        return self._fitted().at_hand.to_xarray()
 
     def to_tensorly(self) -> Any:
         """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
@@ -539,7 +555,6 @@ class BRTF(FindsAnomalies, Shown, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.transformer_tags = TransformerTags()
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
         return tags

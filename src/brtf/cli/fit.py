@@ -88,9 +88,9 @@ def fit(
 ) -> int:
     """Fit the data in INPUT and print a summary.
 
-    INPUT is an array with NaN for missing entries (.npy .npz .mat .nc .zarr), a table (.csv .tsv .parquet), either long
-    with a row per observed entry or wide with a row per row of a matrix, or a coordinate list (FROSTT .tns: positions
-    from 1, then the value).
+    INPUT is an array with NaN for missing entries (.npy .npz .mat .nc .zarr), a table (.csv .tsv .csv.gz .parquet
+    .feather .xlsx), either long with a row per observed entry or wide with a row per row of a matrix, or a coordinate
+    list (FROSTT .tns: positions from 1, then the value). What was understood is said in one line.
 
     With --out, writes into DIR: result.brtf (the complete result, for `brtf show` and `brtf.load`), imputed.* (the data
     with missing entries filled in, in the format of INPUT), outliers.csv (the entries with an outlier probability above
@@ -112,9 +112,10 @@ def fit(
     from brtf.api.estimator import BRTF
     from brtf.data.executors import executing
     from brtf.data.passes import count_workers
+    from brtf.data.readers import suffix_of
 
     if out is not None:
-        planned = ("result.brtf", f"imputed{source.suffix.lower()}", "outliers.csv", "report.html", "fitted.zarr")
+        planned = ("result.brtf", f"imputed{suffix_of(source)}", "outliers.csv", "report.html", "fitted.zarr")
         refuse_overwriting((out / name for name in planned), overwrite=overwrite)
     with_page = out is not None and has_page("report.html")
     model = BRTF(
@@ -143,14 +144,34 @@ def fit(
                 names = _write_results(staging, model, file, replace_outliers, with_page)
                 written = [out / name for name in names]
     summary = model.summary()
+    read = understood(source, observations, None if file is None else file.note)
     if as_json:
-        print_json({**summary.numbers, "written": [str(path) for path in written]})
+        print_json({**summary.numbers, "read": read, "written": [str(path) for path in written]})
     else:
+        click.echo(f"{read}\n")
         click.echo(summary)
         click.echo(written_text(written))
         if file is not None and written and _is_too_large(observations):
             click.echo(f"No imputed tensor: it would have {observations.n_entries:,} entries, most of them missing.")
     return DONE if model.converged_ else NOT_CONVERGED
+
+
+def understood(source: Path, observations: Observations, note: str | None) -> str:
+    """One line about what was read: modes, labels, missing entries, units."""
+    labels, shape = observations.labels, observations.shape
+    dims = [None] * len(shape) if labels is None else list(labels.dims)
+    coords = (None,) * len(shape) if labels is None else labels.coords
+    modes = []
+    for length, dim, own in zip(shape, dims, coords, strict=True):
+        ends = "" if own is None or not len(own) else f" ({own[0]!s} … {own[-1]!s})"
+        modes.append(f"{length:,}{'' if dim is None else f' {dim}'}{ends}")
+    missing = 1.0 - observations.n_observed / observations.n_entries
+    told = f"{source.name}: {' × '.join(modes)}; {observations.n_observed:,} values, {100 * missing:.3g} % missing"
+    name = None if labels is None else labels.name
+    units = getattr(observations.container, "attrs", {}).get("units")
+    if name or units:
+        told += f"; {name or 'values'}{f' in {units}' if units else ''}"
+    return f"Read {told}{f'; {note}' if note else ''}."
 
 
 def _security(scheduler: str | None, *files: str | None) -> Any:

@@ -48,7 +48,9 @@ def reads_input(command: Callable[..., int]) -> Callable[..., int]:
     """Add the argument INPUT and the options that describe it."""
     command = describes_table(command)
     for option in (
-        click.option("--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file."),
+        click.option(
+            "--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file, or sheet of an .xlsx."
+        ),
         click.option(
             "--mask",
             type=click.Path(path_type=Path),

@@ -151,7 +151,7 @@ class ChunkedObservations(Observations):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {own.name: getattr(self, own.name) for own in fields(self)}
-        return kept | {"chunks": (), "labels": None, "seen": None}
+        return kept | {"chunks": (), "labels": None, "seen": None, "container": None}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         self.__dict__.update(kept)

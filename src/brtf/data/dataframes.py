@@ -11,6 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import type_name
+from brtf.data.extras import require
+
 LARGEST_GUESSED_ORDER = 8
 """Largest number of index columns inferred: with more, a wide table is likelier than a long one."""
 MOST_WHOLE_COLUMNS = 4
@@ -18,6 +21,22 @@ MOST_WHOLE_COLUMNS = 4
 
 Kind = Literal["labels", "whole", "numbers"]
 """Labels (text, dates); integers; other numbers, or integers with some missing."""
+
+
+def as_pandas(frame: Any) -> Any:
+    """A table of another library as a pandas.DataFrame; pandas tables are unchanged."""
+    package = type(frame).__module__.partition(".")[0].lstrip("_")
+    if package == "pandas" and hasattr(frame, "columns"):
+        return frame
+    known = {"polars": "get_columns", "pyarrow": "to_pandas", "duckdb": "df"}
+    if package not in known or not hasattr(frame, known[package]):
+        raise TypeError(
+            f"frame must be a pandas or polars DataFrame, an Arrow table or a DuckDB relation, got {type_name(frame)}."
+        )
+    pandas = require("pandas", extra="label", purpose="tables")
+    if package != "polars":
+        return getattr(frame, known[package])()
+    return pandas.DataFrame({column.name: column.to_numpy() for column in frame.get_columns()})
 
 
 def kinds_of(frame: Any) -> list[Kind]:

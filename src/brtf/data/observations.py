@@ -28,9 +28,9 @@ from brtf.data.checks import (
     nothing_observed,
     place_of,
     read_numbers,
-    type_name,
 )
-from brtf.data.dataframes import LARGEST_GUESSED_ORDER, numbers_in, refuse_long
+from brtf.data.containers import Container, LongFrame, container_of
+from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
 from brtf.data.scale import robust_scale
 
@@ -123,6 +123,8 @@ class Observations:
         Whether the given mask looks inverted.
     plan
         Sizes at which the work on the entries is divided, cached or sent.
+    container
+        What the data came in; None if that is not known.
     """
 
     shape: tuple[int, ...]
@@ -133,6 +135,7 @@ class Observations:
     labels: Labels | None = None
     mask_doubted: bool = field(default=False, kw_only=True)
     plan: Plan = field(default=DEFAULT_PLAN, kw_only=True)
+    container: Container | None = field(default=None, kw_only=True)
 
     @property
     def order(self) -> int:
@@ -260,13 +263,15 @@ class Observations:
             return self
         values = self.values.reshape(-1)[chosen]
         if self.coords is not None:
-            return _build(self.shape, values, None, self.coords[:, chosen], self.labels, None, self.plan)
+            kept = _build(self.shape, values, None, self.coords[:, chosen], self.labels, None, self.plan)
+            return replace(kept, container=self.container)
         if self.mask is None:
             mask = chosen.reshape(self.shape).copy()
         else:
             mask = np.zeros_like(self.mask)
             mask[self.mask] = chosen
-        return _build(self.shape, values, mask, None, self.labels, None, self.plan)
+        kept = _build(self.shape, values, mask, None, self.labels, None, self.plan)
+        return replace(kept, container=self.container)
 
     @classmethod
     def from_coords(
@@ -311,7 +316,7 @@ class Observations:
         from brtf.data.chunked_input import observe_chunks
 
         data, labels = _unlabel(Y)
-        return observe_chunks(data, _unlabel(mask)[0], labels, dtype, n_entries)
+        return replace(observe_chunks(data, _unlabel(mask)[0], labels, dtype, n_entries), container=container_of(Y))
 
     @classmethod
     def from_parts(
@@ -342,7 +347,7 @@ class Observations:
         """
         from brtf.data.coordinate_files import observe_parts
 
-        return observe_parts(directory, index, value, shape, dtype)
+        return replace(observe_parts(directory, index, value, shape, dtype), container=Container())
 
     @classmethod
     def from_frame(
@@ -353,13 +358,13 @@ class Observations:
         value: Any = None,
         shape: Sequence[int] | None = None,
     ) -> Observations:
-        """Observations from a pandas long table: a row per observed entry.
+        """Observations from a long table: a row per observed entry.
 
         Parameters
         ----------
         frame
-            pandas.DataFrame with a column per mode and a column of values. Rows whose value is NaN are
-            missing entries.
+            pandas or polars DataFrame, Arrow table or DuckDB relation with a column per mode and a column of values.
+            Rows whose value is NaN are missing entries.
         index
             The columns that index the modes, in order; all columns but `value` if None.
         value
@@ -378,7 +383,7 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
     ----------
     Y
         A tensor of order >= 2: anything NumPy can read as an array (NaN = missing), numpy.ma (masked =
-        missing), xarray.DataArray or a wide pandas.DataFrame (labels kept), scipy.sparse or anything
+        missing), xarray.DataArray or a wide pandas or polars table (labels kept), scipy.sparse or anything
         with ``.coords .data .shape`` (stored = observed, absent = missing; never made dense), or
         `Observations`. A Dask array, alone or in xarray, and a Zarr array are read chunk by chunk, whenever
         they are needed. A pandas long table, one row per entry, goes through
@@ -402,6 +407,10 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
         values = cast_values(Y.values, dtype)
         return replace(Y, values=_read_only(values), scale=robust_scale(values))
 
+    return replace(_observe(Y, mask, dtype), container=container_of(Y))
+
+
+def _observe(Y: Any, mask: Any, dtype: DTypeLike | None) -> Observations:
     data, labels = _unlabel(Y)
     from brtf.data.chunked_input import comes_in_chunks, observe_chunks
 
@@ -494,6 +503,8 @@ def _layout(mask: NDArray[np.bool_] | None, coords: NDArray[np.intp] | None) -> 
 def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
     """Split a labelled array (xarray, pandas) into its data and its labels; other arrays have no labels."""
     package = type(Y).__module__.partition(".")[0]
+    if package == "polars" and hasattr(Y, "columns"):
+        Y, package = as_pandas(Y), "pandas"
     if package == "xarray" and hasattr(Y, "dims") and hasattr(Y, "data"):
         coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
         name = None if Y.name is None else str(Y.name)
@@ -600,8 +611,7 @@ def _from_coords(
 
 
 def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequence[int] | None) -> Observations:
-    if not (type(frame).__module__.startswith("pandas") and hasattr(frame, "columns")):
-        raise TypeError(f"frame must be a pandas.DataFrame, got {type_name(frame)}.")
+    given, frame = frame, as_pandas(frame)
     import pandas
 
     if not frame.columns.is_unique:
@@ -649,7 +659,8 @@ def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequ
                 )
         shape = [len(uniques) for uniques in labels if uniques is not None]
     names = Labels(tuple(str(column) for column in indexed), tuple(labels), str(value))
-    return _from_coords(positions, numbers_in(frame[[value]])[:, 0], shape, names, dtype=None)
+    found = _from_coords(positions, numbers_in(frame[[value]])[:, 0], shape, names, dtype=None)
+    return replace(found, container=LongFrame(is_polars=type(given).__module__.partition(".")[0] == "polars"))
 
 
 def _build(

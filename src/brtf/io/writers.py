@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import os
+import shutil
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +24,8 @@ from brtf.io.storage import name_written
 
 __all__ = ["write_csv", "write_like"]
 
+EXCEL_ROWS, EXCEL_COLUMNS = 2**20, 2**14
+"""Size of a sheet of Excel."""
 ROWS_AT_ONCE = 65536
 """Number of rows of a table converted to Python objects at a time."""
 
@@ -29,7 +34,7 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     """Write a tensor in the format of the file that another tensor of its shape was read from.
 
     The name of the array, labels, attributes and index columns are those of the source; a table or coordinate list has
-    a row for every entry. Reading the file back gives the tensor exactly.
+    a row for every entry. Reading the file back gives the tensor exactly, or to 16 digits from Excel.
 
     Parameters
     ----------
@@ -103,13 +108,44 @@ def _write_mat(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _write_text(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    write_csv(path, _as_table(source.tensor, tensor), separator=SEPARATORS[source.suffix])
+    table = _as_table(source.tensor, tensor)
+    separator = SEPARATORS[source.suffix.removesuffix(".gz")]
+    if not source.suffix.endswith(".gz"):
+        write_csv(path, table, separator=separator)
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        plain = Path(folder, "table")
+        write_csv(plain, table, separator=separator)
+        with open(plain, "rb") as text, gzip.open(path, "wb") as packed:
+            shutil.copyfileobj(text, packed)
 
 
 def _write_parquet(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     pyarrow = require("pyarrow", extra="label", purpose=".parquet files")
     parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
     parquet.write_table(pyarrow.table(_as_table(source.tensor, tensor)), path)
+
+
+def _write_feather(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    pyarrow = require("pyarrow", extra="label", purpose=".feather and .arrow files")
+    feather = require("pyarrow.feather", extra="label", purpose=".feather and .arrow files")
+    feather.write_feather(pyarrow.table(_as_table(source.tensor, tensor)), str(path))
+
+
+def _write_xlsx(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
+    openpyxl = require("openpyxl", extra="excel", purpose=".xlsx files")
+    table = _as_table(source.tensor, tensor)
+    if max(map(len, table.values())) >= EXCEL_ROWS or len(table) > EXCEL_COLUMNS:
+        raise ValueError(
+            f"{path} cannot hold the tensor: a sheet has at most {EXCEL_ROWS} rows and {EXCEL_COLUMNS} columns. Give "
+            "the data as .parquet or .csv."
+        )
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet(source.name)
+    sheet.append(inert(list(table)))
+    for row in zip(*(_listed(_as_text(column)) for column in table.values()), strict=True):
+        sheet.append(row)
+    book.save(path)
 
 
 def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
@@ -167,7 +203,12 @@ _WRITERS: dict[str, Callable[[TensorFile, Path, NDArray[Any]], None]] = {
     ".mat": _write_mat,
     ".csv": _write_text,
     ".tsv": _write_text,
+    ".csv.gz": _write_text,
+    ".tsv.gz": _write_text,
     ".parquet": _write_parquet,
+    ".feather": _write_feather,
+    ".arrow": _write_feather,
+    ".xlsx": _write_xlsx,
     ".tns": _write_tns,
     ".nc": _write_nc,
     ".zarr": _write_zarr,

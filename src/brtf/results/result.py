@@ -17,10 +17,11 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.checks import check_coords
+from brtf.data.chunks import ChunkedObservations
 from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_frame, with_gaps
-from brtf.data.memory import check_memory
-from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions
-from brtf.data.passes import Sums, add_up
+from brtf.data.memory import available_bytes, check_memory
+from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions, observe
+from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.entry_posterior import block_outliers, grouped, relative_precision
 from brtf.inference.trace import Doubt, Record, StopReason
 from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
@@ -35,6 +36,8 @@ from brtf.model.uncertainty import hidden_variance, honest_rows
 if TYPE_CHECKING:
     from brtf.results.summary import Summary
 
+COPIES = 16
+"""Arrays of the shape of the data that must fit into memory for entries that come in chunks to be read at once."""
 LARGEST_RATIO = 1e100
 """Largest size of new data in units of the scale of the fitted data; beyond it squares might overflow."""
 Quantity = Literal["low_rank", "observation"]
@@ -76,6 +79,30 @@ class Result:
             f"Result(shape={self.observations.shape}, rank={self.rank}, bound={self.bound:.8g}, "
             f"noise_variance={levels}, outlier_rate={self.outlier_rate:.4g}, converged={self.stop_reason.converged})"
         )
+
+    @cached_property
+    def at_hand(self) -> Result:
+        """The result with its entries in memory: dense data that come in chunks are read if they are small."""
+        observations = self.observations
+        if not isinstance(observations, ChunkedObservations) or not observations.chunks:
+            return self
+        if observations.layout == "coordinates" or COPIES * 8 * observations.n_entries > available_bytes():
+            return self  # what needs the entries says so
+
+        def look(sums: Sums, block: Block) -> tuple[Array, NDArray[np.bool_] | None]:
+            return np.array(block.values), block.mask
+
+        _, pieces = visit(observations, lambda: (np.zeros(()),), look)
+        values = np.concatenate([values.ravel() for values, _ in pieces])
+        if observations.layout == "complete":
+            here = observe(values.reshape(observations.shape))
+        else:
+            mask = np.concatenate([mask for _, mask in pieces if mask is not None])
+            dense = np.zeros(observations.shape, values.dtype)
+            dense[mask] = values
+            here = observe(dense, mask)
+        labels, container = observations.labels, observations.container
+        return replace(self, observations=replace(here, scale=self.scale, labels=labels, container=container))
 
     # ---- numbers -------------------------------------------------------------------------------------------
 
@@ -165,6 +192,15 @@ class Result:
         if self.link.name is None:  # the mean is x̄, whatever the variance
             return centre
         return self.link.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
+
+    def slices_with(self, loadings: Array) -> Array:
+        """t⁻¹(x̄) of slices of the first mode with the given loadings (n, R), in the user's units."""
+        if loadings.ndim != 2 or loadings.shape[1] != self.rank:
+            raise ValueError(f"X must have shape (n, {self.rank}), a loading per component, got {loadings.shape}.")
+        x = loadings
+        for factor in self.factor_means()[1:]:
+            x = x[..., None, :] * factor
+        return self.link.inverse(np.asarray(x.sum(axis=-1)))
 
     def _centre(self, coords: Any) -> Array:
         """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""

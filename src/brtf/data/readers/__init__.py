@@ -1,4 +1,4 @@
-"""Tensors and masks from files: arrays, MATLAB files, long tables, coordinate lists, NetCDF and Zarr.
+"""Tensors and masks from files: arrays, MATLAB files, tables, coordinate lists, NetCDF and Zarr.
 
 Files may come from untrusted sources: nothing in them is executed or unpickled, and declared sizes are compared with
 the memory available to this process before anything is allocated.
@@ -19,9 +19,9 @@ from brtf.data.readers.arrays import read_npy, read_npz
 from brtf.data.readers.coordinates import read_tns
 from brtf.data.readers.labelled import open_zarr, read_nc, read_zarr
 from brtf.data.readers.matlab import read_mat
-from brtf.data.readers.tables import read_csv, read_parquet
+from brtf.data.readers.tables import read_csv, read_excel, read_feather, read_parquet
 
-__all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor"]
+__all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor", "suffix_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,14 @@ class TensorFile:
         for long tables and coordinate lists, of a dense one for wide tables.
     name
         Name of the array, in formats that hold several.
+    note
+        How the file is written, where that had to be found out.
     """
 
     suffix: str
     tensor: Any
     name: str | None = None
+    note: str | None = None
 
 
 def read_tensor(
@@ -57,10 +60,12 @@ def read_tensor(
 
     ========================  =============================================================================
     ``.npy``                  one array, mapped into memory and not copied
-    ``.npz``, ``.mat``        one array, or the one called `key`; MATLAB files up to version 7
+    ``.npz``, ``.mat``        one array, or the one called `key`; MATLAB files of any version
     ``.csv``, ``.tsv``        table with a header: long, a row per observed entry with labels and a value, or
-                              wide, a matrix whose rows have labels
-    ``.parquet``              table, likewise
+                              wide, a matrix whose rows have labels; also gzipped, as ``.csv.gz``, and with other
+                              separators and decimal commas
+    ``.parquet``              table, likewise; also ``.feather`` and ``.arrow``
+    ``.xlsx``                 table in an Excel sheet, or the one called `key`
     ``.tns``                  FROSTT coordinates: per line the position in every mode, from 1, and a value
     ``.nc``                   NetCDF 3 or 4: one variable, or the one called `key`, with its labels
     ``.zarr``                 Zarr 2 or 3, a directory: an array, or one array of a group
@@ -71,7 +76,8 @@ def read_tensor(
     path
         The file; its suffix says what it is.
     key
-        Name of the array in an ``.npz``, ``.mat``, ``.nc`` or ``.zarr`` file; not needed if there is only one.
+        Name of the array in an ``.npz``, ``.mat``, ``.nc`` or ``.zarr`` file, or of the sheet of an ``.xlsx`` file; not
+        needed if there is only one.
     index
         Columns of a table that index the modes, in order; all columns but `value` if None. Of a wide table, the column
         that labels the rows; if None, the first one if it does not hold numbers.
@@ -149,7 +155,7 @@ def read_mask(path: str | os.PathLike[str]) -> NDArray[np.bool_]:
 
 def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> TensorFile:
     """Read a file with the reader for its suffix; errors name the file."""
-    suffix = path.suffix.lower()
+    suffix = suffix_of(path)
     if suffix not in readers:
         raise ValueError(f"{path} has the suffix {suffix!r}, which is none of {', '.join(readers)}: convert it first.")
     reader, accepted = readers[suffix]
@@ -166,16 +172,22 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
     try:
-        tensor, array_name = reader(path, **given)
+        tensor, array_name, *notes = reader(path, **given)
     except Exception as error:  # parsers raise almost any exception on invalid files, including OSError
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise ValueError(f"{path} cannot be read: {error or type(error).__name__}") from error
-    return TensorFile(suffix, tensor, array_name)
+    return TensorFile(suffix, tensor, array_name, notes[0] if notes else None)
 
 
-_Reader = tuple[Callable[..., tuple[Any, str | None]], tuple[str, ...]]
-"""A reader returns the tensor and the name of its array; with the options that it accepts."""
+def suffix_of(path: Path) -> str:
+    """The suffix that says what a file is, in lower case; that of a gzipped table has two parts."""
+    name = path.name.lower()
+    return next((suffix for suffix in (".csv.gz", ".tsv.gz") if name.endswith(suffix)), path.suffix.lower())
+
+
+_Reader = tuple[Callable[..., tuple[Any, ...]], tuple[str, ...]]
+"""A reader returns the tensor, the name of its array and perhaps a note; with the options that it accepts."""
 _ARRAY_READERS: dict[str, _Reader] = {
     ".npy": (read_npy, ()),
     ".npz": (read_npz, ("key",)),
@@ -187,6 +199,11 @@ _TENSOR_READERS: dict[str, _Reader] = {
     **_ARRAY_READERS,
     ".csv": (read_csv, ("index", "value", "wide")),
     ".tsv": (read_csv, ("index", "value", "wide")),
+    ".csv.gz": (read_csv, ("index", "value", "wide")),
+    ".tsv.gz": (read_csv, ("index", "value", "wide")),
     ".parquet": (read_parquet, ("index", "value", "wide")),
+    ".feather": (read_feather, ("index", "value", "wide")),
+    ".arrow": (read_feather, ("index", "value", "wide")),
+    ".xlsx": (read_excel, ("key", "index", "value", "wide")),
     ".tns": (read_tns, ()),
 }

@@ -1,8 +1,8 @@
-"""MATLAB's ``.mat`` files, up to version 7.
+"""MATLAB's ``.mat`` files, versions 4 to 7.3.
 
 SciPy reads them with compiled code that trusts every number in the file, so that one wrong bit can crash the process.
 Here every number is checked before it is used, and only arrays of numbers are read. The layout is that of MATLAB's
-"MAT-File Format", level 5.
+"MAT-File Format", level 5; version 7.3 is HDF5 and has a library of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.extras import require
 from brtf.data.memory import check_memory
+from brtf.data.readers.hdf5 import check_links, check_written
 from brtf.data.readers.sizes import check_fits, check_numbers, choose
 
 N_HEADER = 128
@@ -31,6 +33,8 @@ TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8",
 """Storage types of numbers, which may be narrower than their class; the last is UTF-8, for names."""
 CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 OTHER_CLASSES = {1: "cell", 2: "struct", 3: "object", 4: "char", 16: "function", 17: "opaque"}
+HDF5_CLASSES = ("double", "single", "logical", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+"""Numeric classes by the names that version 7.3 has for them."""
 SPARSE, OPAQUE = 5, 17
 IS_LOGICAL, IS_COMPLEX = 2, 8
 
@@ -46,7 +50,7 @@ def read_mat(path: Path, *, key: str | None = None) -> tuple[Any, str]:
             raise ValueError("it is not a MATLAB file.")
         (version,) = struct.unpack(f"{order}H", header[124:126])
         if version == 0x200:
-            raise ValueError("it is a MATLAB file of version 7.3 (HDF5); save it as version 7: save(..., '-v7').")
+            return _read_version_7_3(path, key)
         variables = {variable.name: variable for variable in _variables(file, order) if variable.name}
         name = choose(list(variables), key)
         return variables[name].read(file), name
@@ -203,3 +207,56 @@ def _read_version_4(path: Path, key: str | None) -> tuple[Any, str]:
     array = loadmat(path, variable_names=[name])[name]
     check_numbers(array.dtype)
     return array, name
+
+
+def _read_version_7_3(path: Path, key: str | None) -> tuple[Any, str]:
+    """One array of a file of version 7.3, an HDF5 file with MATLAB's classes as attributes."""
+    h5py = require("h5py", extra="label", purpose=".mat files of version 7.3")
+    with open(path, "rb") as content:
+        check_links(h5py, content)
+    with h5py.File(path, "r") as file:
+        classes = {name: _class_of(file[name]) for name in file if not name.startswith("#")}
+        name = choose(list(classes), key)
+        stored, kind = file[name], classes[name]
+        if kind not in HDF5_CLASSES:
+            raise ValueError(f"its array {name!r} is of class {kind}, not numeric; save it as an array of numbers.")
+        if not isinstance(stored, h5py.Dataset):
+            return _sparse_of_version_7_3(h5py, stored, name), name
+        if stored.attrs.get("MATLAB_empty", 0):
+            raise ValueError(f"its array {name!r} is empty.")
+        check_numbers(stored.dtype)
+        check_fits(stored.shape, stored.dtype)
+        check_written(name, stored)
+        numbers = stored[()]
+    return (numbers != 0 if kind == "logical" else numbers).T, name
+
+
+def _class_of(stored: Any) -> str:
+    """MATLAB's class of an array in a file of version 7.3."""
+    kind = stored.attrs.get("MATLAB_class", b"unknown")
+    return kind.decode("utf-8", "replace") if isinstance(kind, bytes) else str(kind)
+
+
+def _sparse_of_version_7_3(h5py: Any, group: Any, name: str) -> Any:
+    """A sparse matrix: the starts of its columns, and the rows and values of its entries."""
+    from scipy.sparse import csc_array
+
+    n_rows = group.attrs.get("MATLAB_sparse")
+    parts = {part: group.get(part) for part in ("jc", "ir", "data")}
+    links = [group.get(part, getlink=True) for part in parts]
+    plain = all(isinstance(part, h5py.Dataset) and part.ndim == 1 and not part.external for part in parts.values())
+    if n_rows is None or any(isinstance(link, h5py.ExternalLink) for link in links) or not plain:
+        raise ValueError(f"its array {name!r} is neither an array of numbers nor a sparse matrix.")
+    for part, stored in parts.items():
+        check_numbers(stored.dtype)
+        check_fits(stored.shape, stored.dtype)
+        check_written(f"{name}/{part}", stored)
+    starts, rows, numbers = (parts[part][()] for part in ("jc", "ir", "data"))
+    if starts.size == 0 or any(array.dtype.kind == "f" for array in (starts, rows)):
+        raise ValueError(f"its sparse array {name!r} has no valid positions.")
+    starts = starts.astype(np.int64)
+    if starts[0] != 0 or np.any(np.diff(starts) < 0) or starts[-1] != rows.size or rows.size != numbers.size:
+        raise ValueError(f"its sparse array {name!r} has columns that do not agree with its entries.")
+    matrix = csc_array((numbers, rows.astype(np.int64), starts), shape=(int(n_rows), starts.size - 1))
+    matrix.check_format(full_check=True)
+    return matrix

@@ -1,9 +1,12 @@
-"""Tables, ``.csv``, ``.tsv`` and ``.parquet``: long, a row per observed entry, or wide, a row per row of a matrix."""
+"""Tables, in text, Parquet, Feather or Excel: long, a row per observed entry, or wide, a row per row of a matrix."""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -17,8 +20,15 @@ from brtf.data.dataframes import LARGEST_GUESSED_ORDER, Kind, kinds_of, looks_lo
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, observe_matrix
+from brtf.data.readers.sizes import choose
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""Marks that may separate the cells of a table in text, in the order in which they are tried."""
+SAMPLE_BYTES, PIECE_BYTES = 2**16, 2**24
+"""Beginning of a table by which its separator is determined, and the piece in which a gzipped one is unpacked."""
+BYTES_PER_EXCEL_CELL = 64
+"""Approximate size of a cell of a sheet as a Python object."""
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None")
 """Cells that mean missing in the value column. In a column of labels all but the first are labels."""
 FORMULA = tuple("=+-@\t\r")
@@ -32,16 +42,18 @@ TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 
 def read_csv(
     path: Path, *, index: Sequence[str] | None = None, value: str | None = None, wide: bool = False
-) -> tuple[Observations, None]:
-    """The observed entries of a table in text, with its labels."""
+) -> tuple[Observations, None, str]:
+    """The observed entries of a table in text, plain or gzipped, with its labels, and how its cells are written."""
     pandas = require("pandas", extra="label", purpose="tables")
-    separator = SEPARATORS[path.suffix.lower()]
-    check_memory(path.stat().st_size, "its text", "cut it into smaller files")
+    text = _text_of(path)
+    separator = _separator(text, SEPARATORS[path.name.lower().removesuffix(".gz")[-4:]])
+    decimal = "."
 
     def read(missing: Any) -> Any:
         frame = pandas.read_csv(
-            path,
+            io.BytesIO(text),
             sep=separator,
+            decimal=decimal,
             keep_default_na=False,
             na_values=missing,
             low_memory=False,  # read in pieces, labels could be numbers in one piece and text in the next
@@ -52,17 +64,135 @@ def read_csv(
         return frame.assign(**{name: restored(frame[name].tolist()) for name in texts if _is_inert(frame[name])})
 
     frame = read(list(MISSING))
+    if separator != "," and any(_has_decimal_commas(frame[name]) for name in frame):
+        decimal = ","
+        frame = read(list(MISSING))
     header = frame.columns.tolist()
-    _check_header(header, separator)
+    _check_header(header)
     # pandas takes surplus cells for an index, and absent ones for empty ones.
     if not isinstance(frame.index, pandas.RangeIndex) or frame[header[-1]].isna().any():
-        _check_lengths(path, separator, len(header))
+        _check_lengths(text, separator, len(header))
+    note = f"cells separated by {NAMES[separator]}" + (", numbers with decimal commas" if decimal == "," else "")
     if wide or (index is None and value is None and _is_wide(frame)):
-        return _from_wide(frame, _row_labels(header, index, value)), None
+        return _from_wide(frame, _row_labels(header, index, value)), None, note
     index, value = _columns(header, index, value)
     if frame[index].isna().any(axis=None):  # in a column of labels NA is one
         frame = read({value: MISSING})
-    return _from_table(frame, index, value), None
+    return _from_table(frame, index, value), None, note
+
+
+def _text_of(path: Path) -> bytes:
+    """The text of a table, unpacked if it is gzipped; refused if it does not fit into memory."""
+    check_memory(path.stat().st_size, "its text", "cut it into smaller files")
+    if path.suffix.lower() != ".gz":
+        return path.read_bytes()
+    pieces, n_bytes = [], 0
+    with gzip.open(path) as file:
+        while piece := file.read(PIECE_BYTES):
+            n_bytes += len(piece)
+            check_memory(2 * n_bytes, "its unpacked text", "cut it into smaller files")
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _separator(text: bytes, usual: str) -> str:
+    """What separates the cells: the usual mark if the first rows agree on it, or else the first other they agree on."""
+    sample = text[:SAMPLE_BYTES].decode("utf-8-sig", "replace")
+    complete = sample if len(text) <= SAMPLE_BYTES else sample.rpartition("\n")[0]
+    for separator in (usual, *(mark for mark in NAMES if mark != usual)):
+        rows = list(filter(None, csv.reader(io.StringIO(complete, newline=""), delimiter=separator)))
+        if rows and len(rows[0]) > 1 and len({len(row) for row in rows}) == 1:
+            return separator
+    return usual
+
+
+def _has_decimal_commas(column: Any) -> bool:
+    """Whether a column of text holds numbers written like 1,5."""
+    texts = column.dropna()
+    if kinds_of(texts.to_frame()) != ["labels"]:
+        return False
+    is_number = texts.astype(str).str.fullmatch(r"\s*[+-]?\d+(,\d+)?([eE][+-]?\d+)?\s*")
+    return bool(2 * is_number.sum() >= len(texts) and texts[is_number].astype(str).str.contains(",").any())
+
+
+def read_excel(
+    path: Path,
+    *,
+    key: str | None = None,
+    index: Sequence[str] | None = None,
+    value: str | None = None,
+    wide: bool = False,
+) -> tuple[Observations, str]:
+    """The observed entries of a sheet of an Excel file, and its name; formulas count as the values saved for them."""
+    pandas = require("pandas", extra="excel", purpose="tables")
+    openpyxl = require("openpyxl", extra="excel", purpose=".xlsx files")
+    _check_workbook(path)
+    book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    try:
+        name = choose(book.sheetnames, key)
+        rows: list[tuple[Any, ...]] = []
+        n_cells = 0
+        for row in book[name].iter_rows(values_only=True):
+            n_cells += len(row)
+            if len(rows) % 1024 == 0:
+                check_memory(n_cells * BYTES_PER_EXCEL_CELL, f"its sheet of {n_cells} cells", "save it as .parquet")
+            if any(cell is not None for cell in row):
+                rows.append(row)
+    finally:
+        book.close()
+    if len(rows) < 2:
+        raise ValueError(f"its sheet {name!r} has no rows below a header.")
+    n_columns = max(max((k for k, cell in enumerate(row) if cell is not None), default=-1) for row in rows) + 1
+    header = [f"Unnamed: {k}" if cell is None else str(cell) for k, cell in enumerate(rows[0][:n_columns])]
+    if len({*header}) < len(header):
+        raise ValueError(f"its sheet {name!r} has several columns of one name: {_listed(header)}. Rename them.")
+    body = [[None if cell in MISSING else cell for cell in row[:n_columns]] for row in rows[1:]]
+    frame = pandas.DataFrame(body, columns=header).infer_objects()
+    _check_header(header)
+    return _observed(frame, header, index, value, wide), name
+
+
+def _check_workbook(path: Path) -> None:
+    """Raise unless an Excel file is a zip archive that fits into memory, without definitions that could expand."""
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is not an Excel workbook of type .xlsx.")
+    with zipfile.ZipFile(path) as archive:
+        n_bytes = sum(info.file_size for info in archive.infolist())
+        check_memory(n_bytes, "its unpacked content", "cut it into smaller files")
+        for info in archive.infolist():
+            with archive.open(info) as part:
+                if b"<!DOCTYPE" in part.read(SAMPLE_BYTES):
+                    raise ValueError(f"its part {info.filename!r} defines entities, as no workbook does.")
+
+
+def read_feather(
+    path: Path, *, index: Sequence[str] | None = None, value: str | None = None, wide: bool = False
+) -> tuple[Observations, None]:
+    """The observed entries of a Feather file, or any other file in Arrow's IPC format, with its labels."""
+    require("pandas", extra="label", purpose="tables")
+    ipc = require("pyarrow.ipc", extra="label", purpose=".feather and .arrow files")
+    pyarrow = require("pyarrow", extra="label", purpose=".feather and .arrow files")
+    check_memory(path.stat().st_size, "its content", "cut it into smaller files")
+    with pyarrow.OSFile(str(path)) as source, ipc.open_file(source) as file:
+        batches, n_bytes = [], 0
+        for number in range(file.num_record_batches):
+            batches.append(file.get_batch(number))
+            n_bytes += batches[-1].nbytes
+            check_memory(2 * n_bytes, "its table", "cut it into smaller files")
+        table = pyarrow.Table.from_batches(batches, schema=file.schema)
+        table.validate(full=True)
+        header = parquet_header(file.schema)
+        frame = table.to_pandas(ignore_metadata=True)[header]
+    return _observed(frame, header, index, value, wide), None
+
+
+def _observed(
+    frame: Any, header: list[str], index: Sequence[str] | None, value: str | None, wide: bool
+) -> Observations:
+    """The entries of a table that is read as a whole: wide if it is said to be or looks like it, or long."""
+    if wide or (index is None and value is None and _is_wide(frame)):
+        return _from_wide(frame, _row_labels(header, index, value))
+    return _from_table(frame, *_columns(header, index, value))
 
 
 def inert(cells: Sequence[Any]) -> list[Any]:
@@ -133,16 +263,8 @@ def parquet_header(schema: Any) -> list[str]:
     return [*(name for name in levels if name not in numbering), *columns]
 
 
-def _check_header(header: Sequence[str], separator: str) -> None:
-    """Raise if a table uses another separator, or begins with numbers."""
-    if len(header) == 1:
-        other = next((mark for mark in (";", "\t", ",", "|") if mark in header[0] and mark != separator), None)
-        if other is not None:
-            raise ValueError(
-                f"its cells seem to be separated by {other!r} and not by {separator!r}: the first line is one cell. "
-                f"Convert it, for example with pandas.read_csv(path, sep={other!r}).to_csv(…, index=False); add "
-                "decimal=',' if its numbers are written like 1,5."
-            )
+def _check_header(header: Sequence[str]) -> None:
+    """Raise if a table begins with numbers."""
     if len(header) > 1 and all(map(_is_number, header)):
         raise ValueError(
             "its first line holds numbers and no names of columns. Put such a line before it: for entries of a tensor "
@@ -279,12 +401,12 @@ def _blank(column: Any) -> NDArray[np.bool_]:
     return np.asarray(column.isna() | (column == ""))
 
 
-def _check_lengths(path: Path, separator: str, n_cells: int) -> None:
+def _check_lengths(text: bytes, separator: str, n_cells: int) -> None:
     """Raise if rows are longer or shorter than the header."""
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        for number, row in enumerate(filter(None, csv.reader(file, delimiter=separator))):
-            if len(row) != n_cells:
-                raise ValueError(f"row {number} below the header has {len(row)} cells and not {n_cells}.")
+    lines = io.TextIOWrapper(io.BytesIO(text), newline="", encoding="utf-8-sig")
+    for number, row in enumerate(filter(None, csv.reader(lines, delimiter=separator))):
+        if len(row) != n_cells:
+            raise ValueError(f"row {number} below the header has {len(row)} cells and not {n_cells}.")
 
 
 def _from_wide(frame: Any, name: str | None) -> Observations:

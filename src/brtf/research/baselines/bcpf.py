@@ -34,7 +34,7 @@ def recover(
     from brtf.api.estimator import BRTF
 
     model = BRTF(max_rank, robust=False, max_sweeps=max_sweeps, tol=tol, random_state=rng).fit(Y, mask=observed)
-    return Recovery(model.low_rank(), None, model.rank_, model.factors_)
+    return Recovery(model.result_.low_rank(), None, model.rank_, model.factors_)
 
 
 METHOD = Method(

@@ -1,0 +1,73 @@
+"""Answers in the user's own terms: in the container that the data came in, and at labels instead of positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+from brtf.data.containers import Container, LabelledArrays
+from brtf.data.dataframes import as_pandas
+from brtf.data.exports import mode_names
+from brtf.data.observations import Observations
+from brtf.results.result import Result
+
+
+def contained(result: Result, values: Array, coords: Any = None, name: str | None = None) -> Any:
+    """A tensor of the shape of the data in their container; numbers at some coordinates are left as they are."""
+    if coords is not None:
+        return values
+    return _container(result.observations).dense(values, result.observations, name)
+
+
+def entries_contained(result: Result, vector: Array, name: str) -> Any:
+    """Numbers at the observed entries, (M,), in the container of the data."""
+    return _container(result.observations).entries(result.place(vector, 0.0), vector, result.observations, name)
+
+
+def loadings_contained(observations: Observations, values: Array, names: Sequence[str]) -> Any:
+    """Loadings (n, R) of new data in the container of those."""
+    return (observations.container or Container()).loadings(values, observations, names)
+
+
+def _container(observations: Observations) -> Container:
+    """What the data came in; where that is not known, xarray if they have labels and plain arrays if not."""
+    labels = observations.labels
+    if observations.container is not None or labels is None:
+        return observations.container or Container()
+    coords = {dim: (dim, names) for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
+    return LabelledArrays(labels.dims, coords, {}, labels.name)
+
+
+def positions_of(observations: Observations, coords: Any) -> Any:
+    """Coordinates as positions (N, M): unchanged, or looked up if they are labels by the names of the modes."""
+    is_table = hasattr(coords, "columns")
+    if not is_table and not isinstance(coords, Mapping):
+        return coords
+    columns = as_pandas(coords) if is_table else coords
+    names = mode_names(observations)
+    absent = [name for name in names if name not in columns]
+    if absent:
+        raise ValueError(f"coords needs labels of every mode, {names}, but has none of {absent}.")
+    labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
+    given = [np.atleast_1d(np.asarray(columns[name])) for name in names]
+    if len({column.shape for column in given}) > 1 or given[0].ndim != 1:
+        lengths = {name: column.shape for name, column in zip(names, given, strict=True)}
+        raise ValueError(f"coords needs as many labels of one mode as of the others, got {lengths}.")
+    return [_look_up(name, own, asked) for name, own, asked in zip(names, labels, given, strict=True)]
+
+
+def _look_up(name: str, labels: NDArray[Any] | None, asked: NDArray[Any]) -> NDArray[Any]:
+    """Positions of labels along a mode; of a mode without labels they are the positions."""
+    if labels is None:
+        return asked
+    if labels.dtype.kind == "M":
+        asked = asked.astype(labels.dtype)
+    places = {label: place for place, label in enumerate(labels.tolist())}
+    unknown = [label for label in asked.tolist() if label not in places]
+    if unknown:
+        raise ValueError(f"coords: mode {name!r} has no label {unknown[0]!r} ({len(unknown)} unknown in all).")
+    return np.array([places[label] for label in asked.tolist()], dtype=np.intp)

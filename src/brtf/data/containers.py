@@ -1,0 +1,156 @@
+"""What the data came in, so that answers of their shape come back in the same: same type in, same type out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.extras import require
+
+if TYPE_CHECKING:
+    from brtf.data.observations import Observations
+
+
+@dataclass(frozen=True, eq=False)
+class Container:
+    """Plain arrays, and the interface of the others."""
+
+    def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
+        """A tensor of the shape of the data; ``name`` says what it holds if not values like the data."""
+        return values
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        """Numbers at the observed entries: as a tensor, dense or sparse, and as a vector."""
+        return placed
+
+    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
+        """A row of numbers per slice of the first mode, (n, R)."""
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedArrays(Container):
+    """numpy.ma: numbers at the observed entries are masked elsewhere."""
+
+    def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
+        return np.ma.MaskedArray(values, mask=False)
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        return np.ma.MaskedArray(placed, mask=False if observations.mask is None else ~observations.mask)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseArrays(Container):
+    """scipy.sparse, in the class of the input. A tensor without gaps is a plain array."""
+
+    kind: type
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        return self.kind(placed)
+
+
+@dataclass(frozen=True, eq=False)
+class WideFrame(Container):
+    """A pandas or polars table that is a matrix.
+
+    Attributes
+    ----------
+    index, columns : of the pandas table
+    is_polars : whether tables are returned as polars.DataFrame, which have no index
+    """
+
+    index: Any
+    columns: Any
+    is_polars: bool
+
+    def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
+        return self._frame(like(values, observations), self.columns)
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        return self.dense(placed, observations)
+
+    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
+        return self._frame(values, list(names))
+
+    def _frame(self, values: NDArray[Any], columns: Any) -> Any:
+        if self.is_polars:
+            return require("polars", extra="polars", purpose="polars tables").DataFrame(values, schema=list(columns))
+        return require("pandas", extra="label", purpose="tables").DataFrame(values, self.index, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class LongFrame(Container):
+    """A pandas or polars table with a row per observed entry: tensors have a row per entry."""
+
+    is_polars: bool
+
+    def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
+        coords = np.indices(observations.shape).reshape(observations.order, -1)
+        return self._table(like(values, observations).ravel(), coords, observations, name)
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        return self._table(vector, observations.entry_coords(), observations, name)
+
+    def _table(
+        self, values: NDArray[Any], coords: NDArray[np.intp], observations: Observations, name: str | None
+    ) -> Any:
+        from brtf.data.exports import long_table, to_frame
+
+        own = None if observations.labels is None else observations.labels.name
+        columns = long_table(observations, coords, [(name or own or "value", values)])
+        if self.is_polars:
+            return require("polars", extra="polars", purpose="polars tables").DataFrame(columns)
+        return to_frame(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledArrays(Container):
+    """xarray.DataArray with all coordinates and attributes; probabilities have no units."""
+
+    dims: tuple[Any, ...]
+    coords: Mapping[Any, Any]
+    attrs: Mapping[Any, Any]
+    name: Any
+
+    def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
+        return self._array(like(values, observations), self.dims, self.coords, self.attrs, name or self.name)
+
+    def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
+        if name != "outliers":
+            return self._array(placed, self.dims, self.coords, {}, name)
+        return self.dense(placed, observations, name)
+
+    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
+        first = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {self.dims[0]}}
+        return self._array(values, (self.dims[0], "component"), first, {}, None)
+
+    @staticmethod
+    def _array(values: NDArray[Any], dims: tuple[Any, ...], coords: Any, attrs: Any, name: Any) -> Any:
+        xarray = require("xarray", extra="label", purpose="labelled arrays")
+        return xarray.DataArray(values, dims=dims, coords=coords, attrs=attrs, name=name)
+
+
+def container_of(Y: Any) -> Container:
+    """What a tensor came in."""
+    package = type(Y).__module__.partition(".")[0]
+    if package == "xarray" and hasattr(Y, "dims"):
+        coords = {name: coord.variable.to_base_variable() for name, coord in Y.coords.items()}
+        return LabelledArrays(tuple(Y.dims), coords, dict(Y.attrs), Y.name)
+    if package == "pandas" and hasattr(Y, "columns"):
+        return WideFrame(Y.index, Y.columns, is_polars=False)
+    if package == "polars" and hasattr(Y, "columns"):
+        return WideFrame(None, list(Y.columns), is_polars=True)
+    if isinstance(Y, np.ma.MaskedArray):
+        return MaskedArrays()
+    if package == "scipy" and hasattr(Y, "tocoo"):
+        return SparseArrays(type(Y))
+    return Container()
+
+
+def like(values: NDArray[Any], observations: Observations) -> NDArray[Any]:
+    """Numbers in the floating point type of the data."""
+    return values.astype(observations.values.dtype, copy=False)

@@ -1,0 +1,159 @@
+"""Same type in, same type out: answers in the container of the data, and at labels."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+import xarray as xr
+
+from brtf import BRTF, Observations, load
+from brtf.datasets import synthetic
+
+Y = synthetic((9, 8, 7), 2, strengths=(1, 1), outliers=0.05, missing=0.2, seed=0).observed
+MATRIX = Y.reshape(9, -1)[:, :20]
+SITES, DAYS = list("abcdefghi"), pd.date_range("2024-02-26", periods=8)
+ANSWERS = {
+    "low_rank": lambda model: model.low_rank(),
+    "impute": lambda model: model.impute(),
+    "outliers": lambda model: model.outliers(),
+    "outlier_probability": lambda model: model.outlier_probability(),
+    "predict": lambda model: model.predict(),
+    "std": lambda model: model.predict(return_std=True)[1],
+    "low": lambda model: model.predict_interval()[0],
+    "high": lambda model: model.predict_interval(of="observation")[1],
+}
+
+
+def fit(data):
+    return BRTF(3, tol=1e-4, random_state=0).fit(data)
+
+
+def labelled(values=Y):
+    coords = {"site": SITES, "day": DAYS, "height": ("site", np.arange(9.0)), "station": 5}
+    attrs = {"units": "K", "source": "buoy"}
+    return xr.DataArray(values, dims=("site", "day", "hour"), coords=coords, attrs=attrs, name="temperature")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return {"tensor": fit(Y), "matrix": fit(MATRIX)}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+class TestContainers:
+    def check(self, model, plain, answer, kind):
+        found, wanted = ANSWERS[answer](model), np.asarray(ANSWERS[answer](plain))
+        assert type(found) is kind
+        return found, wanted
+
+    def test_masked(self, plain, answer):
+        model = fit(np.ma.masked_invalid(Y))
+        found, wanted = self.check(model, plain["tensor"], answer, np.ma.MaskedArray)
+        np.testing.assert_array_equal(found.data, wanted)
+        hidden = np.isnan(Y) if answer.startswith("outlier") else np.zeros(Y.shape, bool)
+        np.testing.assert_array_equal(np.ma.getmaskarray(found), hidden)
+
+    def test_xarray(self, plain, answer):
+        found, wanted = self.check(fit(labelled()), plain["tensor"], answer, xr.DataArray)
+        np.testing.assert_array_equal(found, wanted)
+        xr.testing.assert_identical(found.coords.to_dataset(), labelled().coords.to_dataset())
+        assert found.attrs == ({} if answer == "outlier_probability" else labelled().attrs)
+
+    @pytest.mark.parametrize("chunks", [3, 9])
+    def test_small_dask(self, plain, answer, chunks):
+        pytest.importorskip("dask")
+        model = fit(labelled().chunk({"site": chunks}))
+        found, wanted = self.check(model, plain["tensor"], answer, xr.DataArray)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0.05)
+        assert found.height.values.tolist() == list(range(9))
+
+    def test_wide(self, plain, answer):
+        frame = pd.DataFrame(MATRIX, index=pd.Index(SITES, name="site"), columns=[f"c{k}" for k in range(20)])
+        found, wanted = self.check(fit(frame), plain["matrix"], answer, pd.DataFrame)
+        pd.testing.assert_frame_equal(found, pd.DataFrame(wanted, frame.index, frame.columns))
+
+    def test_long(self, plain, answer):
+        coords = np.argwhere(~np.isnan(Y))
+        frame = pd.DataFrame({"site": np.array(SITES)[coords[:, 0]], "day": coords[:, 1], "hour": coords[:, 2]})
+        model = fit(Observations.from_frame(frame.assign(level=Y[~np.isnan(Y)])))
+        found, wanted = self.check(model, plain["tensor"], answer, pd.DataFrame)
+        assert list(found)[:3] == ["site", "day", "hour"]
+        entries = ~np.isnan(Y) if answer.startswith("outlier") else np.ones(Y.shape, bool)
+        np.testing.assert_allclose(found.iloc[:, 3], wanted[entries], rtol=0, atol=1e-3)
+        named = answer if answer in ("outliers", "outlier_probability", "std") else "level"
+        assert found.columns[3] == named
+
+    @pytest.mark.parametrize("kind", [scipy.sparse.csr_matrix, scipy.sparse.csc_array, scipy.sparse.coo_array])
+    def test_sparse(self, answer, kind, plain):
+        model = fit(kind(np.nan_to_num(MATRIX)))
+        assert type(ANSWERS[answer](model)) is (kind if answer.startswith("outlier") else np.ndarray)
+
+    def test_polars(self, plain, answer):
+        polars = pytest.importorskip("polars")
+        frame = polars.DataFrame({f"c{k}": MATRIX[:, k] for k in range(20)})
+        found, wanted = self.check(fit(frame), plain["matrix"], answer, polars.DataFrame)
+        assert found.columns == frame.columns
+        np.testing.assert_array_equal(found.to_numpy(), wanted)
+
+
+def test_float32_stays_float32():
+    filled = fit(labelled(Y.astype(np.float32))).impute()
+    assert filled.dtype == np.float32
+
+
+def test_files_remember_labels_and_no_more(tmp_path):
+    fit(labelled()).save(tmp_path / "fit.brtf")
+    found = load(tmp_path / "fit.brtf").low_rank()
+    assert found.dims == ("site", "day", "hour") and "height" not in found.coords
+
+
+class TestLabels:
+    def test_predict_at_labels(self):
+        model = fit(labelled())
+        wanted = model.predict([[0, 3], [1, 1], [2, 6]])
+        asked = {"site": ["a", "d"], "day": ["2024-02-27", "2024-02-27"], "hour": [2, 6]}
+        for coords in (asked, pd.DataFrame(asked), {**asked, "day": DAYS[[1, 1]]}):
+            np.testing.assert_array_equal(model.predict(coords), wanted)
+        np.testing.assert_array_equal(model.predict_interval(asked), model.predict_interval([[0, 3], [1, 1], [2, 6]]))
+        assert model.sample(4, asked, random_state=0).shape == (4, 2)
+
+    @pytest.mark.parametrize(
+        ("coords", "message"),
+        [
+            ({"site": ["z"], "day": DAYS[:1], "hour": [0]}, "mode 'site' has no label 'z'"),
+            ({"site": ["a"]}, "has none of"),
+            ({"site": ["a", "b"], "day": DAYS[:1], "hour": [0]}, "as many labels"),
+        ],
+    )
+    def test_refuses(self, coords, message):
+        with pytest.raises(ValueError, match=message):
+            fit(labelled()).predict(coords)
+
+
+class TestLoadings:
+    def test_transform(self, plain):
+        model, tensor = fit(labelled()), labelled()[:4]
+        found, std = model.transform(tensor, return_std=True)
+        assert found.dims == std.dims == ("site", "component")
+        assert found.site.values.tolist() == SITES[:4] and "height" in found.coords and "day" not in found.coords
+        np.testing.assert_array_equal(found, plain["tensor"].transform(Y[:4]))
+
+    def test_set_output(self, plain):
+        model = fit(MATRIX).set_output(transform="pandas")
+        names = [f"brtf{component}" for component in range(model.rank_)]
+        assert model.get_feature_names_out().tolist() == names
+        found = model.transform(pd.DataFrame(MATRIX, index=SITES))
+        assert found.columns.tolist() == names and found.index.tolist() == SITES
+
+    def test_inverse_transform(self, plain):
+        model = plain["tensor"]
+        slices = model.inverse_transform(model.factors_[0][:3])
+        np.testing.assert_allclose(slices, model.low_rank()[:3], rtol=1e-12, atol=1e-12)
+        with pytest.raises(ValueError, match="a loading per component"):
+            model.inverse_transform(np.ones((3, 9)))
+
+    def test_inverse_transform_through_a_link(self):
+        model = BRTF(2, link="log", tol=1e-4, random_state=0).fit(np.exp(MATRIX))
+        np.testing.assert_allclose(
+            model.inverse_transform(model.factors_[0]), np.exp(model.factors_[0] @ model.factors_[1].T)
+        )
