@@ -134,7 +134,7 @@ class TestXarray:
         model = brtf.BRTF(2, noise="per-slice", noise_modes=(0, 2), max_sweeps=500, tol=1e-4, random_state=0)
         noise = model.fit(LABELLED).to_xarray()["noise_variance"]
         assert noise.dims == ("site", "kind")
-        np.testing.assert_array_equal(noise, model.noise_variance_)
+        np.testing.assert_array_equal(noise, model.noise_variances_)
 
     def test_names_that_are_taken_get_an_underscore(self) -> None:
         model = brtf.BRTF(**OPTIONS).fit(LABELLED.rename(site="low_rank", year="component"))

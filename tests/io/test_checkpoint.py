@@ -450,7 +450,7 @@ class TestRefusals:
             ("max_sweeps", 500, 501),
             ("inference", "calibrated", "paper"),
             ("calibrate", None, "conformal"),
-            ("noise", "common", "auto"),
+            ("noise", "auto", "common"),
         ):
             assert refused(kept[0], **{name: got}) == (
                 f"{kept[0]} was made with {name}={made!r}, got {name}={got!r}. "

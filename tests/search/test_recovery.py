@@ -78,7 +78,7 @@ def test_slices_whose_levels_differ_a_hundredfold():
     assert f_measure(model.outlier_probability() > 0.5, hit) > 0.9
     assert model.outlier_rate_ == pytest.approx(0.05, abs=0.015)
     # 96 entries a slice know a variance to 15 %.
-    ratio = np.log(model.noise_variance_ / (0.04 * level) ** 2)
+    ratio = np.log(model.noise_variances_ / (0.04 * level) ** 2)
     assert np.abs(ratio).max() < 0.6
     error = np.sqrt(np.mean((model.low_rank() - low_rank) ** 2, axis=(1, 2))) / level
     # 12 of the 96 entries' worth of parameters a slice, all slices alike.

@@ -142,7 +142,7 @@ def test_noise_and_rates_of_slices_go_with_them():
     assert structure.rates is not None
     assert structure.sides.mean > 0.9
     assert model.rank_ == 3
-    np.testing.assert_allclose(np.ravel(model.noise_variance_)[13:], NOISE**2, rtol=0.4)
+    np.testing.assert_allclose(np.ravel(model.noise_variances_)[13:], NOISE**2, rtol=0.4)
 
 
 def test_new_rows_are_absorbed():

@@ -66,7 +66,7 @@ def test_the_structure_is_found(fit):
     assert structure.modes == ((2,) if kind == "shared" else ())
     assert (structure.law is not None) == kind.startswith("replaced")
     assert (structure.rates is not None) == (kind == "rates")
-    assert np.mean(model.noise_variance_) == pytest.approx(0.01, rel=0.15)
+    assert np.mean(model.noise_variances_) == pytest.approx(0.01, rel=0.15)
 
 
 def test_the_structure_is_worth_it(fit):
@@ -376,7 +376,7 @@ def test_any_sequence_of_modes_will_do():
 
 def test_partial_fit_is_refused(fit):
     _, _, _, data, model = fit
-    reason = "one noise level" if model.noise != "common" else "outliers each on its own"
+    reason = "one noise level" if model.noise_ == "per-slice" else "outliers each on its own"
     with pytest.raises(ValueError, match=f"partial_fit needs {reason}"):
         model.partial_fit(data)
 

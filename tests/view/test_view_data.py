@@ -132,7 +132,7 @@ class TestResiduals:
         found = BRTF(max_rank=3, noise="per-slice", random_state=0).fit(INPUTS["masked"]).result_
         coords = found.observations.entry_coords()
         deviation = found.observations.values - found.low_rank(coords)
-        expected = deviation / np.sqrt(found.noise_variance[coords[0]])
+        expected = deviation / np.sqrt(found.noise_variances[coords[0]])
         np.testing.assert_allclose(found.standardized_residuals(), expected, atol=1e-9)
 
     def test_counts_and_expectations_add_up_to_all_entries(self, result):

@@ -67,11 +67,11 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     init : {"spectral", "random"} or list of arrays
         Start from the singular vectors of the unfoldings or from standard normal factors. Given factor matrices (I_n,
         R) are an additional start: the bound picks the best.
-    noise : {"common", "per-slice", "auto"}
+    noise : {"auto", "common", "per-slice"}
         One noise level for all entries, or one per slice; "auto" lets the bound decide.
     noise_modes : sequence of int or None
         The modes along which the noise differs, e.g. (0,) for one level per row of the first mode, (0, 1) for one per
-        pair. None: the first mode, or with "auto" the mode that raises the bound most.
+        pair. None: the first mode, or with "auto" the one or two modes that raise the bound most.
     outlier_modes : list of modes
         Modes along which outliers are shared: entries that differ only in these modes are outliers together or not at
         all, like the colours of a covered pixel. The correlation of their noise is estimated.
@@ -113,8 +113,10 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         every mode but the last the loading of largest size is positive. ``partial_fit`` keeps order and signs
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for data divided by their scale
-    noise_variance_ : variance of the noise, in the squared units of Y; an array over the noise modes where it differs;
-        with a link that of t(Y)
+    noise_variance_ : variance of the noise, in the squared units of Y, with a link of t(Y); where it differs between
+        slices that of a typical one, the median
+    noise_variances_ : the same as an array over ``noise_modes_``, of order 0 where the noise is common
+    noise_ : "common" or "per-slice", as given or chosen
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
@@ -143,7 +145,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         inference: str = "calibrated",
         robust: bool = True,
         init: Any = "spectral",
-        noise: str = "common",
+        noise: str = "auto",
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,
         outlier_kind: str = "additive",
@@ -218,7 +220,11 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         -------
         self
         """
-        settings = Settings(
+        return self._fit(self._settings(), Y, mask_argument(y, mask), checkpoint, every, resume)
+
+    def _settings(self) -> Settings:
+        """The options, checked."""
+        return Settings(
             max_rank=self.max_rank,
             inference=self.inference,
             robust=self.robust,
@@ -234,8 +240,19 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
             tol=self.tol,
             n_jobs=self.n_jobs,
         )
+
+    def _fit(
+        self,
+        settings: Settings,
+        Y: Any,
+        mask: Any,
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: float | None = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> BRTF:
+        """See :meth:`fit`."""
         with self._executing() as dashboard:
-            observations = observe(Y, mask_argument(y, mask), dtype=self.dtype)
+            observations = observe(Y, mask, dtype=self.dtype)
             if self.executor is not None and not observations.in_chunks:
                 raise ValueError(
                     f"executor={self.executor!r} needs data that others can read for themselves: a Dask array, a Zarr "
@@ -274,8 +291,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         those of the block. Summed over the blocks, the bounds come close to that of one fit to all data.
 
         The rank and the outlier model are those of the first block, which must be large enough to show every component.
-        Requires ``inference="calibrated"`` with one noise level and without ``calibrate``. Ctrl-C leaves the model as
-        it was before the block.
+        Requires ``inference="calibrated"`` with one noise level, which ``noise="auto"`` then means, and without
+        ``calibrate``. Ctrl-C leaves the model as it was before the block.
 
         Parameters
         ----------
@@ -319,7 +336,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 self._partial_fit(block, mask=own)
             return self
         if not hasattr(self, "result_"):
-            return self.fit(Y, y, mask=mask)
+            return self._fit(self._settings().for_streaming(), Y, mask_argument(y, mask))
         earlier = self.result_
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
         check_like_fitted(block, earlier.observations, same_rows=False)
@@ -342,6 +359,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.factor_covariances_ = result.factor_covariances()
         self.component_precisions_ = np.asarray(result.state.lam.mean)
         self.noise_variance_ = result.noise_variance
+        self.noise_variances_ = result.noise_variances
+        self.noise_ = "common" if result.state.slices is None else "per-slice"
         self.noise_modes_ = () if result.state.slices is None else result.state.slices.modes
         self.outlier_rate_ = result.outlier_rate
         self.bound_ = result.bound

@@ -153,7 +153,7 @@ def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
 
 def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]:
     """The results by name; for the noise levels of the pixels the minimum, median and maximum."""
-    noise = np.quantile(np.sqrt(model.noise_variance_), (0.0, 0.5, 1.0)).tolist()
+    noise = np.quantile(np.sqrt(model.noise_variances_), (0.0, 0.5, 1.0)).tolist()
     return {
         **model.summary().numbers,
         "noise_sd": noise,

@@ -17,8 +17,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import eigh
-from scipy.optimize import brentq
-from scipy.special import digamma
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import digamma, gammaln
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -619,6 +619,22 @@ def update_slice_noise(slices: SliceNoise, n_entries: Array, squares: Array, lar
     precision = Gamma(concentration, np.maximum(slices.concentration + 0.5 * squares, concentration / largest))
     gap = float(np.mean(precision.mean) - np.mean(precision.mean_log) - 1.0)
     return SliceNoise(slices.modes, precision, solve_concentration(max(gap, SMALLEST_GAP)))
+
+
+def gain_of_slices(n_entries: Array, squares: Array) -> float:
+    """max_a Σ_g ln ∫ Ga(ω | a, a) ω^{M_g/2} exp(−½(ω − 1) S_g) dω: the gain of noise that differs between slices.
+
+    ``n_entries`` holds M_g and ``squares`` S_g = Σ τ̄ w D of each slice, both (G,).
+    """
+    half_n, half_s = 0.5 * n_entries, 0.5 * squares
+
+    def loss(log_a: float) -> float:
+        a = math.exp(log_a)
+        shape = gammaln(a + half_n) - gammaln(a) - half_n * log_a
+        return -float(np.sum(shape - (a + half_n) * np.log1p(half_s / a) + half_s))
+
+    found = minimize_scalar(loss, bounds=(math.log(1e-3), math.log(1e8)), method="bounded")
+    return max(0.0, -float(found.fun))
 
 
 def update_outliers(outliers: MeanFieldOutliers, residual: Array, noise_precision: float) -> MeanFieldOutliers:

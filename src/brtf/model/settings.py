@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from typing import Any
 
 INFERENCES = ("calibrated", "paper")
@@ -69,7 +70,7 @@ class Settings:
     inference: str = "calibrated"
     robust: bool = True
     init: Any = "spectral"
-    noise: str = "common"
+    noise: str = "auto"
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None
     outlier_kind: str = "additive"
@@ -88,7 +89,7 @@ class Settings:
                 raise ValueError(f"max_rank must be at most {LARGEST_RANK}, got {value}.")
             if not valid(value):
                 raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")
-        if self.inference == "paper" and self.noise != "common":
+        if self.inference == "paper" and self.noise == "per-slice":
             raise ValueError('noise must be "common" with inference="paper", whose noise is one number.')
         if self.outlier_modes is not None or self.outlier_kind != "additive":
             if not self.robust:
@@ -99,13 +100,25 @@ class Settings:
                     "each on its own."
                 )
 
-    def noise_candidates(self, order: int) -> list[tuple[int, ...]]:
-        """Candidate sets of modes along which the noise may differ: those named, the first mode, or each in turn."""
-        if self.noise_modes is None:
-            return [] if self.noise == "common" else [(m,) for m in range(order if self.noise == "auto" else 1)]
-        if self.noise == "common":
-            raise ValueError('noise_modes needs noise="per-slice" or "auto".')
-        return [_check_modes("noise_modes", self.noise_modes, order)]
+    def for_streaming(self) -> Settings:
+        """The settings of the first of several blocks: "auto" means what later blocks can go on from."""
+        return replace(self, noise="common") if self.noise == "auto" and self.noise_modes is None else self
+
+    def noise_candidates(self, shape: tuple[int, ...], n_observed: int) -> list[tuple[int, ...]]:
+        """Candidate sets of modes along which the noise may differ: those named, the first mode, or with "auto" all.
+
+        These are one or two modes, but not all of them, with at least two observed entries per slice on average: the
+        noise of a single entry is a matter of the tails.
+        """
+        order = len(shape)
+        if self.noise_modes is not None:
+            if self.noise == "common":
+                raise ValueError('noise_modes needs noise="per-slice" or "auto".')
+            return [_check_modes("noise_modes", self.noise_modes, order)]
+        if self.noise != "auto" or self.inference == "paper":
+            return [(0,)] if self.noise == "per-slice" else []
+        sets = [modes for n_modes in (1, 2) if n_modes < order for modes in combinations(range(order), n_modes)]
+        return [modes for modes in sets if 2 * math.prod(shape[mode] for mode in modes) <= n_observed]
 
     def shared_modes(self, order: int) -> tuple[int, ...]:
         """The modes along which an outlier is shared."""

@@ -73,7 +73,7 @@ class Result:
     diagnosis: tuple[Doubt, ...] = ()
 
     def __repr__(self) -> str:
-        noise = np.asarray(self.noise_variance)
+        noise = self.noise_variances
         levels = f"{noise:.4g}" if noise.ndim == 0 else f"{noise.min():.4g}…{noise.max():.4g}"
         return (
             f"Result(shape={self.observations.shape}, rank={self.rank}, bound={self.bound:.8g}, "
@@ -135,11 +135,16 @@ class Result:
         return self.as_modelled(self.observations)
 
     @property
-    def noise_variance(self) -> Any:
-        """Variance of the noise in the squared units of t(Y): a number, or an array over the noise modes."""
+    def noise_variance(self) -> float:
+        """Variance of the noise in the squared units of t(Y); where slices differ, the median of theirs."""
+        return float(np.median(self.noise_variances))
+
+    @property
+    def noise_variances(self) -> Array:
+        """Variance of the noise in the squared units of t(Y), over the noise modes; of order 0 where it is common."""
         slices = self.state.slices
         if slices is None:
-            return float(_in_squared_units(np.asarray(self.state.noise_variance), self.scale))
+            return _in_squared_units(np.asarray(self.state.noise_variance), self.scale)
         lengths = [self.observations.shape[mode] for mode in slices.modes]
         variances = (self.state.noise_variance / slices.mean).reshape(lengths)
         return _in_squared_units(variances, self.scale)
@@ -406,7 +411,7 @@ class Result:
             "stop_reason": self.stop_reason.value,
             "brtf_version": self.version,
         }
-        noise = {"noise_variance": (noise_modes, np.asarray(self.noise_variance))}
+        noise = {"noise_variance": (noise_modes, self.noise_variances)}
         return to_dataset(observations, tensors, self.factor_means(), noise, attrs)
 
     def to_tensorly(self) -> Any:

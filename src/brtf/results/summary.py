@@ -27,7 +27,7 @@ class Summary:
     def of(cls, result: Result) -> Summary:
         """The summary of a finished fit."""
         observations, settings = result.observations, result.settings
-        noise_variance = np.asarray(result.noise_variance)
+        noise_variance = result.noise_variances
         return cls(
             {
                 "shape": list(observations.shape),

@@ -59,7 +59,7 @@ class Search:
         most = cap if settings.max_rank is None else min(max(SLACK * cap, cap + 2), affordable)
         wishes = Wishes(
             cap,
-            tuple(settings.noise_candidates(observations.order)),
+            tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
             settings.noise == "per-slice",
             settings.shared_modes(observations.order),
             settings.outlier_kind == "replacement",

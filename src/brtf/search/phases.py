@@ -12,6 +12,7 @@ from brtf.search.moves.cap import Cap
 from brtf.search.moves.channels import Channels
 from brtf.search.moves.condense import Condense
 from brtf.search.moves.death import Death
+from brtf.search.moves.few_outliers import FewOutliers
 from brtf.search.moves.form import Cheaper, Tighter
 from brtf.search.moves.local_model import LocalModels
 from brtf.search.moves.merge import Merge
@@ -50,7 +51,7 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (Noise(), Rates(), Sides(), RowPriors())
+NOISE = (Noise(), FewOutliers(), Rates(), Sides(), RowPriors())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),

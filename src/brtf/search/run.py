@@ -308,7 +308,7 @@ def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
     inference, and also where weighted Grams are too expensive.
     """
     paper, n_observed = settings.inference == "paper", observations.n_observed
-    alike = paper or (settings.noise == "common" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
+    alike = paper or (settings.noise != "per-slice" and n_observed * rank**2 / 2 > LARGEST_COLLAPSED_WORK)
     n_matrices = 0 if alike and observations.layout == "complete" else MATRICES_PER_ROW
     per_row = n_matrices * rank**2 + (0 if paper else VECTORS_PER_ROW * rank)
     return 8 * (sum(observations.shape) * per_row + (ENTRY_NUMBERS * n_observed if paper else 0))

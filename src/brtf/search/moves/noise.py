@@ -1,8 +1,10 @@
 """Noise that differs between slices.
 
-Proposes it along the modes that raise the bound most, with the noise of the slices settled at fixed factors. Costs
-about twenty passes per candidate set of modes. Tried while the noise is common; always accepted if the user requires
-it.
+Proposes it along the modes that raise the bound most, with the noise of the slices settled at fixed factors. One pass
+finds what every candidate set of modes promises, a lower bound of its gain; the two best of those that promise enough
+are settled, at about twenty passes each. The gain must also pay for the choice between the sets. Tried while the noise
+is common; always accepted if the user requires it. Where most entries are outliers their weights say little about the
+noise: then every set is settled, also with few outliers.
 """
 
 from __future__ import annotations
@@ -10,9 +12,13 @@ from __future__ import annotations
 import math
 
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import evaluate_at, settle_noise, slice_noise
+from brtf.inference.sweep import evaluate_at, promised_by_slices, settle_noise, slice_noise
 from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.moves.few_outliers import are_mostly_outliers, with_few_outliers
+
+MOST_SETTLED = 2
+"""Sets of modes that are settled: what they promise holds at the present weights, and the best may be another."""
 
 
 class Noise(Once):
@@ -24,9 +30,20 @@ class Noise(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         wishes, point, problem = progress.wishes, progress.point, progress.problem
+        mostly_outliers = are_mostly_outliers(point.state)
         if not wishes.noise_modes or point.state.slices is not None or (self.asked and not wishes.noise_differs):
             return None
-        states = [slice_noise(problem, point.state, modes) for modes in wishes.noise_modes]
+        candidates, worth = wishes.noise_modes, WORTH + math.log(len(wishes.noise_modes))  # each is as likely a priori
+        if not wishes.noise_differs and not mostly_outliers:
+            promised = promised_by_slices(problem, point, candidates)
+            ranked = sorted(zip(promised, candidates, strict=True), reverse=True)
+            candidates = tuple(modes for gain, modes in ranked[:MOST_SETTLED] if gain > worth)
+            if not candidates:
+                return None
+        states = [slice_noise(problem, point.state, modes) for modes in candidates]
+        if mostly_outliers:  # the slab has become the noise: begin also with few outliers
+            few = with_few_outliers(problem, point)
+            states += [slice_noise(problem, few, modes) for modes in candidates]
         points = [settle_noise(problem, evaluate_at(problem, state, point.fit)) for state in states]
         best = max(points, key=lambda one: one.bound)
         modes = () if best.state.slices is None else best.state.slices.modes
@@ -34,6 +51,6 @@ class Noise(Once):
             Kind.NOISE,
             f"noise per slice of {modes}",
             best,
-            worth=-math.inf if wishes.noise_differs else WORTH,
+            worth=-math.inf if wishes.noise_differs else worth,
             then=Sweeps(progress.roughly, 60),
         )

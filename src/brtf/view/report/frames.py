@@ -245,7 +245,7 @@ def make_viewer(
         coords = _coords(layout, sliders, np.unravel_index(number_, lengths or [1]), rows, columns, observations.order)
         return _frame(result, values, outliers, coords, (rows.size, columns.size), layout)
 
-    noise_sd = float(np.sqrt(np.median(result.noise_variance))) if result.settings.link is None else 0.0
+    noise_sd = float(np.sqrt(result.noise_variance)) if result.settings.link is None else 0.0
     shades = Shades.of([frame(k) for k in shown[spread(shown.size, FRAMES_FOR_SHADES)]], layout, noise_sd)
     pictures = [shades.draw(frame(k)) for k in shown]
     notes = []

@@ -117,7 +117,7 @@ def _percent(share: float) -> str:
 
 def _noise_sd(result: Result) -> tuple[Array, bool]:
     """Standard deviations of the noise, and whether they differ between slices."""
-    return np.sqrt(np.atleast_1d(np.asarray(result.noise_variance))).ravel(), result.state.slices is not None
+    return np.sqrt(np.atleast_1d(result.noise_variances)).ravel(), result.state.slices is not None
 
 
 def _lead(result: Result) -> str:
