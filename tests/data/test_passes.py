@@ -13,12 +13,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import oracle
 from brtf import BRTF
 from brtf.data import blas
+from brtf.data.arrangement import Arrangement
 from brtf.data.observations import Observations, observe
 from brtf.data.passes import LANES, Remembered, add_up, count_workers, whole, workers
 from brtf.data.plan import Plan
 from brtf.datasets import synthetic
 from brtf.inference.entry_posterior import grouped, initial_law
 from brtf.inference.sweep import Problem, evaluate, sweep
+from brtf.model.links import IDENTITY
 from brtf.model.local_models import StudentSlab
 from brtf.model.settings import Settings
 from brtf.model.state import OutlierStructure
@@ -279,7 +281,17 @@ def test_local_posteriors_of_blocks_without_entries():
     observations = in_blocks(observe(data))
     found = run(observations, SETTINGS, np.random.default_rng(0))
     state = replace(found.state, outliers=StudentSlab(0.1, 1.0, 100.0))
-    result = Result(observations, state, found.trace, found.stop_reason, SETTINGS, 0.0, "")
+    result = Result(
+        observations,
+        state,
+        found.trace,
+        found.stop_reason,
+        SETTINGS,
+        0.0,
+        "",
+        IDENTITY,
+        Arrangement.as_given(observations.order),
+    )
     probability = result.outlier_probability_at_entries()
     assert probability.shape == (observations.n_observed,)
     assert np.all((probability >= 0) & (probability <= 1))

@@ -25,10 +25,12 @@ from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
 from brtf.inference.trace import Kind
 from brtf.io import archive, checkpoint, storage
+from brtf.io.archive import pack_reading
 from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
+from brtf.search.choices import given_reading
 from brtf.search.phases import PHASES
 from brtf.search.run import run
 from brtf.search.settle import STAGES
@@ -418,7 +420,9 @@ def kept(tmp_path_factory):
     paths = []
     for moment in (trial, between):
         paths.append(directory / f"{len(paths)}.brtf")
-        Keeper(paths[-1], origin).write(moment)
+        keeper = Keeper(paths[-1], origin)
+        pack_reading(given_reading(observations, settings), (), keeper.outline[0])
+        keeper.write(moment)
     return paths
 
 

@@ -40,7 +40,7 @@ def moving_peak():
 
 
 DOUBTED = {
-    "noise in proportion to the level": ("outliers", spectra(), {"max_rank": 1}),
+    "noise in proportion to the level": ("outliers", spectra(), {"max_rank": 1, "link": None, "noise": "common"}),
     "a peak that moves": ("rank 0", moving_peak(), {}),
     "booleans": ("binary", draw(lambda rng: rng.random((10, 11, 6)) < 0.3), {}),
     "counts with many zeros": ("equal values", draw(lambda rng: rng.poisson(0.4, (12, 10, 9))), {}),

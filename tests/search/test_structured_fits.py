@@ -9,6 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import oracle
 from brtf import BRTF, FitWarning, Observations, load
+from brtf.data.arrangement import Arrangement
 from brtf.data.observations import observe
 from brtf.data.plan import Plan
 from brtf.inference.trace import Record, StopReason
@@ -16,6 +17,7 @@ from brtf.io.archive import pack, unpack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import f_measure, rrse
 from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.links import IDENTITY
 from brtf.model.settings import Settings
 from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
 from brtf.results.result import Result
@@ -178,7 +180,17 @@ def by_hand(structure, kind, values, *, scale=1.0, **settings):
         structure=structure,
     )
     trace = (Record(1, 0.0, 1, 0.1),)
-    return Result(observations, state, trace, StopReason.CONVERGED, Settings(**settings), 0.0, "0")
+    return Result(
+        observations,
+        state,
+        trace,
+        StopReason.CONVERGED,
+        Settings(**settings),
+        0.0,
+        "0",
+        IDENTITY,
+        Arrangement.as_given(observations.order),
+    )
 
 
 LAW = ReplacementLaw(-3.0, 5.0, np.full(256, 1.0 / 8.0))

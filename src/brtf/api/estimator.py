@@ -41,6 +41,7 @@ from brtf.io.checkpoint import begin, load_result
 from brtf.io.write_zarr import Written, write_result
 from brtf.model.settings import Settings
 from brtf.model.uncertainty import honest_rows
+from brtf.results.choices import choices_of
 from brtf.results.result import Quantity, Result, as_structured, check_quantity
 from brtf.search.run import fold_in
 
@@ -61,7 +62,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         ``inference="paper"``, which starts with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100).)
     inference : {"calibrated", "paper"}
         ``"calibrated"`` learns noise, outliers and rank jointly and makes every discrete choice by the bound;
-        ``"paper"`` is Algorithm 1 of Zhao et al., with errata corrected.
+        ``"paper"`` is Algorithm 1 of Zhao et al., with errata corrected, where every "auto" means the paper's.
     robust : bool
         False leaves S out: Bayesian CP factorization.
     init : {"spectral", "random"} or list of arrays
@@ -81,9 +82,15 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     calibrate : None or "conformal"
         ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
         that they cover these: see :meth:`predict_interval`.
-    link : {None, "sqrt", "log"}
-        Fit the square root or the logarithm of Y: t(Y) = X + S + noise. Answers are in the units of Y where nothing
-        else is said, and bounds and scores of different links of the same data compare.
+    link : {"auto", None, "sqrt", "log", "log1p"}
+        Fit the square root or the logarithm of Y, or that of 1 + Y/c with c its smallest positive value:
+        t(Y) = X + S + noise. Answers are in the units of Y where nothing else is said, and bounds and scores of
+        different links of the same data compare. "auto": the bound chooses among those that the data allow, in short
+        trials; None for data in chunks.
+    arrangement : "auto", None or groups of modes
+        Which modes are read as one: ((0, 1), (2,)) fits a tensor of order 3 as a matrix whose rows are pairs of
+        positions of modes 0 and 1. None: every mode on its own. "auto": the bound chooses, in short trials, where the
+        residual has structure that a merged reading would explain. Whatever goes in or comes out has the shape of Y.
     max_sweeps : int
         Maximum number of sweeps.
     max_seconds : float or None
@@ -110,13 +117,16 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     rank_ : number of components found
     factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
         link the mean of t⁻¹ of it. The strongest component, by the root mean square of its outer product, is first; in
-        every mode but the last the loading of largest size is positive. ``partial_fit`` keeps order and signs
+        every mode but the last the loading of largest size is positive. ``partial_fit`` keeps order and signs. Where
+        modes are read as one, there is a matrix per group of ``arrangement_``, whose rows are the positions of its
+        modes in C order
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for data divided by their scale
     noise_variance_ : variance of the noise, in the squared units of Y, with a link of t(Y); where it differs between
         slices that of a typical one, the median
     noise_variances_ : the same as an array over ``noise_modes_``, of order 0 where the noise is common
-    noise_ : "common" or "per-slice", as given or chosen
+    noise_, link_, arrangement_ : "common" or "per-slice", the link, and the groups of modes, as given or chosen
+    choices_ : for every option that was "auto" what was chosen, its gain in nats, and both in a sentence
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
@@ -150,7 +160,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         outlier_modes: Sequence[int] | None = None,
         outlier_kind: str = "additive",
         calibrate: str | None = None,
-        link: str | None = None,
+        link: str | None = "auto",
+        arrangement: Any = "auto",
         max_sweeps: int = 500,
         max_seconds: float | None = None,
         tol: float = 1e-6,
@@ -170,6 +181,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.outlier_kind = outlier_kind
         self.calibrate = calibrate
         self.link = link
+        self.arrangement = arrangement
         self.max_sweeps = max_sweeps
         self.max_seconds = max_seconds
         self.tol = tol
@@ -220,7 +232,9 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         -------
         self
         """
-        return self._fit(self._settings(), Y, mask_argument(y, mask), checkpoint, every, resume)
+        self._fit(self._settings(), Y, mask_argument(y, mask), checkpoint, every, resume)
+        self._warn()
+        return self
 
     def _settings(self) -> Settings:
         """The options, checked."""
@@ -235,6 +249,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
             outlier_kind=self.outlier_kind,
             calibrate=self.calibrate,
             link=self.link,
+            arrangement=self.arrangement,
             max_sweeps=self.max_sweeps,
             max_seconds=self.max_seconds,
             tol=self.tol,
@@ -249,7 +264,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         checkpoint: str | os.PathLike[str] | None = None,
         every: float | None = None,
         resume: str | os.PathLike[str] | None = None,
-    ) -> BRTF:
+    ) -> None:
         """See :meth:`fit`."""
         with self._executing() as dashboard:
             observations = observe(Y, mask, dtype=self.dtype)
@@ -267,8 +282,6 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
             self._adopt(
                 fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper, rescue=self._adopt)
             )
-        self._warn()
-        return self
 
     def _executing(self) -> AbstractContextManager[str | None]:
         """A context in which chunks are processed by ``executor``."""
@@ -336,7 +349,9 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 self._partial_fit(block, mask=own)
             return self
         if not hasattr(self, "result_"):
-            return self._fit(self._settings().for_streaming(), Y, mask_argument(y, mask))
+            self._fit(self._settings().for_streaming(), Y, mask_argument(y, mask))
+            self._warn()
+            return self
         earlier = self.result_
         block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
         check_like_fitted(block, earlier.observations, same_rows=False)
@@ -361,7 +376,10 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.noise_variance_ = result.noise_variance
         self.noise_variances_ = result.noise_variances
         self.noise_ = "common" if result.state.slices is None else "per-slice"
-        self.noise_modes_ = () if result.state.slices is None else result.state.slices.modes
+        self.noise_modes_ = result.noise_modes
+        self.choices_ = choices_of(result)
+        self.link_ = result.link.name
+        self.arrangement_ = result.arrangement.groups
         self.outlier_rate_ = result.outlier_rate
         self.bound_ = result.bound
         self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
@@ -490,21 +508,28 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def transform(self, Y: Any, return_std: bool = False) -> Any:
         """Loadings (n, rank_) of new slices of the first mode with all else fixed; with ``return_std`` also their std.
 
-        Y has any number of rows; its other modes and its units are those of the fitted data: the option ``link``
-        is applied to it. Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there.
+        Y has any number of rows; its other modes and its units are those of the fitted data: the link is applied to it.
+        Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there. Where the first
+        mode was read as one with others, they are an array (n, I_k, …, rank_).
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
         check_like_fitted(observations, result.observations, same_rows=False)
         rows = fold_in(result.as_modelled(observations), result.state, result.settings)
-        share = result.scale ** (1.0 / observations.order)
-        names = self.get_feature_names_out().tolist()
-        loadings = loadings_contained(observations, rows.mean * share, names)
+        share = result.scale ** (1.0 / len(result.state.factors))
+        merged = [observations.shape[mode] for mode in result.arrangement.groups[0]]
+
+        def shaped(values: Array) -> Any:
+            if len(merged) > 1:
+                return values.reshape(*merged, rows.rank)
+            return loadings_contained(observations, values, self.get_feature_names_out().tolist())
+
+        loadings = shaped(rows.mean * share)
         if not return_std:
             return loadings
         (honest,) = honest_rows(replace(result.state, factors=(rows,)))
         std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), rows.mean.shape) * share
-        return loadings, loadings_contained(observations, std, names)
+        return loadings, shaped(std)
 
     def inverse_transform(self, X: Any) -> Array:
         """The slices of the first mode that have the loadings X (n, rank_): t⁻¹ of their low-rank part."""

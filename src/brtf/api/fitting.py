@@ -15,21 +15,17 @@ from brtf.data.checks import count_of
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
 from brtf.inference.trace import Record, StopReason
-from brtf.io.archive import pack_outline
+from brtf.io.archive import pack_outline, pack_reading
 from brtf.io.checkpoint import Checkpoint, Keeper
-from brtf.model.links import LINKS
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
+from brtf.search.choices import FAR_APART, choose, given_reading
 from brtf.search.run import AlteredState, Fitted, Moment, affordable_rank, ended, fit_bytes, fold_in, run, typical_rows
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20
 """With fewer than 19 calibration entries an interval of level 0.95 would be infinite."""
-
-
-FAR_APART = 1e8
-"""Ratio of the largest to the typical size from which squares of the largest entries swamp the others in float64."""
 
 
 def fit(
@@ -47,19 +43,23 @@ def fit(
     ``progress`` is the label of the progress bar; None for no bar. If the fit is interrupted, ``rescue`` receives the
     best result so far, if there is one, before ``KeyboardInterrupt`` is raised.
     """
+    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
     if observations.in_chunks:
         _check_chunked(settings)
-    link = LINKS[settings.link]()
-    link.check(observations)
+    given_reading(observations, settings)
     held_back = None
     if settings.calibrate is not None:
         observations, held_back = _hold_back(observations, rng)
     warn_empty_slices(observations)
     _check_fit_memory(observations, settings)
-    modelled = link.apply(observations)
+    chosen = choose(observations, settings, rng) if earlier is None else earlier.chosen()
+    reading = chosen.reading
+    modelled = reading.apply(observations)
     observations = replace(observations, scale=modelled.scale)
-    since = None if earlier is None else earlier.moment(modelled)
-    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
+    since = chosen.since if earlier is None else earlier.moment(modelled)
+    resolved = reading.settings(settings)
+    if settings.max_seconds is not None:  # the choice took some of it
+        resolved = replace(resolved, max_seconds=max(settings.max_seconds - (time.perf_counter() - started), 1e-3))
     n_done = 0 if since is None else since.n_sweeps
     latest = since
 
@@ -72,14 +72,18 @@ def fit(
             settings,
             time.perf_counter() - started,
             __version__,
+            reading.link,
+            reading.arrangement,
+            chosen.comparisons,
             held_back,
             fitted.cap_gain,
         )
         return replace(found, diagnosis=diagnose(found))
 
     if keeper is not None:
-        told = link.for_data(observations.values)
-        pack_outline(observations, told, told.bound_shift(observations), *keeper.outline)
+        pack_outline(observations, *keeper.outline)
+        pack_reading(reading, chosen.comparisons, keeper.outline[0])
+        keeper.outline[0]["bound_shift"] = reading.link.bound_shift(observations)
     try:
         with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper or nullcontext() as keep:
 
@@ -90,14 +94,14 @@ def fit(
                 if keep is not None:
                     keep(moment)
 
-            fitted = _run_in_range(modelled, settings, rng, watch, since)
+            fitted = _run_in_range(modelled, resolved, rng, watch, since)
     except AlteredState as error:
         if earlier is None:
             raise
         raise ValueError(f"{earlier.path} cannot be resumed. {error}") from error
     except KeyboardInterrupt as interrupt:
         if latest is not None and latest.state is not None:
-            fitted = ended(modelled, settings, latest, StopReason.INTERRUPTED)
+            fitted = ended(modelled, resolved, latest, StopReason.INTERRUPTED)
             rescue(result(fitted))
             n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
             interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {fitted.state.rank}, not converged.")
@@ -119,7 +123,16 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
         fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
-    result = Result(observations, fitted.state, fitted.trace, fitted.stop_reason, settings, seconds, __version__)
+    result = replace(
+        earlier,
+        observations=observations,
+        state=fitted.state,
+        trace=fitted.trace,
+        stop_reason=fitted.stop_reason,
+        seconds=seconds,
+        version=__version__,
+        cap_gain=None,
+    )
     return replace(result, diagnosis=diagnose(result))
 
 
@@ -178,8 +191,8 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
 
 def _check_chunked(settings: Settings) -> None:
     """Refuse options that store a number per entry, which chunked data cannot have."""
-    for name, plain in (("inference", "calibrated"), ("link", None), ("calibrate", None)):
-        if getattr(settings, name) != plain:
+    for name, plain in (("inference", "calibrated"), ("link", None), ("arrangement", None), ("calibrate", None)):
+        if getattr(settings, name) not in (plain, "auto"):
             raise ValueError(
                 f"{name}={getattr(settings, name)!r} needs data in memory, but Y is read in chunks. Use {name}="
                 f"{plain!r}, or pass an array."

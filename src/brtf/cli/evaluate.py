@@ -52,14 +52,18 @@ def evaluate(
 ) -> int:
     """Hold out some observed entries of INPUT, predict them from the others, and compare.
 
-    Prints for every inference, averaged over the repeats: the errors at the held-out entries (root mean square, mean,
-    median), the mean log predictive density, the share of held-out values inside their 50, 80 and 95 % intervals, the
-    mean width of the 95 % intervals, the rank and the time. INPUT is read as by `brtf fit`.
+    With options of the model, plain BRTF() is evaluated too, so that they compare. Prints for every model, averaged
+    over the repeats: the errors at the held-out entries (root mean square, mean, median), the mean log predictive
+    density, the share of held-out values inside their 50, 80 and 95 % intervals, the mean width of the 95 % intervals,
+    the rank and the time. INPUT is read as by `brtf fit`.
     """
     from brtf.api.estimator import BRTF
     from brtf.api.evaluation import evaluate
 
+    budget = {name: model_options[name] for name in ("max_sweeps", "max_seconds", "tol", "n_jobs")}
     models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
+    if BRTF(**model_options).get_params() != BRTF(**budget).get_params():
+        models = {"BRTF()": BRTF(**budget), **models}
     found = evaluate(read(source, mask, key, index, value, wide), model=models, n_repeats=repeats, **options)
     if as_json:
         print_json({**options, "repeats": repeats, "rows": found.rows})

@@ -71,6 +71,17 @@ def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> li
         raise click.BadParameter(f"{name} must be modes such as 0,2, separated by commas; got {text}.") from None
 
 
+def _groups(_: click.Context, parameter: click.Parameter, text: str) -> Any:
+    """Parse groups of modes separated by slashes."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    try:
+        return tuple(tuple(int(mode) for mode in group.split(",")) for group in text.split("/"))
+    except ValueError:
+        name = parameter.opts[0]
+        raise click.BadParameter(f"{name} must be groups of modes such as 0,1/2, auto or none; got {text}.") from None
+
+
 def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of the model, passed to the command as ``model_options`` with the names of :class:`brtf.BRTF`."""
 
@@ -83,6 +94,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         outlier_modes: list[int] | None,
         outlier_kind: str,
         link: str | None,
+        arrangement: Any,
         max_sweeps: int,
         max_seconds: float | None,
         tol: float,
@@ -96,7 +108,8 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             "noise_modes": noise_modes,
             "outlier_modes": outlier_modes,
             "outlier_kind": outlier_kind,
-            "link": link,
+            "link": None if link == "none" else link,
+            "arrangement": arrangement,
             "max_sweeps": max_sweeps,
             "max_seconds": max_seconds,
             "tol": tol,
@@ -118,7 +131,21 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="Maximum number of sweeps."
         ),
-        click.option("--link", type=click.Choice(LINKS), help="Fit the square root or logarithm of the data."),
+        click.option(
+            "--arrangement",
+            metavar="GROUPS",
+            default=DEFAULTS.arrangement,
+            show_default=True,
+            callback=_groups,
+            help="Modes to read as one, such as 0,1/2; 'none' for every mode on its own, or chosen by the bound.",
+        ),
+        click.option(
+            "--link",
+            type=click.Choice((*LINKS, "none")),
+            default=DEFAULTS.link,
+            show_default=True,
+            help="Fit the square root or logarithm of the data, or the data as they are, or chosen by the bound.",
+        ),
         click.option(
             "--outlier-kind",
             type=click.Choice(OUTLIER_KINDS),

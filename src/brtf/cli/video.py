@@ -97,6 +97,8 @@ def video(
     model = BRTF(
         max_rank=max(FEWEST_COMPONENTS, clip.n_channels) if max_rank is None else max_rank,
         noise="per-slice",
+        link=None,
+        arrangement=None,
         outlier_modes=None if clip.tensor.ndim == 2 else (1,),
         n_jobs=jobs,
         max_sweeps=max_sweeps,

@@ -78,7 +78,7 @@ def to_data_array(values: NDArray[Any], labels: Labels) -> Any:
 def to_dataset(
     observations: Observations,
     tensors: Mapping[str, NDArray[Any]],
-    factors: Sequence[NDArray[Any]],
+    factors: Mapping[tuple[int, ...], NDArray[Any]],
     slices: Mapping[str, tuple[Sequence[int], NDArray[Any]]],
     attrs: Mapping[str, Any],
 ) -> Any:
@@ -91,7 +91,8 @@ def to_dataset(
     tensors
         Arrays of the shape of the data, by name.
     factors
-        (I_n, R) per mode, which become ``factor_<mode>`` along the mode and ``component``.
+        (…, R) by modes, which become ``factor_<mode>`` along the mode, or ``factor_<mode>_<mode>`` along modes that
+        were read as one, and ``component``.
     slices
         Arrays along some modes, by name: the modes and the array.
     attrs
@@ -103,9 +104,13 @@ def to_dataset(
         **{name: (dims, tensor) for name, tensor in tensors.items()},
         **{name: ([dims[mode] for mode in modes], array) for name, (modes, array) in slices.items()},
     }
-    names = distinct_names([*dims, "component", *variables, *(f"factor_{dim}" for dim in dims)])
+    groups = [[dims[mode] for mode in modes] for modes in factors]
+    names = distinct_names([*dims, "component", *variables, *("_".join(("factor", *group)) for group in groups)])
     component = names[len(dims)]
-    along = [*variables.values(), *(([dim, component], factor) for dim, factor in zip(dims, factors, strict=True))]
+    along = [
+        *variables.values(),
+        *(([*group, component], factor) for group, factor in zip(groups, factors.values(), strict=True)),
+    ]
     labels = observations.labels
     coords = {} if labels is None else {d: c for d, c in zip(dims, labels.coords, strict=True) if c is not None}
     return xarray.Dataset(dict(zip(names[len(dims) + 1 :], along, strict=True)), coords=coords, attrs=dict(attrs))

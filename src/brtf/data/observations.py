@@ -273,6 +273,23 @@ class Observations:
         kept = _build(self.shape, values, mask, None, self.labels, None, self.plan)
         return replace(kept, container=self.container)
 
+    def at_positions(self, positions: Sequence[NDArray[np.intp]]) -> Observations:
+        """The sub-tensor at some positions of every mode, ascending; at least one of its entries must be observed."""
+        shape = tuple(len(own) for own in positions)
+        if self.coords is None:
+            box = np.ix_(*positions)
+            mask = None if self.mask is None else self.mask[box]
+            if self.mask is None:
+                return _build(shape, self.values[box], None, None, None, None)
+            numbers = np.cumsum(self.mask.reshape(-1)).reshape(self.shape) - 1
+            return _build(shape, self.values[numbers[box][mask]], mask, None, None, None)
+        places = [np.full(length, -1, dtype=np.intp) for length in self.shape]
+        for own, place in zip(positions, places, strict=True):
+            place[own] = np.arange(len(own))
+        coords = np.stack([place[column] for place, column in zip(places, self.coords, strict=True)])
+        inside = (coords >= 0).all(axis=0)
+        return _build(shape, self.values[inside], None, np.ascontiguousarray(coords[:, inside]), None, None)
+
     @classmethod
     def from_coords(
         cls, coords: Any, values: Any, shape: Sequence[int], *, labels: Labels | None = None

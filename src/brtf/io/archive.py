@@ -12,13 +12,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.arrangement import Arrangement
 from brtf.data.checks import check_labels, check_shape
 from brtf.data.chunks import outline
 from brtf.data.observations import Labels, Observations
 from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.links import LINKS, Link
+from brtf.model.links import LINKS
 from brtf.model.local_models import LOCAL_MODELS, LocalModel
 from brtf.model.row_prior import ROW_PRIORS, RowPrior
 from brtf.model.settings import Settings
@@ -33,6 +34,7 @@ from brtf.model.state import (
     State,
 )
 from brtf.results.result import Result
+from brtf.search.choices import Comparison, Reading
 
 Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
@@ -57,8 +59,10 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
     arrays: Arrays = {}
+    pack_reading(Reading(result.link, result.arrangement), result.comparisons, header)
     if result.observations.in_chunks:  # the entries are not saved, but the numbers computed from all of them are
-        pack_outline(result.observations, result.link, result.bound_shift, header, arrays)
+        pack_outline(result.observations, header, arrays)
+        header["bound_shift"] = result.bound_shift
         header["outlier_rate"] = None if np.isnan(result.outlier_rate) else result.outlier_rate
     else:
         _pack_entries(result.observations, header, arrays)
@@ -91,16 +95,17 @@ def unpack(header: Header, arrays: Arrays) -> Result:
     """The result described by :func:`pack`; raises if the content is inconsistent."""
     trace = unpack_trace(header, arrays)
     observations = unpack_observations(header, arrays)
-    state = unpack_state(header, arrays, observations)
+    reading, comparisons = unpack_reading(header, observations.order)
+    state = unpack_state(header, arrays, replace(observations, shape=reading.arrangement.shape(observations.shape)))
     if not trace:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
-    settings = Settings(**header["settings"])
+    settings, link = _unpack_settings(header["settings"]), reading.link
     held_back = _unpack_held_back(arrays, observations)
     for data in (observations, held_back):
         if data is not None and not data.in_chunks:
-            LINKS[settings.link]().check(data)
+            link.check(data)
     result = Result(
         observations=observations,
         state=state,
@@ -109,6 +114,9 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         settings=settings,
         seconds=float(header["seconds"]),
         version=str(header["library"]),
+        link=link,
+        arrangement=reading.arrangement,
+        comparisons=comparisons,
         held_back=held_back,
         cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
         diagnosis=tuple(Doubt(*(str(one[k]) for k in ("kind", "sentence", "remedy"))) for one in header["diagnosis"]),
@@ -123,12 +131,40 @@ def tell_of_entries(result: Result, header: Header) -> None:
     rate = math.nan if header["outlier_rate"] is None else float(header["outlier_rate"])
     if not (math.isnan(rate) or 0 <= rate <= 1):
         raise ValueError(f"the outlier rate is {rate}")
-    result.__dict__["outlier_rate"] = rate
-    if result.settings.link is not None:
-        shift, numbers = float(header["bound_shift"]), {k: float(n) for k, n in header["link"].items()}
-        if not all(math.isfinite(number) for number in (shift, *numbers.values())):
-            raise ValueError("the numbers of the link are not finite")
-        result.__dict__.update(link=LINKS[result.settings.link](**numbers), bound_shift=shift)
+    shift = float(header["bound_shift"])
+    if not math.isfinite(shift):
+        raise ValueError("the shift of the bound is not finite")
+    result.__dict__.update(outlier_rate=rate, bound_shift=shift)
+
+
+def pack_reading(reading: Reading, comparisons: Sequence[Comparison], header: Header) -> None:
+    """Add how the data were read, and how that was chosen, to a header."""
+    header["reading"] = {
+        "link": reading.link.name,
+        "numbers": asdict(reading.link),
+        "groups": [list(group) for group in reading.arrangement.groups],
+        "comparisons": [[one.option, one.chosen, [list(t) for t in one.tried], one.n_entries] for one in comparisons],
+    }
+
+
+def unpack_reading(header: Header, order: int) -> tuple[Reading, tuple[Comparison, ...]]:
+    """The reading and the comparisons described by :func:`pack_reading`."""
+    packed = header["reading"]
+    name, numbers = packed["link"], {key: float(number) for key, number in packed["numbers"].items()}
+    if name not in LINKS or not all(0 < number < math.inf for number in numbers.values()):
+        raise ValueError(f"there is no link {name!r} with numbers {numbers}")
+    comparisons = tuple(
+        Comparison(str(option), str(chosen), tuple((str(other), float(gain)) for other, gain in tried), int(n_entries))
+        for option, chosen, tried, n_entries in packed["comparisons"]
+    )
+    return Reading(LINKS[name](**numbers), Arrangement.checked(packed["groups"], order)), comparisons
+
+
+def _unpack_settings(packed: Header) -> Settings:
+    groups = packed["arrangement"]
+    if isinstance(groups, list):
+        packed = {**packed, "arrangement": tuple(tuple(group) for group in groups)}
+    return Settings(**packed)
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
@@ -176,7 +212,7 @@ def _pack_settings(settings: Settings) -> dict[str, Any]:
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
 
 
-def pack_outline(observations: Observations, link: Link, bound_shift: float, header: Header, arrays: Arrays) -> None:
+def pack_outline(observations: Observations, header: Header, arrays: Arrays) -> None:
     """Add what a result needs to know about its data, without the entries, to header and arrays."""
     _pack_frame(observations, header, arrays)
     header["chunked"] = {
@@ -185,8 +221,6 @@ def pack_outline(observations: Observations, link: Link, bound_shift: float, hea
         "n_observed": observations.n_observed,
         "largest": observations.largest,
     }
-    if link.name is not None:
-        header["link"], header["bound_shift"] = asdict(link), bound_shift
 
 
 def _pack_entries(observations: Observations, header: Header, arrays: Arrays) -> None:
@@ -291,7 +325,7 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
 
 
 def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> State:
-    """The state described by :func:`pack_state`, of a fit to these observations."""
+    """The state described by :func:`pack_state`, of a fit to these observations, of the shape as they are read."""
     entries = (observations.n_observed,)
     outliers: MeanFieldOutliers | LocalModel
     if "local_model" in header:

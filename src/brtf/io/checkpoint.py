@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +33,7 @@ from brtf.io.archive import (
     tell_of_entries,
     unpack,
     unpack_observations,
+    unpack_reading,
     unpack_state,
     unpack_trace,
 )
@@ -40,6 +41,7 @@ from brtf.io.storage import read_archive, write_archive
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.results.result import Result
+from brtf.search.choices import Chosen
 from brtf.search.move import Proposal, Sweeps
 from brtf.search.position import Position
 from brtf.search.run import Moment, end_of
@@ -162,8 +164,13 @@ class Checkpoint:
             "Resume with the same one, or with None."
         )
 
+    def chosen(self) -> Chosen:
+        """How the data are read: chosen before the run began."""
+        with refusing(self.path, "a checkpoint"):
+            return Chosen(*unpack_reading(self.header["outline"], len(self.origin.data["shape"])))
+
     def moment(self, observations: Observations) -> Moment:
-        """The moment at which the checkpoint was written; the observations are those being fitted."""
+        """The moment at which the checkpoint was written; the observations are those being fitted, as they are read."""
         header, arrays = self.header, self.arrays
         with refusing(self.path, "a checkpoint"):
             trace, rng = unpack_trace(header, arrays), _bit_generator(header["rng"]).state
@@ -186,7 +193,8 @@ class Checkpoint:
         with refusing(self.path, "a checkpoint"):
             settings, (header, arrays) = Settings(**packed), (self.header["outline"], _part(self.arrays, "outline."))
             observations = unpack_observations(header, arrays)
-        moment = self.moment(observations)
+        chosen = self.chosen()
+        moment = self.moment(replace(observations, shape=chosen.reading.arrangement.shape(observations.shape)))
         if moment.state is None:
             n_sweeps = count_of(moment.n_sweeps, "sweep", "sweeps")
             raise ValueError(
@@ -203,6 +211,9 @@ class Checkpoint:
                 settings,
                 self.seconds,
                 self.version,
+                chosen.reading.link,
+                chosen.reading.arrangement,
+                chosen.comparisons,
                 cap_gain=moment.cap_gain,
             )
             tell_of_entries(result, {**header, "outlier_rate": _expected_outlier_rate(moment.state)})

@@ -1,8 +1,9 @@
 """Links t of the data: the model is fitted to t(Y), and results are returned in the units of Y.
 
-A link is chosen for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data
-that vary by factors. The model is then Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds
-and scores of different links are comparable on the same data.
+A link is for data whose noise grows with their level: ``"sqrt"`` for counts and flows, ``"log"`` for data that vary by
+factors, ``"log1p"`` for the same with zeros. With ``link="auto"`` the bound chooses. The model is then
+Y = t⁻¹(X + S + noise). Its density is that of t(Y) times |dt/dy|, so bounds and scores of different links are
+comparable on the same data.
 """
 
 from __future__ import annotations
@@ -122,6 +123,10 @@ class Link:
         return replace(observations, values=modelled, scale=robust_scale(modelled))
 
 
+IDENTITY = Link()
+"""t(y) = y."""
+
+
 @dataclass(frozen=True)
 class SquareRoot(Link):
     """t(y) = √y for y ≥ 0: the model is Y = z² with z = X + S + noise of either sign.
@@ -138,8 +143,7 @@ class SquareRoot(Link):
 
     @classmethod
     def for_data(cls, values: Values) -> Link:
-        smallest = float(np.min(values, initial=np.inf, where=values > 0))
-        return cls(smallest) if np.isfinite(smallest) else cls()
+        return cls(_smallest_positive(values))
 
     def allows(self, values: Values) -> NDArray[np.bool_]:
         return np.asarray(values >= 0)
@@ -219,8 +223,78 @@ class Logarithm(Link):
             return -values.astype(np.float64) * np.expm1(-shift)
 
 
-LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, SquareRoot, Logarithm)}
+@dataclass(frozen=True)
+class ShiftedLogarithm(Link):
+    """t(y) = ln(1 + y/c) for y ≥ 0, c the smallest positive value of the fitted data: ``"log"`` where zeros occur.
+
+    For counts from 1 it is log1p. Answers near zero may be negative, but not below −c.
+    """
+
+    unit: float = 1.0
+    name = "log1p"
+    domain = "values of at least 0"
+
+    @classmethod
+    def for_data(cls, values: Values) -> Link:
+        return cls(_smallest_positive(values))
+
+    def allows(self, values: Values) -> NDArray[np.bool_]:
+        return np.asarray(values >= 0)
+
+    def forward(self, values: Values) -> Values:
+        return np.log1p(values / values.dtype.type(self.unit))
+
+    def inverse(self, modelled: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return self.unit * np.expm1(modelled)
+
+    def log_jacobian(self, values: Values) -> Array:
+        return -np.log(values.astype(np.float64) + self.unit)
+
+    def mean(self, centre: Array, std: Array) -> Array:
+        """c (e^{x̄ + σ²/2} − 1)."""
+        return self.inverse(centre + 0.5 * std**2)
+
+    def std(self, centre: Array, std: Array) -> Array:
+        """c e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, as for the logarithm."""
+        return self.unit * Logarithm().std(centre, std)
+
+    def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
+        """Infinite, as for the logarithm."""
+        return np.full_like(variance, np.inf)
+
+    def outliers(self, values: Values, shift: Array) -> Array:
+        with np.errstate(over="ignore"):
+            return -(values.astype(np.float64) + self.unit) * np.expm1(-shift)
+
+
+LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, SquareRoot, Logarithm, ShiftedLogarithm)}
 """The links by the option's value."""
+
+
+def link_named(name: str | None, observations: Observations) -> Link:
+    """The link of that name for these observations; raises if they are outside its domain."""
+    LINKS[name]().check(observations)
+    return LINKS[name].for_data(observations.values)
+
+
+def possible_links(observations: Observations) -> list[Link]:
+    """The identity, and the links that the data allow: the square root, and a logarithm, if no value is negative.
+
+    The logarithm is that of y, or of 1 + y/c where zeros occur. Constant data need none.
+    """
+    plain: list[Link] = [IDENTITY]
+    values = observations.values
+    if not (values.min() >= 0 and values.max() > values.min()):
+        return plain
+    logarithm = Logarithm if values.min() > 0 else ShiftedLogarithm
+    return plain + [kind.for_data(values) for kind in (SquareRoot, logarithm)]
+
+
+def _smallest_positive(values: Values) -> float:
+    """The smallest positive value; 1 if there is none."""
+    smallest = float(np.min(values, initial=np.inf, where=values > 0))
+    return smallest if np.isfinite(smallest) else 1.0
 
 
 def fourth_moment(law: ErrorLaw, variance: Array) -> Array:

@@ -13,7 +13,7 @@ INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("additive", "replacement")
-LINKS = ("sqrt", "log")
+LINKS = ("auto", "sqrt", "log", "log1p")
 RENAMED = {"outliers": "robust", "transform": "link"}
 """Option names that collide with methods, and the option to use instead."""
 LARGEST_PAPER_RANK = 100
@@ -35,6 +35,10 @@ def _is_real(value: Any) -> bool:
         return False
 
 
+def _is_modes(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(_is_int(mode) for mode in value)
+
+
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
     "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
@@ -44,17 +48,15 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         f"one of {INITS}, or a list with one factor matrix per mode",
     ),
     "noise": (lambda v: isinstance(v, str) and v in NOISES, f"one of {NOISES}"),
-    "noise_modes": (
-        lambda v: v is None or (isinstance(v, (list, tuple)) and len(v) > 0 and all(_is_int(mode) for mode in v)),
-        "None or a list of modes",
-    ),
-    "outlier_modes": (
-        lambda v: v is None or (isinstance(v, (list, tuple)) and len(v) > 0 and all(_is_int(mode) for mode in v)),
-        "None or a list of modes",
-    ),
+    "noise_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
+    "outlier_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
     "outlier_kind": (lambda v: isinstance(v, str) and v in OUTLIER_KINDS, f"one of {OUTLIER_KINDS}"),
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
     "link": (lambda v: v is None or (isinstance(v, str) and v in LINKS), f"None or one of {LINKS}"),
+    "arrangement": (
+        lambda v: v is None or v == "auto" or (isinstance(v, (list, tuple)) and all(map(_is_modes, v)) and len(v) > 1),
+        'None, "auto" or groups of modes such as ((0, 1), (2,))',
+    ),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
     "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
     "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
@@ -75,7 +77,8 @@ class Settings:
     outlier_modes: tuple[int, ...] | None = None
     outlier_kind: str = "additive"
     calibrate: str | None = None
-    link: str | None = None
+    link: str | None = "auto"
+    arrangement: Any = "auto"
     max_sweeps: int = 500
     max_seconds: float | None = None
     tol: float = 1e-6

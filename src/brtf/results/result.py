@@ -15,6 +15,7 @@ from scipy.sparse import coo_array
 from scipy.special import ndtr, ndtri
 
 from brtf import kernels
+from brtf.data.arrangement import Arrangement
 from brtf.data.arrays import Array
 from brtf.data.checks import check_coords
 from brtf.data.chunks import ChunkedObservations
@@ -27,11 +28,12 @@ from brtf.inference.trace import Doubt, Record, StopReason
 from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
-from brtf.model.links import LINKS, Link
+from brtf.model.links import Link
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.model.uncertainty import hidden_variance, honest_rows
+from brtf.search.choices import Comparison
 
 if TYPE_CHECKING:
     from brtf.results.summary import Summary
@@ -54,8 +56,10 @@ class Result:
     observations : the data, not copied; their scale is that of t(Y)
     state : the posterior of t(Y), in units of ``observations.scale``
     trace : one record per accepted sweep and per proposal
-    stop_reason, settings : why the fit ended, and its options
+    stop_reason, settings : why the fit ended, and its options as they were given
     seconds : wall-clock time of the fit
+    link, arrangement : the link t that was applied to the data, and which modes were read as one
+    comparisons : how they were chosen
     held_back : calibration entries, which were not fitted, for conformal intervals; None without them
     cap_gain : nats by which one more component would raise the bound, if ``max_rank`` was reached
     diagnosis : problems found with the fit, the most serious first; empty if there are none
@@ -68,6 +72,9 @@ class Result:
     settings: Settings
     seconds: float
     version: str
+    link: Link
+    arrangement: Arrangement
+    comparisons: tuple[Comparison, ...] = ()
     held_back: Observations | None = None
     cap_gain: float | None = None
     diagnosis: tuple[Doubt, ...] = ()
@@ -114,14 +121,9 @@ class Result:
     def scale(self) -> float:
         return self.observations.scale
 
-    @cached_property
-    def link(self) -> Link:
-        """The link t that was applied to the data."""
-        return LINKS[self.settings.link].for_data(self.observations.values)
-
     def as_modelled(self, observations: Observations) -> Observations:
-        """Transform data in the user's units to t(Y) with the scale of the fit, as described by the state."""
-        modelled = self.link.apply(observations)
+        """Data in the user's units and shape as the state describes them: t(Y), merged modes, the scale of the fit."""
+        modelled = self.arrangement.apply(self.link.apply(observations))
         largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
             raise ValueError(
@@ -145,9 +147,21 @@ class Result:
         slices = self.state.slices
         if slices is None:
             return _in_squared_units(np.asarray(self.state.noise_variance), self.scale)
-        lengths = [self.observations.shape[mode] for mode in slices.modes]
-        variances = (self.state.noise_variance / slices.mean).reshape(lengths)
-        return _in_squared_units(variances, self.scale)
+        return _in_squared_units(self.state.noise_variance / self._relative_precisions, self.scale)
+
+    @property
+    def noise_modes(self) -> tuple[int, ...]:
+        """The modes along which the noise differs, ascending; empty where it is common."""
+        return () if self.state.slices is None else self.arrangement.modes_of(self.state.slices.modes)
+
+    @property
+    def _relative_precisions(self) -> Array:
+        """ω̄ over the noise modes; 1 where the noise is common."""
+        slices, shape = self.state.slices, self.observations.shape
+        if slices is None:
+            return np.ones(())
+        lengths = [self.arrangement.shape(shape)[group] for group in slices.modes]
+        return self.arrangement.along(slices.modes, slices.mean.reshape(lengths), shape)
 
     @cached_property
     def outlier_rate(self) -> float:
@@ -182,13 +196,13 @@ class Result:
         return honest_rows(self.state)
 
     def factor_means(self) -> list[Array]:
-        """Posterior means (I_n, R); their products give the low-rank part of t(Y) in its units."""
-        share = self.scale ** (1.0 / self.observations.order)
+        """Posterior means (I_n, R) of every mode or group of merged modes; their products give x̄ of t(Y)."""
+        share = self.scale ** (1.0 / len(self.state.factors))
         return [rows.mean * share for rows in self.state.factors]
 
     def factor_covariances(self) -> list[Array]:
         """Posterior covariances (I_n, R, R) of the rows."""
-        share = self.scale ** (2.0 / self.observations.order)
+        share = self.scale ** (2.0 / len(self.state.factors))
         return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.rows]
 
     def low_rank(self, coords: Any = None) -> Array:
@@ -253,7 +267,7 @@ class Result:
             mean = outliers.mean
         else:
             probability, share = self._local_posteriors()
-            mean = probability * share * fit_at_entries(self._modelled, self.state.factors).residual
+            mean = probability * share * self._residual
         return self.link.outliers(self.observations.values.ravel(), mean * self.scale)
 
     def outlier_probability_at_entries(self) -> Array:
@@ -276,8 +290,17 @@ class Result:
     def _local_posteriors(self) -> tuple[Array, Array]:
         """Responsibility of every entry, and the share of its deviation due to an outlier if it is one; (M,)."""
         pieces = list(map(self.outliers_of_block, self.entries_together.block_list))
-        probability, share = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+        probability, share = (self._as_given(np.concatenate(parts)) for parts in zip(*pieces, strict=True))
         return probability, share
+
+    def _as_given(self, entry_vector: Array) -> Array:
+        """A vector over the entries as the state describes them, in the order of the data."""
+        return self.arrangement.entries(entry_vector, self.observations)
+
+    @property
+    def _residual(self) -> Array:
+        """t(y) − x̄ in units of the scale at the observed entries, (M,)."""
+        return self._as_given(fit_at_entries(self._modelled, self.state.factors).residual)
 
     @cached_property
     def entries_together(self) -> Observations:
@@ -305,24 +328,20 @@ class Result:
         """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
         if self.state.slices is None:
             return np.ones(observations.n_observed)
-        return self.state.slices.mean[entry_positions(observations, self.state.slices.modes)]
+        return self._relative_precisions.reshape(-1)[entry_positions(observations, self.noise_modes)]
 
     def _relative_precision_at(self, coords: Any) -> Array | float:
         """ω̄ of the slice of every requested entry, in the shape of the answer; 1 where the noise is common."""
-        slices = self.state.slices
-        if slices is None:
+        if self.state.slices is None:
             return 1.0
-        shape = self.observations.shape
-        lengths = [shape[mode] for mode in slices.modes]
-        precision = slices.mean.reshape(lengths)
+        shape, modes, precision = self.observations.shape, self.noise_modes, self._relative_precisions
         if coords is not None:
-            return precision[tuple(np.asarray(coords[mode]) for mode in slices.modes)]
-        return np.broadcast_to(precision.reshape([n if m in slices.modes else 1 for m, n in enumerate(shape)]), shape)
+            return precision[tuple(np.asarray(coords[mode]) for mode in modes)]
+        return np.broadcast_to(precision.reshape([n if m in modes else 1 for m, n in enumerate(shape)]), shape)
 
     def standardized_residuals(self) -> Array:
         """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
-        residual = fit_at_entries(self._modelled, self.state.factors).residual
-        return residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
+        return self._residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
 
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
@@ -402,17 +421,20 @@ class Result:
             "outliers": with_gaps(observations, self.outliers_at_entries()),
             "outlier_probability": with_gaps(observations, self.outlier_probability_at_entries()),
         }
-        noise_modes = () if self.state.slices is None else self.state.slices.modes
         attrs = {
             "rank": self.rank,
             "bound": self.bound,
             "inference": self.settings.inference,
-            "link": self.settings.link or "none",
+            "link": self.link.name or "none",
             "stop_reason": self.stop_reason.value,
             "brtf_version": self.version,
         }
-        noise = {"noise_variance": (noise_modes, self.noise_variances)}
-        return to_dataset(observations, tensors, self.factor_means(), noise, attrs)
+        noise = {"noise_variance": (self.noise_modes, self.noise_variances)}
+        factors = {
+            group: mean.reshape(*(observations.shape[mode] for mode in group), -1)
+            for group, mean in zip(self.arrangement.groups, self.factor_means(), strict=True)
+        }
+        return to_dataset(observations, tensors, factors, noise, attrs)
 
     def to_tensorly(self) -> Any:
         """The posterior means of the factors as a tensorly.cp_tensor.CPTensor; see :meth:`brtf.BRTF.to_tensorly`."""
@@ -474,12 +496,19 @@ class Result:
                     'with fit(Y, resume=…), or ask for intervals of="low_rank".'
                 )
             return 1.0
-        fit = fit_at_entries(self.as_modelled(self.held_back), self.rows, per_entry=True)
-        law, spread, variance = self._error_law_in_slices(
-            self._relative_precision(self.held_back), np.asarray(fit.variance)
-        )
+        _, residual, variance = self._deviations(self.held_back)
+        law, spread, variance = self._error_law_in_slices(self._relative_precision(self.held_back), variance)
         middle, half = _middle_and_half(law, level, variance)
-        return split_conformal(np.abs(fit.residual * spread - middle) / half, level)
+        return split_conformal(np.abs(residual * spread - middle) / half, level)
+
+    def _deviations(self, observations: Observations) -> tuple[Array, Array, Array]:
+        """t(y), t(y) − x̄ and Var x of entries of the same tensor, in units of the scale and their own order; (M,)."""
+        modelled = self.as_modelled(observations)
+        fit = fit_at_entries(modelled, self.rows, per_entry=True)
+        values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
+        vectors = values, fit.residual, np.asarray(fit.variance)
+        first, second, third = (self.arrangement.entries(vector, observations) for vector in vectors)
+        return first, second, third
 
     def _error_law_in_slices(self, relative: Array | float, variance: Array) -> tuple[ErrorLaw, Array | float, Array]:
         """Error distribution, its unit (the noise of the slice) as 1/unit, and Var x in that unit.
@@ -494,27 +523,21 @@ class Result:
 
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of new entries of the same tensor under the posterior predictive, in the user's units."""
-        modelled = self.as_modelled(observations)
-        fit = fit_at_entries(modelled, self.rows, per_entry=True)
+        values, residual, variance = self._deviations(observations)
         relative = self._relative_precision(observations)
-        spread, variance = np.sqrt(relative), relative * np.asarray(fit.variance)
-        density = self._log_density_of_deviation(modelled, spread * fit.residual, variance, spread)
+        spread, variance = np.sqrt(relative), relative * variance
+        density = self._log_density_of_deviation(values, spread * residual, variance, spread)
         if self.link.mirrored:  # −z gives the same y
-            mirrored = fit.residual - 2.0 * modelled.values.ravel() / self.scale
-            mirrored_values = replace(modelled, values=-modelled.values)
-            other = self._log_density_of_deviation(mirrored_values, spread * mirrored, variance, spread)
+            other = self._log_density_of_deviation(-values, spread * (residual - 2.0 * values), variance, spread)
             density = np.logaddexp(density, other)
         return density + np.log(spread) - np.log(self.scale) + self.link.log_jacobian(observations.values.ravel())
 
-    def _log_density_of_deviation(
-        self, modelled: Observations, deviation: Array, variance: Array, spread: Array
-    ) -> Array:
+    def _log_density_of_deviation(self, values: Array, deviation: Array, variance: Array, spread: Array) -> Array:
         """ln p of the deviations in units of the slice's noise; replaced values have their own distribution."""
         law = None if self.state.structure is None else self.state.structure.law
         if law is None:
             return self.error_law.log_density(deviation, variance)
         regular, rate = self.error_law.without_outliers(), self.error_law.weight[1]
-        values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
         within = (values >= law.lowest) & (values <= law.highest)
         replaced = np.where(within, np.log(rate * law.density)[law.bins(values)] - np.log(spread), -np.inf)
         return np.logaddexp(np.log1p(-rate) + regular.log_density(deviation, variance), replaced)
@@ -535,7 +558,7 @@ class Result:
                 for rows, root in zip(self.rows, roots, strict=True)
             ]
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
-            draw[...] = np.concatenate(pieces).reshape(shape)
+            draw[...] = self._assemble(pieces, coords)
         if _asks_low_rank(of):
             draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
         else:
@@ -568,10 +591,10 @@ class Result:
 
     def _blocks(self, coords: Any) -> Iterator[Block]:
         """Blocks of the whole tensor, or of the given coordinates."""
-        shape = self.observations.shape
+        given, shape = self.observations.shape, self.arrangement.shape(self.observations.shape)
         nothing = np.empty(0)
         if coords is None:
-            check_memory(8 * self.observations.n_entries, f"a dense tensor of shape {shape}", "pass coords=")
+            check_memory(8 * self.observations.n_entries, f"a dense tensor of shape {given}", "pass coords=")
             n_per_row = self.observations.n_entries // shape[0]
             step = max(1, BLOCK_ENTRIES // n_per_row)
             for start in range(0, shape[0], step):
@@ -579,10 +602,11 @@ class Result:
                 yield Block(slice(rows.start * n_per_row, rows.stop * n_per_row), nothing, rows, None, None, shape)
             return
         columns = list(coords if isinstance(coords, (list, tuple)) else np.atleast_1d(coords))
-        n_asked = np.size(columns[0]) if len(columns) == len(shape) else len(columns)
+        n_asked = np.size(columns[0]) if len(columns) == len(given) else len(columns)
         if n_asked == 0:
             raise ValueError("coords holds no entry. Give at least one, or None for the whole tensor.")
-        positions = np.stack(check_coords(columns, n_asked, shape)).astype(np.intp)
+        positions = np.stack(check_coords(columns, n_asked, given)).astype(np.intp)
+        positions = self.arrangement.coords(positions, given)
         for start in range(0, positions.shape[1], BLOCK_ENTRIES):
             entries = slice(start, min(start + BLOCK_ENTRIES, positions.shape[1]))
             yield Block(entries, nothing, slice(0, shape[0]), None, positions[:, entries], shape)
@@ -591,7 +615,10 @@ class Result:
         return self.observations.shape if coords is None else (int(np.shape(coords[0])[0]),)
 
     def _assemble(self, pieces: list[Array], coords: Any) -> Array:
-        return np.concatenate(pieces).reshape(self._assembled_shape(coords))
+        vector, shape = np.concatenate(pieces), self.observations.shape
+        if coords is not None:
+            return vector.reshape(self._assembled_shape(coords))
+        return self.arrangement.tensor(vector.reshape(self.arrangement.shape(shape)), shape)
 
 
 def check_quantity(of: str) -> None:

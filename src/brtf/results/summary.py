@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from brtf.results.choices import choices_of
 from brtf.results.result import Result
 
 
@@ -27,19 +28,21 @@ class Summary:
     def of(cls, result: Result) -> Summary:
         """The summary of a finished fit."""
         observations, settings = result.observations, result.settings
-        noise_variance = result.noise_variances
+        noise_variance, chosen = result.noise_variances, choices_of(result).items()
         return cls(
             {
                 "shape": list(observations.shape),
                 "n_observed": observations.n_observed,
                 "observed_share": observations.n_observed / observations.n_entries,
                 "inference": settings.inference,
-                "link": settings.link,
+                "link": result.link.name,
+                "arrangement": [list(group) for group in result.arrangement.groups],
+                "choices": {option: {"value": c.value, "gain": c.gain, "sentence": c.sentence} for option, c in chosen},
                 "rank": result.rank,
                 "max_rank": settings.max_rank,
                 "noise_sd": np.sqrt(noise_variance).tolist(),
                 "noise_variance": noise_variance.tolist(),
-                "noise_modes": None if result.state.slices is None else list(result.state.slices.modes),
+                "noise_modes": list(result.noise_modes) or None,
                 "outlier_rate": result.outlier_rate,
                 "bound": result.bound,
                 "sweeps": result.trace[-1].sweep,
@@ -65,6 +68,7 @@ class Summary:
             ("bound", f"{numbers['bound']:.8g} nats"),
             ("sweeps", f"{numbers['sweeps']} in {numbers['seconds']:.2f} s"),
             ("stopped", numbers["stop_reason"]),
+            *(("chosen", choice["sentence"]) for choice in numbers["choices"].values()),
         ]
 
     def _noise(self) -> str:

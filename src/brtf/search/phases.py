@@ -51,14 +51,14 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (Noise(), FewOutliers(), Rates(), Sides(), RowPriors())
+NOISE = (FewOutliers(), Rates(), Sides(), RowPriors())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),
     Phase("asked for", (Cheaper(), Noise(asked=True), Structure(), Replacement(), Channels())),
     Phase(
         "rough",
-        (*NOISE, LocalModels(pulling=True), *COMPONENTS),
+        (Noise(coarse=True), *NOISE, LocalModels(pulling=True), *COMPONENTS),
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
         skipped=lambda progress: progress.explained,
@@ -66,7 +66,7 @@ PHASES = (
     Phase("cap", (Cap(),), holds_cap=True),
     Phase(
         "fine",
-        (*NOISE, LocalModels(pulling=False), *COMPONENTS),
+        (Noise(), *NOISE, LocalModels(pulling=False), *COMPONENTS),
         lambda progress: Sweeps(0.1 * WORTH, 100),
         counted=Refresh.name,
     ),

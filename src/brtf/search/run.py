@@ -139,7 +139,7 @@ def _follow(
     state, trace, position = start.state, list(start.trace), start.position
     reason = stop_reason(trace, settings, observations.n_observed) if trace else None
     if reason is not None and state is not None and position is not None and position.bound is not None:
-        problem = replace(_problem(observations, settings), collapsed=position.collapsed)
+        problem = problem_at(observations, settings, start)
         with np.errstate(over="ignore", invalid="ignore"):  # an altered state may be far out
             _check_state(evaluate(problem, state).bound, position.bound, observations.n_observed)
     deadline = Deadline(settings.max_seconds)
@@ -161,6 +161,36 @@ def _follow(
     return ended(observations, settings, Moment(state, position, trace, len(trace), rng.bit_generator.state), reason)
 
 
+def advance(
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    since: Moment | None,
+    until: Callable[[Moment], bool],
+) -> Moment:
+    """Follow calibrated inference from a moment, or from the start, until a condition holds or it ends.
+
+    :func:`run` may go on from the moment returned, and ends as if there had been no pause.
+    """
+    moment = Moment(None, None, (), 0, rng.bit_generator.state) if since is None else since
+    rng.bit_generator.state = moment.rng
+    trace = list(moment.trace)
+    with workers(settings.n_jobs):
+        for state, record, position in calibrated_inference(observations, settings, rng, moment, Deadline(None)):
+            if record is not None:
+                trace.append(record)
+            moment = Moment(state, position, trace, len(trace), rng.bit_generator.state)
+            if until(moment) or (trace and stop_reason(trace, settings, observations.n_observed) is not None):
+                break
+    return moment
+
+
+def problem_at(observations: Observations, settings: Settings, moment: Moment) -> Problem:
+    """The problem of a search at a moment, in the form of the bound that it then has."""
+    problem = _problem(observations, settings)
+    return problem if moment.position is None else replace(problem, collapsed=moment.position.collapsed)
+
+
 def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Fitted:
     """The result of a run that ends at this moment; no reason means that the search is complete.
 
@@ -175,7 +205,7 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
     if position is None or state.rank <= cap:
         return Fitted(state, moment.trace, reason, moment.cap_gain)
     with workers(settings.n_jobs):
-        problem = replace(_problem(observations, settings), collapsed=position.collapsed)
+        problem = problem_at(observations, settings, moment)
         before = evaluate(problem, state)
         point = reduced(problem, before, cap)
     event = Event(Kind.CAP, gain=point.bound - before.bound, words=f"reduced to {cap}")

@@ -14,6 +14,7 @@ from brtf.results.summary import fitted_to
 from brtf.view.view_data import (
     Axis,
     axis_of,
+    axis_of_factor,
     by_strength,
     component_strengths,
     factor_profiles,
@@ -52,7 +53,7 @@ def plot_components(result: Result, *, ax: Axes | None = None) -> Axes:
     order, strengths = by_strength(result), component_strengths(result)
     ax.bar([str(component) for component in order], strengths[order])
     ax.set_xlabel("component")
-    ax.set_ylabel(f"root mean square, in units of {fitted_to(result.settings.link)}")
+    ax.set_ylabel(f"root mean square, in units of {fitted_to(result.link.name)}")
     return ax
 
 
@@ -73,7 +74,8 @@ def plot_factors(
     ----------
     result : Result
     modes : sequence of int or None
-        The modes to draw; None draws all.
+        The modes to draw; None draws all. Where modes were read as one, the groups of ``arrangement_`` instead; two
+        merged modes are drawn as a map.
     components : sequence of int or None
         The components to draw; None draws all, the strongest first.
     level : float
@@ -88,17 +90,31 @@ def plot_factors(
     if result.rank == 0:
         raise ValueError("the fit has rank 0: there are no factors to draw.")
     chosen = by_strength(result).tolist() if components is None else list(components)
-    shown = list(range(result.observations.order)) if modes is None else list(modes)
+    n_factors = len(result.arrangement.groups)
+    shown = list(range(n_factors)) if modes is None else list(modes)
     _check_members("components", chosen, result.rank)
-    _check_members("modes", shown, result.observations.order)
+    _check_members("modes", shown, n_factors)
     reach, profiles = half_width(level), factor_profiles(result)
     drawn = (
         _new_axes(len(chosen), len(shown), sharex="col") if axes is None else _reshaped(axes, len(chosen), len(shown))
     )
     for row, component in enumerate(chosen):
         for column, mode in enumerate(shown):
-            axis, ax = axis_of(result.observations, mode), drawn[row, column]
+            axis, ax, group = axis_of_factor(result, mode), drawn[row, column], result.arrangement.groups[mode]
             mean, std = (part[:, component] for part in profiles[mode])
+            if len(group) == 2:  # merged modes: a map
+                down, right = (axis_of(result.observations, m) for m in group)
+                reach_of_map = float(np.abs(mean).max()) or 1.0
+                ax.imshow(
+                    mean.reshape(down.length, right.length),
+                    aspect="auto",
+                    cmap="RdBu_r",
+                    vmin=-reach_of_map,
+                    vmax=reach_of_map,
+                )
+                ax.set_ylabel(_plain(down.name))
+                ax.set_xlabel(_plain(right.name))
+                continue
             ax.axhline(0.0, color="0.7", linewidth=0.8)
             ax.fill_between(axis.values, mean - reach * std, mean + reach * std, alpha=0.25, linewidth=0)
             ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)

@@ -79,6 +79,17 @@ def axis_of(observations: Observations, mode: int) -> Axis:
     return Axis(name, "name", positions, given)
 
 
+def axis_of_factor(result: Result, group: int) -> Axis:
+    """The axis of a factor: that of its mode, or the positions of modes that were read as one, in C order."""
+    modes = result.arrangement.groups[group]
+    if len(modes) == 1:
+        return axis_of(result.observations, modes[0])
+    axes = [axis_of(result.observations, mode) for mode in modes]
+    length = math.prod(axis.length for axis in axes)
+    name = " · ".join(axis.name for axis in axes)
+    return Axis(name, "position", np.arange(length, dtype=np.float64), np.arange(length))
+
+
 def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:
     """The two longest modes, in increasing order: the most useful ones for a map of a tensor."""
     first, second = sorted(np.argsort([-length for length in shape], kind="stable")[:2].tolist())
@@ -104,14 +115,16 @@ def by_strength(result: Result) -> NDArray[np.intp]:
 
 
 def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
-    """Means and standard deviations (I_n, R) of every mode's factor, each column of root mean square one.
+    """Means and standard deviations (I_n, R) of the factor of every mode or group of merged modes.
+
+    Each column has root mean square one.
 
     The size of a component is reported as its strength. Signs can be moved between modes: in every mode but the last
     the entry of largest size is made positive.
     """
     profiles = []
     sign = np.ones(result.rank)
-    last = result.observations.order - 1
+    last = len(result.arrangement.groups) - 1
     for mode, rows in enumerate(result.rows):
         size = np.sqrt(np.mean(rows.mean**2, axis=0))
         size = np.where(size > 0, size, 1.0)

@@ -3,8 +3,8 @@
 Proposes it along the modes that raise the bound most, with the noise of the slices settled at fixed factors. One pass
 finds what every candidate set of modes promises, a lower bound of its gain; the two best of those that promise enough
 are settled, at about twenty passes each. The gain must also pay for the choice between the sets. Tried while the noise
-is common; always accepted if the user requires it. Where most entries are outliers their weights say little about the
-noise: then every set is settled, also with few outliers.
+is common or differs along fewer modes; always accepted if the user requires it. Where most entries are outliers their
+weights say little about the noise: then every set is settled, also with few outliers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,27 @@ MOST_SETTLED = 2
 
 
 class Noise(Once):
-    """Noise per slice, if the bound approves, or only where it was ``asked`` for."""
+    """Noise per slice, if the bound approves, or only where it was ``asked`` for.
 
-    def __init__(self, *, asked: bool = False) -> None:
-        self.asked = asked
-        self.name = "noise asked for" if asked else "noise"
+    ``coarse`` limits a free choice to single modes: while components are missing, what they would explain looks like
+    noise that differs, the more so the smaller the slices.
+    """
+
+    def __init__(self, *, asked: bool = False, coarse: bool = False) -> None:
+        self.asked, self.coarse = asked, coarse
+        self.name = "noise asked for" if asked else "noise of one mode" if coarse else "noise"
 
     def proposal(self, progress: Progress) -> Trial | None:
         wishes, point, problem = progress.wishes, progress.point, progress.problem
         mostly_outliers = are_mostly_outliers(point.state)
-        if not wishes.noise_modes or point.state.slices is not None or (self.asked and not wishes.noise_differs):
+        if not wishes.noise_modes or (self.asked and not wishes.noise_differs):
             return None
-        candidates, worth = wishes.noise_modes, WORTH + math.log(len(wishes.noise_modes))  # each is as likely a priori
+        worth = WORTH + math.log(len(wishes.noise_modes))  # each set is as likely a priori
+        present = () if point.state.slices is None else point.state.slices.modes
+        limit = 1 if self.coarse and len(wishes.noise_modes) > 1 else math.inf
+        candidates = tuple(modes for modes in wishes.noise_modes if set(modes) > set(present) and len(modes) <= limit)
+        if not candidates:
+            return None
         if not wishes.noise_differs and not mostly_outliers:
             promised = promised_by_slices(problem, point, candidates)
             ranked = sorted(zip(promised, candidates, strict=True), reverse=True)

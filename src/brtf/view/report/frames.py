@@ -245,7 +245,7 @@ def make_viewer(
         coords = _coords(layout, sliders, np.unravel_index(number_, lengths or [1]), rows, columns, observations.order)
         return _frame(result, values, outliers, coords, (rows.size, columns.size), layout)
 
-    noise_sd = float(np.sqrt(result.noise_variance)) if result.settings.link is None else 0.0
+    noise_sd = float(np.sqrt(result.noise_variance)) if result.link.name is None else 0.0
     shades = Shades.of([frame(k) for k in shown[spread(shown.size, FRAMES_FOR_SHADES)]], layout, noise_sd)
     pictures = [shades.draw(frame(k)) for k in shown]
     notes = []
@@ -287,10 +287,10 @@ class Still:
     panel: Panel
 
 
-def pixel_picture(values: Array, layout: Layout, name: str, *, signed: bool) -> Still:
-    """Numbers over the mode of pixels as a picture: on a diverging scale if signed, else from zero up."""
-    rows, columns = (spread(length, LONGEST_SIDE) for length in layout.size)
-    cells = values.reshape(layout.size)[np.ix_(rows, columns)]
+def pixel_picture(values: Array, size: tuple[int, int], name: str, *, signed: bool) -> Still:
+    """Numbers over the pixels of a picture, (height, width): on a diverging scale if signed, else from zero up."""
+    rows, columns = (spread(length, LONGEST_SIDE) for length in size)
+    cells = values.reshape(size)[np.ix_(rows, columns)]
     reach = float(np.max(np.abs(cells), where=np.isfinite(cells), initial=0.0)) or 1.0
     colours = diverging(cells, reach) if signed else ramp(cells, 0.0, reach, WARM)
     panel = Panel(name, "diverging" if signed else "warm", -reach if signed else 0.0, reach)

@@ -24,6 +24,7 @@ from brtf.view.report.template import asset, render
 from brtf.view.view_data import (
     Move,
     axis_of,
+    axis_of_factor,
     by_strength,
     calibration,
     component_strengths,
@@ -84,7 +85,7 @@ def build_page(
         "complete": result.observations.layout == "complete",
         "viewer": viewer if isinstance(viewer, Viewer) else None,
         "strengths": charts.strengths_chart(result) if result.rank else None,
-        "units": fitted_to(result.settings.link),
+        "units": fitted_to(result.link.name),
         "factors": _factors(result, layout, most_components),
         "outliers": None if probability is None or not has_outliers else _outliers(result, probability, layout),
         "residuals": _residuals(result) if here else None,
@@ -130,7 +131,7 @@ def _lead(result: Result) -> str:
     found.append(
         f"noise of standard deviation {number(float(np.median(sd)), 3)}" + (" in a typical slice" if differ else "")
     )
-    of = "" if result.settings.link is None else f" (fitted to {fitted_to(result.settings.link)})"
+    of = "" if result.link.name is None else f" (fitted to {fitted_to(result.link.name)})"
     n_observed, n_entries = observations.n_observed, observations.n_entries
     seen = f"All {n_entries:,}" if n_observed == n_entries else f"{n_observed:,} of the {n_entries:,}"
     return (
@@ -173,12 +174,15 @@ def _factors(result: Result, layout: Layout, most: int) -> list[dict[str, Any]]:
     shown = by_strength(result)[:most].tolist()
     sections = []
     for mode, (mean, std) in enumerate(factor_profiles(result)):
-        axis = axis_of(result.observations, mode)
+        axis, group = axis_of_factor(result, mode), result.arrangement.groups[mode]
+        size = layout.size if layout.pixels and group == (layout.rows,) else None
+        if len(group) == 2:  # merged modes: a map
+            size = result.observations.shape[group[0]], result.observations.shape[group[1]]
         figures = []
         for component in shown:
             caption = f"component {component}, strength {number(float(strengths[component]), 3)}"
-            if layout.pixels and mode == layout.rows:
-                picture = pixel_picture(mean[:, component], layout, caption, signed=True)
+            if size is not None:
+                picture = pixel_picture(mean[:, component], size, caption, signed=True)
                 figures.append(Panel(picture, caption))
             else:
                 chart = charts.profile_chart(axis, mean[:, component], std[:, component], component)
@@ -230,17 +234,16 @@ def _outlier_map(observations: Observations, probability: Array, layout: Layout)
     caption = "Mean outlier probability over all other modes. Grey: nothing observed."
     if layout.pixels:
         rates = 100.0 * outlier_rates(observations, probability, layout.rows)
-        return Panel(pixel_picture(rates, layout, "outliers, % of the observed", signed=False), caption)
+        return Panel(pixel_picture(rates, layout.size, "outliers, % of the observed", signed=False), caption)
     return Panel(charts.map_chart(observations, probability, (layout.rows, layout.columns)), caption)
 
 
 def _residuals(result: Result) -> dict[str, Any]:
     histogram = residual_histogram(result)
     with_law = not np.array_equal(histogram.noise, histogram.expected)
-    slices = result.state.slices
     noise = None
-    if slices is not None and len(slices.modes) == 1:
-        noise = charts.noise_chart(axis_of(result.observations, slices.modes[0]), _noise_sd(result)[0])
+    if len(result.noise_modes) == 1:
+        noise = charts.noise_chart(axis_of(result.observations, result.noise_modes[0]), _noise_sd(result)[0])
     return {"chart": charts.residual_chart(histogram), "with_law": with_law, "noise": noise}
 
 

@@ -1,0 +1,388 @@
+"""How to read the data: which link, and which modes are read as one. The bound chooses.
+
+Every reading of the data, a link with an arrangement, has a bound of the same ln p(Y). Readings race: each is a search
+of its own, a few dozen sweeps at a time, and one that cannot catch up any more drops out. The reading that the search
+would have without a choice is the first runner, so that on data where nothing is to be chosen the search goes on from
+there, and nothing is lost. Two screens save most races: a link is tried only where the noise depends on the level, and
+modes are merged only where the residual has structure beyond chance that merging would explain.
+
+Large data race on a part, random positions along every mode, and the bounds are scaled to the whole: the likelihood by
+the number of entries, the divergence of the rows of a mode by their number.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from brtf.data.arrangement import Arrangement, as_text
+from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Sums, add_up, workers
+from brtf.inference.judge import WORTH
+from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.model.links import Link, link_named, possible_links
+from brtf.model.settings import Settings
+from brtf.search.moves.birth import BEYOND_CHANCE
+from brtf.search.phases import NAMES
+from brtf.search.rank_one import relative_weights
+from brtf.search.run import Moment, advance, problem_at
+from brtf.search.spectra import leading_left_singular
+
+LAP = 40
+"""Sweeps after the starts at which the readings are first compared. Later laps are twice as long."""
+LAPS = 3
+"""Laps after which the best reading has won."""
+TRIAL_ENTRIES = 2**16
+"""Entries on which readings race; larger data send a part."""
+FAR_APART = 1e8
+"""Ratio of the largest to the typical size from which squares of the largest entries swamp the others in float64."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to read the data: a link t of the values, and an arrangement of the modes."""
+
+    link: Link
+    arrangement: Arrangement
+
+    def apply(self, observations: Observations) -> Observations:
+        """The data as the search sees them: t(Y), with merged modes."""
+        return self.arrangement.apply(self.link.apply(observations))
+
+    def settings(self, settings: Settings) -> Settings:
+        """The settings of a search that sees them: modes are groups now."""
+        noise, outliers = (
+            None if modes is None else self.arrangement.group_numbers(modes)
+            for modes in _named_modes(settings, self.arrangement.order)
+        )
+        return replace(settings, link=self.link.name, arrangement=None, noise_modes=noise, outlier_modes=outliers)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One choice: what was chosen for an option, and by how much the bound prefers it to what else was tried.
+
+    Attributes
+    ----------
+    option : "link" or "arrangement"
+    chosen : the value, as text
+    tried : what it was compared with, as text, and the nats by which the chosen value is better; empty if the screen
+        showed that nothing else pays
+    n_entries : entries on which they were compared
+    """
+
+    option: str
+    chosen: str
+    tried: tuple[tuple[str, float], ...]
+    n_entries: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The result of the choice: the reading, the comparisons, and a moment of its search to go on from, if any."""
+
+    reading: Reading
+    comparisons: tuple[Comparison, ...] = ()
+    since: Moment | None = None
+
+
+def given_reading(observations: Observations, settings: Settings) -> Reading:
+    """The reading that the settings ask for; "auto" as if nothing were to be chosen. Raises where it is impossible."""
+    order = observations.order
+    settings.noise_candidates(observations.shape, observations.n_observed)
+    settings.shared_modes(order)
+    link = link_named(None if settings.link == "auto" else settings.link, observations)
+    if settings.arrangement in (None, "auto"):
+        return Reading(link, Arrangement.as_given(order))
+    arrangement = Arrangement.checked(settings.arrangement, order)
+    for name, modes in zip(("noise_modes", "outlier_modes"), _named_modes(settings, order), strict=True):
+        if modes is not None and not arrangement.keeps(modes):
+            raise ValueError(
+                f"{name}={getattr(settings, name)} does not go with arrangement={as_text(arrangement.groups)}, which "
+                "merges one of these modes with another. Name all modes of a group, or none."
+            )
+    if not arrangement.is_as_given and settings.inference == "paper":
+        raise ValueError('arrangement needs inference="calibrated": the paper factorizes the tensor as it is.')
+    if not arrangement.is_as_given and not isinstance(settings.init, str):
+        raise ValueError("arrangement cannot merge modes where init gives their factors.")
+    return Reading(link, arrangement)
+
+
+def choose(observations: Observations, settings: Settings, rng: np.random.Generator) -> Chosen:
+    """The reading of the data that the bound prefers among those that the settings leave open."""
+    plain = given_reading(observations, settings)
+    automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
+    links = possible_links(observations) if settings.link == "auto" and automatic else [plain.link]
+    mergers = settings.arrangement == "auto" and automatic and observations.order > 2
+    if len(links) == 1 and not mergers:
+        return Chosen(plain)
+    race = Race(observations, settings, rng)
+    if not race.is_possible(plain):
+        return Chosen(plain)
+    best, comparisons = plain, []
+    if len(links) > 1:
+        rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
+        best, tried = race.run(best, rivals)
+        comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
+    if mergers:
+        tried_before: tuple[tuple[str, float], ...] = ()
+        while len(best.arrangement.groups) > 2:
+            found, tried = race.run(best, race.mergers(best), patient=True)
+            tried_before += tried
+            if found is best:
+                break
+            best = found
+        comparisons.append(Comparison("arrangement", as_text(best.arrangement.groups), tried_before, race.n_entries))
+    return Chosen(best, tuple(comparisons), race.moment(best))
+
+
+class Race:
+    """Searches of the same entries under different readings."""
+
+    def __init__(self, observations: Observations, settings: Settings, rng: np.random.Generator) -> None:
+        self.whole, self.settings, self.rng = observations, settings, rng
+        self.part = part_of(observations, copy.deepcopy(rng))
+        self.runners: dict[Reading, Runner] = {}
+        self.began = time.monotonic()
+
+    @property
+    def n_entries(self) -> int:
+        """Entries on which the readings race."""
+        return self.part.n_observed
+
+    def runner(self, reading: Reading) -> Runner:
+        """The search of a reading."""
+        if reading not in self.runners:
+            self.runners[reading] = Runner(self.part, self.whole, reading, self.settings, copy.deepcopy(self.rng))
+        return self.runners[reading]
+
+    def moment(self, reading: Reading) -> Moment | None:
+        """The moment that the search of a reading has reached, if it raced on all entries."""
+        return self.runners[reading].moment if self.part is self.whole and reading in self.runners else None
+
+    def is_possible(self, reading: Reading) -> bool:
+        """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
+        modelled = reading.apply(self.part)
+        n_numbers = sum(modelled.shape) - modelled.order + 1
+        return modelled.largest <= FAR_APART * modelled.scale and n_numbers < modelled.n_observed
+
+    def time_is_up(self) -> bool:
+        """Whether the race has used half of the time that the fit may take."""
+        limit = self.settings.max_seconds
+        return limit is not None and time.monotonic() - self.began > 0.5 * limit
+
+    def run(
+        self, first: Reading, rivals: list[Reading], *, patient: bool = False
+    ) -> tuple[Reading, tuple[tuple[str, float], ...]]:
+        """The best reading, and what else was tried with the nats by which that is worse.
+
+        A reading drops out where its bound would be lower even if the next lap gained as much as the last one. If
+        ``patient``, the first one is given up only when its search has found all components.
+        """
+        rivals = [rival for rival in rivals if self.is_possible(rival)]
+        if not rivals or self.time_is_up():
+            return first, ()
+        racing = [first, *rivals]
+        for lap in range(LAPS):
+            for reading in racing:
+                self.runner(reading).go_to(LAP * 2**lap)
+            leader = max(self.runner(reading).bound for reading in racing)
+            racing = [reading for reading in racing if self.runner(reading).within_reach >= leader]
+            if len(racing) == 1 or all(self.runner(r).is_over for r in racing) or self.time_is_up():
+                break
+        if patient:
+            self._let_catch_up(first, racing)
+            racing = list(dict.fromkeys((first, *racing)))
+        bounds = {reading: self.runner(reading).bound for reading in (first, *rivals)}
+        best = max(racing, key=lambda reading: bounds[reading])
+        if first in racing and bounds[best] < bounds[first] + WORTH + math.log(len(rivals)):
+            best = first
+        tried = tuple((_told(reading, best), bounds[best] - bounds[reading]) for reading in bounds if reading != best)
+        return best, tried
+
+    def _let_catch_up(self, first: Reading, racing: list[Reading]) -> None:
+        """Continue the first reading until it is out of the others' reach or its search has found all components.
+
+        Merged modes explain much with few components. The tensor as given needs more of them, and time to find them.
+        """
+        runner = self.runner(first)
+        to_beat = max((self.runner(reading).within_reach for reading in racing if reading != first), default=-math.inf)
+        n_sweeps = LAP * 2**LAPS
+        while (
+            not (runner.is_over or runner.bound > to_beat or self.time_is_up()) and n_sweeps <= self.settings.max_sweeps
+        ):
+            runner.go_to(n_sweeps)
+            n_sweeps += LAP
+
+    def noise_follows_level(self, reading: Reading) -> bool:
+        """Whether the noise of a first lap depends on the level beyond chance, or differs between slices.
+
+        With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{κg} gains about
+        ½ (½ Σ (u − ū) g)² / (½ Σ g²) nats.
+        """
+        runner = self.runner(reading)
+        runner.go_to(LAP)
+        problem, point = runner.point()
+        if point.state.slices is not None:
+            return True
+
+        def add(sums: Sums, block: Block) -> None:
+            found = point.local(block)
+            level = np.log1p(np.abs(problem.values(block) - point.fit.residual(block)))
+            squares = found.rho * found.weight
+            sums[0][...] += np.array([level.size, level.sum(), level @ level, squares.sum(), squares @ level])
+
+        (sums,) = add_up(problem.observations, lambda: (np.zeros(5),), add)
+        n, level, level_sq, squares, product = sums
+        spread = level_sq - level**2 / n
+        score = product - squares * level / n
+        return bool(spread > 0 and 0.25 * score**2 / spread > WORTH)
+
+    def mergers(self, reading: Reading) -> list[Reading]:
+        """The readings with two groups merged whose unfolding of the residual has structure beyond chance."""
+        arrangement = reading.arrangement
+        named = _named_modes(self.settings, arrangement.order)
+        candidates = [arrangement.merging(*pair) for pair in combinations(range(len(arrangement.groups)), 2)]
+        candidates = [one for one in candidates if all(modes is None or one.keeps(modes) for modes in named)]
+        runner = self.runner(reading)
+        runner.go_to(LAP)
+        if runner.explained:
+            return []
+        found = [replace(reading, arrangement=one) for one in candidates]
+        return [one for one in found if self.is_possible(one) and self._has_structure(runner, one.arrangement)]
+
+    def _has_structure(self, runner: Runner, arrangement: Arrangement) -> bool:
+        """Whether the residual, with these modes merged, has a singular value beyond that of random signs."""
+        problem, point = runner.point()
+        weigh = relative_weights(problem, point, clipped=False)
+        blocks = problem.observations.block_list
+        left = np.concatenate([weigh(block) * point.fit.residual(block) for block in blocks])
+        left = runner.reading.arrangement.entries(left, self.part)  # in the order of the data
+        order = arrangement.entry_order(self.part)
+        left = left if order is None else left[order]
+        merged = arrangement.apply(self.part)
+        mode = max(range(merged.order), key=lambda k: len(arrangement.groups[k]))
+        signs = np.where(np.random.default_rng(0).integers(0, 2, left.size), 1.0, -1.0)
+
+        def strength(values: Array) -> float:
+            return float(leading_left_singular(merged, mode, 1, lambda block: values[block.entries])[1][0])
+
+        return strength(left) ** 2 > BEYOND_CHANCE * strength(left * signs) ** 2
+
+
+class Runner:
+    """The search of one reading in a race."""
+
+    def __init__(
+        self, part: Observations, whole: Observations, reading: Reading, settings: Settings, rng: np.random.Generator
+    ) -> None:
+        self.reading, self.rng = reading, rng
+        self.settings = replace(reading.settings(settings), max_seconds=None)
+        self.modelled = reading.apply(part)
+        self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))
+        self.growth = whole.n_observed / part.n_observed
+        self.lengths = [
+            full / length
+            for full, length in zip(reading.arrangement.shape(whole.shape), self.modelled.shape, strict=True)
+        ]
+        self.moment: Moment | None = None
+        self.n_started: int | None = None
+
+    def go_to(self, n_sweeps: int) -> None:
+        """Go on until so many sweeps after the starts, or the end of the search."""
+
+        def until(moment: Moment) -> bool:
+            if moment.position is None or moment.position.phase == NAMES.index("start"):
+                return False
+            if self.n_started is None:
+                self.n_started = moment.n_sweeps
+            return moment.n_sweeps - self.n_started >= n_sweeps
+
+        if self.moment is None or not (until(self.moment) or self.is_over):
+            self.moment = advance(self.modelled, self.settings, self.rng, self.moment, until)
+
+    @property
+    def _reached(self) -> Moment:
+        if self.moment is None:
+            raise RuntimeError("the race has not begun")
+        return self.moment
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has found all components, or used all of its sweeps."""
+        position = self._reached.position
+        found_all = position is not None and position.phase >= NAMES.index("cap")
+        return found_all or self._reached.n_sweeps >= self.settings.max_sweeps
+
+    @property
+    def explained(self) -> bool:
+        """Whether the rough rounds ended within the first lap: births found no structure left to explain."""
+        return self.is_over and self._reached.n_sweeps - (self.n_started or 0) < LAP
+
+    def point(self) -> tuple[Problem, Point]:
+        """The best point so far and its problem."""
+        with workers(self.settings.n_jobs):
+            problem = problem_at(self.modelled, self.settings, self._reached)
+            state = self._reached.state
+            if state is None:
+                raise RuntimeError("the race has not begun")
+            return problem, evaluate(problem, state)
+
+    @property
+    def bound(self) -> float:
+        """The bound of ln p(Y) of the whole data, estimated from the part; exact where that is everything."""
+        record = self._reached.latest
+        if record is None:
+            raise RuntimeError("the race has not begun")
+        if self.growth == 1.0:
+            return record.bound + self.shift
+        _, point = self.point()
+        state, terms = point.state, point.terms
+        rows = [prior.kl(rows, state.lam) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
+        divergence = sum(length * kl for length, kl in zip(self.lengths, rows, strict=True))
+        return self.growth * (terms.likelihood + self.shift) - divergence + (terms.total - terms.likelihood + sum(rows))
+
+    @property
+    def within_reach(self) -> float:
+        """The bound if it rose again as in the last half of the sweeps after the starts; or the final one."""
+        if self.is_over:
+            return self.bound
+        records, n_started = self._reached.trace, self.n_started or 0
+        middle = (n_started + self._reached.n_sweeps) // 2
+        earlier = [record.bound for record in records if record.sweep <= middle] or [records[0].bound]
+        return self.bound + self.growth * (records[-1].bound - earlier[-1])
+
+
+def part_of(observations: Observations, rng: np.random.Generator) -> Observations:
+    """The entries at random positions of every mode, so that about ``TRIAL_ENTRIES`` are left; all of small data."""
+    share = (TRIAL_ENTRIES / observations.n_observed) ** (1.0 / observations.order)
+    if share >= 1.0:
+        return observations
+    chosen = [
+        np.sort(rng.choice(length, max(min(length, 2), math.ceil(share * length)), replace=False))
+        for length in observations.shape
+    ]
+    return observations.at_positions(chosen)
+
+
+def _named_modes(settings: Settings, order: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """The modes that the settings name for the noise and for the outliers, counted from the front."""
+    noise_modes = (0,) if settings.noise == "per-slice" and settings.noise_modes is None else settings.noise_modes
+    noise, outliers = (
+        None if modes is None else tuple(int(mode) % order for mode in modes)
+        for modes in (noise_modes, settings.outlier_modes)
+    )
+    return noise, outliers
+
+
+def _told(reading: Reading, best: Reading) -> str:
+    """The part of a reading in which it differs from the best one."""
+    if reading.link.name != best.link.name:
+        return str(reading.link.name)
+    return as_text(reading.arrangement.groups)
