@@ -169,8 +169,8 @@ class Race:
     def is_possible(self, reading: Reading) -> bool:
         """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
         modelled = reading.apply(self.part)
-        n_numbers = sum(modelled.shape) - modelled.order + 1
-        return modelled.largest <= FAR_APART * modelled.scale and n_numbers < modelled.n_observed
+        few = _numbers_of_one(modelled.shape) < modelled.n_observed
+        return modelled.largest <= FAR_APART * modelled.scale and few
 
     def time_is_up(self) -> bool:
         """Whether the race has used half of the time that the fit may take."""
@@ -245,7 +245,11 @@ class Race:
         return bool(spread > 0 and 0.25 * score**2 / spread > WORTH)
 
     def mergers(self, reading: Reading) -> list[Reading]:
-        """The readings with two groups merged whose unfolding of the residual has structure beyond chance."""
+        """The readings with two groups merged that may pay.
+
+        The residual, so unfolded, has structure beyond chance; or the components found have as many numbers as one
+        component of the merged reading.
+        """
         arrangement = reading.arrangement
         named = _named_modes(self.settings, arrangement.order)
         candidates = [arrangement.merging(*pair) for pair in combinations(range(len(arrangement.groups)), 2)]
@@ -255,7 +259,14 @@ class Race:
         if runner.explained:
             return []
         found = [replace(reading, arrangement=one) for one in candidates]
-        return [one for one in found if self.is_possible(one) and self._has_structure(runner, one.arrangement)]
+        found = [one for one in found if self.is_possible(one)]
+        n_numbers = runner.rank * _numbers_of_one(runner.modelled.shape)
+        return [
+            one
+            for one in found
+            if n_numbers >= _numbers_of_one(one.arrangement.shape(self.part.shape))
+            or self._has_structure(runner, one.arrangement)
+        ]
 
     def _has_structure(self, runner: Runner, arrangement: Arrangement) -> bool:
         """Whether the residual, with these modes merged, has a singular value beyond that of random signs."""
@@ -325,6 +336,11 @@ class Runner:
         """Whether the rough rounds ended within the first lap: births found no structure left to explain."""
         return self.is_over and self._reached.n_sweeps - (self.n_started or 0) < LAP
 
+    @property
+    def rank(self) -> int:
+        """Components of the best state so far."""
+        return 0 if self._reached.state is None else self._reached.state.rank
+
     def point(self) -> tuple[Problem, Point]:
         """The best point so far and its problem."""
         with workers(self.settings.n_jobs):
@@ -369,6 +385,11 @@ def part_of(observations: Observations, rng: np.random.Generator) -> Observation
         for length in observations.shape
     ]
     return observations.at_positions(chosen)
+
+
+def _numbers_of_one(shape: tuple[int, ...]) -> int:
+    """Free numbers of one component: Σ I_n − N + 1."""
+    return sum(shape) - len(shape) + 1
 
 
 def _named_modes(settings: Settings, order: int) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
