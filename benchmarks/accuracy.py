@@ -1,4 +1,4 @@
-"""How close a fit that is told nothing comes to least squares that knows the outliers and the rank.
+"""How close a fit with default settings comes to least squares that knows the outliers and the rank.
 
 Run ``make oracle``, or ``python benchmarks/accuracy.py --seeds 10 [--only TEXT] [--write docs/accuracy.md]``. For every
 case it prints how often the rank was right, RRSE relative to the oracle (median and worst), the noise variance found
@@ -31,7 +31,7 @@ from brtf.metrics import coverage
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One row of the table: how the data are made, their true rank, and what the fit is told (next to nothing)."""
+    """One row of the table: how the data are made, their true rank, and the options of the fit (hardly any)."""
 
     group: str
     name: str
@@ -113,7 +113,7 @@ def cases() -> Iterator[Case]:
 
 
 def expected_error(data: Synthetic, rank: int) -> float:
-    """RRSE to be expected of least squares that knows the rank and the outliers."""
+    """Expected RRSE of least squares that knows the rank and the outliers."""
     shape = data.low_rank.shape
     dof = rank * (sum(shape) - len(shape) + 1) if len(shape) > 2 else rank * (sum(shape) - rank)
     good = np.count_nonzero(data.mask & (data.outliers == 0))
@@ -121,7 +121,7 @@ def expected_error(data: Synthetic, rank: int) -> float:
 
 
 def cramer_rao(data: Synthetic) -> float:
-    """RRSE at the Cramér–Rao bound: σ (tr (JᵀJ) (JᵀWJ)⁺)^½ / ‖X‖, J the Jacobian of X by the factors."""
+    """RRSE at the Cramér–Rao bound: σ (tr (JᵀJ) (JᵀWJ)⁺)^½ / ‖X‖, J the Jacobian of X with respect to the factors."""
     shape, rank = data.low_rank.shape, data.factors[0].shape[1]
     offsets = np.cumsum([0, *(length * rank for length in shape)])
     everywhere, seen = (np.zeros((offsets[-1], offsets[-1])) for _ in range(2))
@@ -187,7 +187,7 @@ def line(name: str, cells: list[tuple[Case, Row]]) -> str:
 
 
 def table(measured: dict[Case, list[Row]]) -> str:
-    """The whole table in Markdown, one line a case and one a group."""
+    """The whole table in Markdown: a line per case and one per group."""
     head = "| case | rank right | RRSE / oracle: median, worst | noise / true | outlier rate | 95 % coverage of X | s |"
     lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
     for group in dict.fromkeys(case.group for case in measured):

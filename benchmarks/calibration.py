@@ -1,8 +1,8 @@
-"""Simulation-based calibration: truths drawn at random from a law, and what a fit that is told nothing says of them.
+"""Simulation-based calibration: fits with default settings of data whose truth is drawn at random.
 
 Run ``make calibration``, or ``python benchmarks/calibration.py --seeds 0:200 [--jobs 2] [--truth-start] [--rows FILE]
-[--law NAME=VALUE ...] [--write docs/calibration.md]``. Every problem is a line of JSON in the file of rows; what the
-present code has fitted is not fitted again, so that a run that was stopped goes on. ``--table-only`` fits nothing.
+[--law NAME=VALUE ...] [--write docs/calibration.md]``. Every problem is a line of JSON in the file of rows. Problems
+already fitted with the present code are skipped, so an interrupted run can be continued. ``--table-only`` fits nothing.
 
 Order, sizes of the modes, rank, share of missing entries, share, kind and size (log-uniform) of the outliers, noise
 variance over that of the signal (log-uniform) and units (log-uniform) are drawn independently; shapes of too many
@@ -66,7 +66,7 @@ KINDS = ("uniform", "gaussian", "one-sided")
 
 @dataclass(frozen=True)
 class Law:
-    """What truths are drawn from: ranges, both ends included, the largest number of entries and kinds of outliers."""
+    """The distribution of the truths: ranges, both ends included, the most entries allowed and kinds of outliers."""
 
     orders: tuple[int, int] = (2, 4)
     sizes: tuple[int, int] = (5, 40)
@@ -123,7 +123,7 @@ class Law:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What differs from the law that is the default, as it comes back from JSON."""
+        """The parameters that differ from the default law, in the form that JSON returns them."""
         usual = Law()
         changed = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
         return {name: value if name == "entries" else list(value) for name, value in changed.items()}
@@ -175,7 +175,7 @@ class Problem:
         return self.rank * (sum(self.shape) - len(self.shape) + 1)
 
     def draw_errors(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """Outliers and noise of every entry, as the law has them."""
+        """Draw outliers and noise for every entry from the law."""
         shape, sigma = self.shape, math.sqrt(self.noise_variance)
         noise = sigma * rng.standard_normal(shape)
         values = {
@@ -298,13 +298,13 @@ def law_information(problem: Problem) -> float:
 
 
 def places(truth: Array, draws: Array, rng: np.random.Generator) -> NDArray[np.intp]:
-    """How many draws lie below the truth, 0 to their number; ties are broken at random."""
+    """How many of the draws lie below the truth; ties are broken at random."""
     below, equal = np.sum(draws < truth, axis=0), np.sum(draws == truth, axis=0)
     return np.asarray(below + rng.integers(0, equal, endpoint=True))
 
 
 def assess(model: Any, problem: Problem, rng: np.random.Generator) -> Row:
-    """What a fitted model says of the truth and of new observations, by its public methods alone."""
+    """Compare a fitted model with the truth and with new observations, through its public methods only."""
     truth, sigma = problem.low_rank, math.sqrt(problem.noise_variance)
     intervals = {level: model.predict_interval(level=level) for level in LEVELS}
     covered = {f"coverage_{100 * level:.0f}": coverage(*ends, truth) for level, ends in intervals.items()}
@@ -332,7 +332,7 @@ def assess(model: Any, problem: Problem, rng: np.random.Generator) -> Row:
 
 
 def measure(seed: int, law: Law, truth_start: bool) -> Row:
-    """The row of one problem; a fit that raises leaves what it said under ``error``."""
+    """The row of one problem; if the fit raises, its message is stored under ``error``."""
     from brtf import BRTF
 
     problem = draw_problem(seed, law)
@@ -377,7 +377,7 @@ def measure(seed: int, law: Law, truth_start: bool) -> Row:
 
 @cache
 def code_digest() -> str:
-    """Of the sources of the package that is fitted with: rows of other code are not taken for its own."""
+    """A digest of the package's source, so that rows measured with other code are not reused."""
     import brtf
 
     digest = hashlib.sha256()
@@ -388,7 +388,7 @@ def code_digest() -> str:
 
 
 def read_rows(path: Path | None, law: Law, seeds: Sequence[int]) -> list[Row]:
-    """Rows of that law and those seeds, the last one of each; a line that is not written to its end is left out."""
+    """The last stored row of every seed under this law; a line that was cut short is skipped."""
     if path is None or not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -407,7 +407,7 @@ def append_row(row: Row, path: Path) -> None:
 
 
 def measure_all(seeds: Sequence[int], law: Law, *, truth_start: bool, jobs: int, path: Path | None) -> list[Row]:
-    """A row for every seed; new ones are appended to the file as they are ready."""
+    """Yield a row for every seed, and append new ones to the file as they finish."""
     stored = [row for row in read_rows(path, law, seeds) if row["code"] == code_digest()]
     rows = {row["seed"]: row for row in stored if row["truth_start"] or not truth_start}
     left = [(seed, law, truth_start) for seed in seeds if seed not in rows]
@@ -488,7 +488,7 @@ def _failures(rows: Sequence[Row]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A line of the table: which problems, what is measured of them, and what is to be reached."""
+    """A line of the table: which problems, what is measured, and the target."""
 
     name: str
     picks: Callable[[Row], bool]

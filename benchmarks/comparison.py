@@ -1,9 +1,9 @@
 """All methods side by side on real data.
 
 Run ``make comparison`` or ``python benchmarks/comparison.py [--data DIR] [--only TEXT] [--limit SECONDS]``. The data
-are not part of the project. Every measurement is a row, a JSON file in ``reproduction/rows``; rows that are there are
-not measured again, so that a run that was stopped goes on. ``--page-only`` measures nothing and writes the page of what
-is there.
+are not part of the project. Every measurement is stored as a row, a JSON file in ``reproduction/rows``. Stored rows are
+not measured again, so an interrupted run can be continued. ``--page-only`` measures nothing and writes the page from
+the stored rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from contest_page import document
 OUT = Path("reproduction")
 N_LIGHTS = 7
 FACE_GRIDS: dict[str, tuple[float, ...]] = {"horpca": (1.0, 2.0), "cp-als": (20, 60), "hosvd": (0.1, 0.2, 0.4)}
-"""Fewer values than in brtf reproduce --full, which takes hours on these faces."""
+"""Fewer values than brtf reproduce --full uses, which takes hours on these faces."""
 MISSING = (0.4, 0.6)
 CP_RANKS = {"Birmingham": (5, 10, 20, 40), "Hangzhou": (5, 10, 20)}
 PUBLISHED_RANKS = {"Birmingham": 20, "Hangzhou": 30}
-"""Of the factorizations in the published comparison."""
+"""Ranks of the factorizations in the published comparison."""
 OUR_OPTIONS: dict[str, dict[str, Any]] = {
     "Birmingham": {"max_rank": 100},
     "Hangzhou": {"max_rank": 40, "link": "sqrt"},
 }
-"""As in real_data.py."""
+"""The options of BRTF that real_data.py uses."""
 VIDEO_METHODS: list[tuple[str, dict[str, Any]]] = [
     ("median", {}),
     ("brtf", {"max_rank": 2, "noise": "per-slice"}),
@@ -47,7 +47,7 @@ VIDEO_METHODS: list[tuple[str, dict[str, Any]]] = [
     ("horpca", {"tol": 1e-4, "max_sweeps": 300}),
     ("brtf-paper", {"inference": "paper", "max_rank": 10}),
 ]
-"""What each is told of a clip; BRMF twice the rank that is expected, as its authors do."""
+"""Methods for the clips and their options; BRMF gets twice the expected rank, as its authors recommend."""
 CLAUS_METHODS: list[tuple[str, dict[str, Any]]] = [
     *((method, {"rank": 3}) for method in ("cp-als", "cpwopt", "cpnls", "huber")),
     *((method, {"max_rank": 3}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
@@ -55,7 +55,7 @@ CLAUS_METHODS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in ("cp-ard", "mgpcp", "bcpf", "brtf", "brtf-paper")),
     ("huber", {"max_rank": 6}),
 ]
-"""Told the rank, or its upper bound; then those that find one."""
+"""First with the rank given, or as an upper limit; then methods that find it themselves."""
 
 
 def video_cases(name: str) -> Iterator[Case]:
@@ -89,7 +89,7 @@ def case(of: str, method: str, options: dict[str, Any], **more: Any) -> Case:
 
 
 def face_file(data: Path) -> Path:
-    """The first lights of the faces, in a file of their own."""
+    """Write a file with the first lights of the faces only, unless there is one, and return its path."""
     path = OUT / f"pie-1024x10x5x{N_LIGHTS}.npy"
     if not path.exists():
         with np.load(data / "pie_faces" / "pie_1024x10x5x21.npz") as content:
@@ -99,7 +99,7 @@ def face_file(data: Path) -> Path:
 
 
 def plan(data: Path) -> Iterator[Case]:
-    """Every case of which the data are there."""
+    """All cases whose data are in the folder."""
     if (data / "chemometrics").exists():
         yield from (case("claus", method, options) for method, options in CLAUS_METHODS)
     if (data / "cdnet_highway").exists():
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="measure only data sets whose name contains this text")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that a method may take")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")
-    parser.add_argument("--write", type=Path, default=Path("docs/comparison.md"), help="where the page goes")
+    parser.add_argument("--write", type=Path, default=Path("docs/comparison.md"), help="the file to write the page to")
     options = parser.parse_args()
     rows = Rows(OUT / "rows")
     inputs = {"data": str(options.data), "faces": str(face_file(options.data))}

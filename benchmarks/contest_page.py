@@ -1,4 +1,4 @@
-"""The page of the comparison: a section per data set, made of the rows that are there."""
+"""The page of the comparison: a section per data set, made from the stored rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from brtf.view.report.svg import number
 from contest_readings import READINGS
 
 Measure = Callable[[Mapping[str, Any]], float | None]
-"""A number of a row's."""
+"""Reads one number from those of a row."""
 LABELS = {name: contender.label for name, contender in CONTENDERS.items()} | {
     **video.LABELS,
     "median": "median frame",
@@ -26,31 +26,31 @@ LABELS = {name: contender.label for name, contender in CONTENDERS.items()} | {
 COMMAND = "python benchmarks/comparison.py"
 ABOUT = {
     "highway": "CDnet highway, grey, half size, 19200 pixels × 151 frames, with the true masks: 255 is moving, 0 and "
-    "50 (hard shadow) are not, 85 and 170 are left out. HORPCA sees 120 × 160 × 151, the others pixels × frames. F by "
-    "the method’s own decision, where it makes one; by the global threshold of |S| that the truth picked; and for ours "
-    "of whole objects (smooth_mask), decided without the truth too. Ranks are not tuned: those that must be told one "
-    "are told 2, the bound that ours is given; BRMF 4.",
-    "hall": "I2R Hall, half size, 72 × 88 × 100. There is no truth: this is to look at. A woman stands at the counter "
-    "until about frame 55 and then leaves, so that the floor behind her is known from the last frames. The table says "
-    "in which share of the pixels that she covers the background of frame 25 is that floor, to 20 levels, by the share "
-    "of time for which they are covered.",
+    "50 (hard shadow) are not, 85 and 170 are ignored. HORPCA sees 120 × 160 × 151, the others pixels × frames. F is "
+    "given for the method’s own decision, if it makes one; for the global threshold of |S| that is best in hindsight; "
+    "and for BRTF also for whole objects (smooth_mask), decided without the truth. Ranks are not tuned: methods that "
+    "need one get 2, the same as max_rank of BRTF; BRMF gets 4.",
+    "hall": "I2R Hall, half size, 72 × 88 × 100. There are no true masks; look at the pictures. A woman stands at the "
+    "counter until about frame 55 and then leaves, so the last frames show the floor behind her. The table gives the "
+    "share of the pixels she covers where the background of frame 25 is that floor, to within 20 levels, grouped by "
+    "how much of the time they are covered.",
     "claus": "Fluorescence of five mixtures of three amino acids, 5 × 201 × 61. Correlation of three scores, one for "
-    "each, with the known concentrations. With five samples and many components a high correlation may be chance: the "
-    "rank is to be read with it.",
+    "each, with the known concentrations. With five samples and many components a high correlation may be chance, so "
+    "look at the rank too.",
     "Birmingham": "Occupancy of 30 car parks on 77 days at 18 times, zeros missing.",
     "Hangzhou": "Passengers at 80 metro stations on 25 days at 108 times, zeros missing.",
 }
 TUNED = (
     "{share} of the entries are hidden by the mask of the published comparison; errors are those at hidden entries. "
-    "What must be told a rank or a weight stands in two columns: with the value that predicts best a tenth of the "
-    "shown entries that it was not given (by their median error), which needs no truth, and, kept apart, with the "
-    "value that the truth picked. Matrix methods have the times of day as columns. “As published” are the figures of "
-    "github.com/xinychen/transdim; how their ranks were chosen is not said there."
+    "Methods that need a rank or a weight have two sets of columns: with the value that best predicts a held-out tenth "
+    "of the shown entries (by median error), which needs no truth, and separately with the value that is best in "
+    "hindsight. Matrix methods have the times of day as columns. “As published” are the figures of "
+    "github.com/xinychen/transdim, which does not say how its ranks were chosen."
 )
 
 
 def document(cases: Sequence[Case], rows: Rows, data: Path) -> Document:
-    """All sections; what was planned and not measured is named."""
+    """A section per data set, and a note of the planned cases that have not been measured."""
     sections = []
     for experiment in dict.fromkeys(case.experiment for case in cases):
         mine = [case for case in cases if case.experiment == experiment]
@@ -62,18 +62,18 @@ def document(cases: Sequence[Case], rows: Rows, data: Path) -> Document:
         name: sum(case.experiment == name for case in left) for name in dict.fromkeys(case.experiment for case in left)
     }
     notes = [
-        "The data are not part of the project. One mask and one seed each, one thread. Bold is the best of a column. "
-        "Columns named after the truth are tuned by it; all others are not. Seconds are those of one fit, on a machine "
-        "with other work to do, and only tell orders of magnitude.",
+        "The data are not part of the project. One mask and one seed each, one thread. Bold marks the best of a "
+        "column. Columns that mention the truth are tuned by it; no others are. Seconds are for one fit on a busy "
+        "machine and only show orders of magnitude.",
     ]
     if left:
         words = ", ".join(f"{n} of {name}" for name, n in names.items())
-        notes.append(f"Not measured yet: {words}; the same command goes on.")
+        notes.append(f"Not measured yet: {words}; run the same command again to continue.")
     return Document("All methods on real data", f"Written by `make comparison` (`{COMMAND}`).", notes, sections)
 
 
 def label(settings: Mapping[str, Any]) -> str:
-    """A method and what it is told."""
+    """The name of a method with its options."""
     told = ", ".join(f"{name}={value!r}" for name, value in settings["options"].items())
     return LABELS[settings["method"]] + (f" `{told}`" if told else "")
 
@@ -160,7 +160,7 @@ def traffic(cases: Sequence[Case], found: Sequence[Row], rows: Rows, data: Path)
 
 
 def traffic_table(cases: Sequence[Case], rows: Rows, printed: Sequence[Sequence[str]]) -> Table:
-    """A line per method: chosen honestly, and chosen by the truth; then what others published."""
+    """A line per method, with the parameter chosen by held-out entries and by the truth; then published figures."""
     table, honest, told = [], [], []
     groups: dict[str, list[Case]] = {}
     for case in cases:

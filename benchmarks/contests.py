@@ -1,7 +1,7 @@
-"""What one method makes of one set of real data: the measurements behind ``comparison.py``, one call each.
+"""The measurements of ``comparison.py``: each function fits one method to one set of real data and scores the result.
 
-A case says which data (``of``), which method, and what it is told (``options``); where a parameter has to be chosen, a
-case is one ``value`` of it, fitted to all that is shown and to nine tenths of it, so that the other tenth can choose.
+A case names the data (``of``), the method and its ``options``. If a parameter has to be chosen, each ``value`` of it is
+a case of its own, fitted to all observed entries and to nine tenths of them; the other tenth is for choosing.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HIGHWAY_FRAME = 60
 
 
 def measure(settings: Settings, inputs: Inputs) -> Measured:
-    """The numbers of one case."""
+    """Run one case and return its numbers and pictures."""
     return MEASURES[settings["of"]](Path(inputs["data"]), settings)
 
 
 def part(clip: Clip, settings: Settings) -> Parted:
-    """A grey clip in two parts; HORPCA sees it as height × width × frames, the others as pixels × frames."""
+    """Split a grey clip in two; HORPCA sees it as height × width × frames, the others as pixels × frames."""
     method, options = settings["method"], settings["options"]
     if method in OURS:
         return part_by_ours(clip, **options)
@@ -56,7 +56,7 @@ def part(clip: Clip, settings: Settings) -> Parted:
 
 
 def highway(data: Path, settings: Settings) -> Measured:
-    """F-measure of the moving vehicles: by |S| at its best threshold, and by the method's own decision."""
+    """F-measure of the moving vehicles: for |S| at its best threshold, and for the method's own decision."""
     clip, labels = highway_grey(data)
     labels = labels.reshape(clip.tensor.shape)
     moving, ignored = labels == 255, (labels == 85) | (labels == 170)
@@ -72,7 +72,7 @@ def highway(data: Path, settings: Settings) -> Measured:
 
 
 def hall(data: Path, settings: Settings) -> Measured:
-    """Whether the floor is found behind a woman who stands on it, by the floor seen after she has gone."""
+    """Whether a method recovers the floor behind a woman who stands on it; the frames after she left show it."""
     scene = standing(data)
     found = part(scene.clip, settings)
     numbers = _described(found) | {"floor": scene.floor_found(found.background)}

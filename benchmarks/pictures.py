@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def draw_rows(rows: Sequence[Sequence[NDArray[Any]]], titles: Sequence[str], path: Path, labels: Sequence[str]) -> None:
-    """Draw images in rows with a label each, a title over every column; grey ones from 0 to 255."""
+    """Draw images in labelled rows with a title over each column; grey levels go from 0 to 255."""
     import matplotlib.pyplot as plt
 
     height, width = rows[0][0].shape[:2]

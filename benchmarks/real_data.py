@@ -1,7 +1,7 @@
 """Held-out accuracy on real data: parking occupancy, metro flows, surveillance video, fluorescence.
 
 Run ``make real`` or ``python benchmarks/real_data.py [--data DIR] [--only TEXT]``. The data are not part of the
-project; sets that are not found are skipped and said so. Every fit is one line with nothing tuned on the truth:
+project; sets that are not found are skipped with a message. Every fit is one line, and nothing is tuned on the truth:
 
 - Birmingham parking (30 × 77 × 18) and Hangzhou metro (80 × 25 × 108): random entries hidden by the masks of the
   published comparison (github.com/xinychen/transdim), RMSE and MAPE on them;
@@ -37,11 +37,11 @@ Array = NDArray[Any]
 PARTS = ("input", "groundtruth")
 SHOWN_FRAMES = (10, 35, 60)
 PICTURES: Path | None = None
-"""Where pictures are drawn; None: nowhere."""
+"""The folder for pictures; None draws none."""
 
 
 def fit(observed: Array, **options: Any) -> tuple[BRTF, float]:
-    """A fitted model and the seconds it took; running into max_sweeps is no reason to stop here."""
+    """A fitted model and the seconds it took; reaching max_sweeps is not an error here."""
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -57,7 +57,7 @@ def held_out(model: BRTF, truth: Array, hidden: NDArray[np.bool_]) -> str:
 
 
 def hide(data: Path, name: str, missing: float) -> tuple[Array, NDArray[np.bool_]]:
-    """A traffic tensor, zero where it was missing from the start, and which entries are shown."""
+    """A traffic tensor, zero where the original is missing, and a mask of the entries that are shown."""
     truth = loadmat(data / "traffic" / f"{name}_tensor.mat")["tensor"].astype(float)
     if name == "Birmingham":
         uniform = np.random.RandomState(1000).rand(*truth.shape)  # the mask of the published figures
@@ -90,7 +90,7 @@ def highway(data: Path, **options: Any) -> str:
 
 
 def colour_highway(data: Path, **options: Any) -> str:
-    """The same in colour, every fourth frame."""
+    """Foreground of every fourth frame of the clip in colour, by the model's own decision."""
     from PIL import Image
 
     with zipfile.ZipFile(data / "cdnet_highway" / "highway_frames.zip") as clip:
@@ -198,7 +198,7 @@ def claus(data: Path, **options: Any) -> str:
 
 
 def score_correlations(scores: Array, known: Array) -> list[float]:
-    """For every known concentration how well the score that fits it best agrees, each score taken once."""
+    """The correlation of each known concentration with its best-matching score; no score is used twice."""
     agreement = np.abs(np.corrcoef(scores.T, known.T)[: scores.shape[1], scores.shape[1] :])
     found = [0.0] * known.shape[1]  # a concentration for which no score is left
     for score, concentration in zip(*linear_sum_assignment(agreement, maximize=True), strict=True):
@@ -216,7 +216,7 @@ def sugar(data: Path, **options: Any) -> str:
 
 
 def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """Name, settings and the measurement of every line."""
+    """The lines of the table: name, settings and the function that measures."""
 
     def job(name: str, measure: Callable[..., str], *which: Any, **options: Any) -> tuple[str, str, Callable[[], str]]:
         settings = ", ".join(f"{key}={value!r}" for key, value in options.items())

@@ -1,11 +1,11 @@
-"""Sweeps over data that are never whole in memory: time, memory and bytes moved, on one machine.
+"""Sweeps over data that do not fit in memory: time, memory and bytes moved, on one machine.
 
     python benchmarks/scaling.py dense --shape 2000 500 500 --workers 1 2 --in-memory
     python benchmarks/scaling.py coordinates --entries 10000000 --workers 1 2 --in-memory
 
 The data are generated block by block from known factors. Every line of the output is a JSON object. A sweep learns the
-noise and updates every factor once, from a start near the truth; the store is made once and used again. Times are those
-of the clock and, as cpu_ns_per_entry, those of the processors that did the work, which a busy machine changes less.
+noise and updates every factor once, from a start near the truth; the store is made once and reused. Times are wall time
+and, as cpu_ns_per_entry, CPU time of all processes, which depends less on how busy the machine is.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def make_dense(path, shape, rank, client):
 
 
 def generate_part(path, shape, rank, n_entries, n_parts, number):
-    """Entries of some rows of the first mode, each once."""
+    """Random entries in some rows of the first mode, without repetition."""
     import pyarrow
     import pyarrow.parquet
 
@@ -96,7 +96,7 @@ def near(shape, rank, scale):
 
 
 def time_sweeps(observations, rank, n_sweeps, count):
-    """Seconds of every sweep, the first of which also compiles and fills caches, and what is counted after each."""
+    """Seconds of every sweep and the counters after it; the first sweep also compiles and fills caches."""
     collapsed = observations.layout != "complete"
     problem = Problem(observations, (*range(1, observations.order), 0), collapsed)
     scale = observations.scale
@@ -123,7 +123,7 @@ def error(state, scale, rank):
 
 
 def report(what, observations, seconds, cpu_seconds, **numbers):
-    """One line; the seconds are those of every sweep but the first."""
+    """Print one line of results; the seconds are those of all sweeps but the first."""
     typical = float(np.median(seconds))
     line = {
         "what": what,
@@ -139,7 +139,7 @@ def report(what, observations, seconds, cpu_seconds, **numbers):
 
 
 def of_workers(client):
-    """Bytes that workers have sent so far, and seconds that their processors worked."""
+    """Bytes that the workers have sent so far, and their CPU seconds."""
     spent = client.run(lambda dask_worker: (dask_worker.transfer_outgoing_bytes_total, time.process_time()))
     return [sum(numbers) for numbers in zip(*spent.values(), strict=True)]
 
@@ -150,7 +150,7 @@ def in_this_process(what, observations, options):
 
 
 def on_workers(options, n_workers, read):
-    """Sweeps on a local cluster; the messages are counted on their way."""
+    """Run sweeps on a local cluster and count the messages between its workers."""
     passes, pieces = [], []
     pack, send = executors.pack_task, executors.Pieces._send
 

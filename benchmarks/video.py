@@ -1,13 +1,13 @@
 """Foreground of surveillance clips against ground truth, and a person who stands still before she leaves.
 
 Run ``make video`` or ``python benchmarks/video.py [--data DIR] [--only TEXT]``. The clips are not part of the project;
-those that are not found are skipped and said so. Nothing is tuned on the truth but where "best threshold" is said.
+those that are not found are skipped with a message. Only lines that say "best threshold" are tuned on the truth.
 
 - CDnet "highway" (changedetection.net), grey, half size, 120 × 160 × 151: F-measure of the moving vehicles. Labels 255
-  are foreground, 0 and 50 (hard shadow) are not, 85 and 170 (outside, unknown) are left out.
+  are foreground, 0 and 50 (hard shadow) are not, 85 and 170 (outside, unknown) are ignored.
 - CDnet "highway" in colour, a quarter of the size, every second frame, and the same in grey beside it.
-- I2R "Hall", half size, 72 × 88 × 100: a woman stands at the counter until about frame 55 and then walks away. No truth
-  comes with it; the floor that she covered is known from the last frames. The floor should be in the background, and
+- I2R "Hall", half size, 72 × 88 × 100: a woman stands at the counter until about frame 55 and then walks away. There
+  are no true masks, but the last frames show the floor that she covered. The floor should be in the background, and
   she in the foreground.
 """
 
@@ -38,13 +38,13 @@ HALL_FRAMES = (25, 60, 90)
 GONE = 86
 """Frame of Hall from which the floor where she stood is free."""
 PICTURES: Path | None = None
-"""Where pictures are drawn; None: nowhere."""
+"""The folder for pictures; None draws none."""
 SMALLEST_SPREAD = 1.0
 """Level added to the robust spread of a pixel: levels are whole numbers, and many pixels hardly vary."""
 
 
 def scores(score: Array, decided: Array, labels: Array) -> str:
-    """F-measures of a decision, and of the score at the threshold that is best in hindsight."""
+    """F-measure of a decision, and of the score at the threshold that is best in hindsight."""
     moving, ignored = labels == 255, (labels == 85) | (labels == 170)
     unseen = np.isnan(score)
     own = f_measure(decided, moving, ignore=ignored | unseen)
@@ -66,7 +66,7 @@ def median_distance(clip: Clip, labels: Array) -> str:
 
 
 def scaled_distance(clip: Clip, labels: Array) -> str:
-    """The same in robust standard deviations of the pixel, decided at three."""
+    """Distance from the median frame in robust standard deviations of the pixel; above three is foreground."""
     frames = frames_of(clip)
     distance = np.abs(frames - np.median(frames, axis=2, keepdims=True))
     spread = 1.4826 * np.median(distance, axis=2, keepdims=True) + SMALLEST_SPREAD
@@ -74,7 +74,7 @@ def scaled_distance(clip: Clip, labels: Array) -> str:
 
 
 def fit(clip: Clip, **options: Any) -> tuple[BRTF, float]:
-    """A fitted model and the seconds it took; running into max_sweeps is no reason to stop here."""
+    """A fitted model and the seconds it took; reaching max_sweeps is not an error here."""
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def fit(clip: Clip, **options: Any) -> tuple[BRTF, float]:
 
 
 def own_decision(clip: Clip, labels: Array, **options: Any) -> str:
-    """A pixel is foreground when its outlier probability is beyond one half; then objects instead of pixels."""
+    """Foreground pixels, whose outlier probability exceeds one half, and then whole objects."""
     model, seconds = fit(clip, **options)
     probability = foreground_probability(model, clip)
     cleaned = smooth_mask(probability)
@@ -99,7 +99,7 @@ def highway_grey(data: Path, *, drop: float = 0.0) -> tuple[Clip, Array]:
 
 
 def highway_frames(data: Path, *, gray: bool) -> tuple[Clip, Array]:
-    """The original frames; the truth is that of the middle of every block of pixels."""
+    """The original frames; the label of a block of pixels is that of its middle."""
     from PIL import Image
 
     with (
@@ -115,14 +115,14 @@ def highway_frames(data: Path, *, gray: bool) -> tuple[Clip, Array]:
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Where the woman of Hall stands, half size: what is known of it without a truth.
+    """The part of Hall where the woman stands, half size, and what is known about it without true masks.
 
     Attributes
     ----------
     clip : Clip
     place : the part of a frame that holds her
     floor : levels there when she has gone, (height, width)
-    covered : where a frame shows something else than the floor, (height, width, frames)
+    covered : where a frame shows something other than the floor, (height, width, frames)
     hers : pixels that she covers for most of the time in which she stands, (height, width)
     """
 
@@ -133,13 +133,13 @@ class Standing:
     hers: Array
 
     def by_share(self) -> Iterator[tuple[str, Array]]:
-        """Her pixels by how much of the time they are covered: none knows what is behind what it sees nearly always."""
+        """Her pixels grouped by how much of the time they are covered; no method can see behind what stays."""
         share = self.covered.mean(axis=2)
         for low, high in ((0.0, 0.5), (0.5, 0.6), (0.6, 1.0)):
             yield f"{low:.0%}–{high:.0%}", self.hers & (share > low) & (share <= high)
 
     def floor_found(self, background: Array) -> dict[str, float]:
-        """In which share of her pixels the background (pixels, frames) of a frame in which she stands is the floor."""
+        """The share of her pixels where the background (pixels, frames) shows the floor while she stands there."""
         levels = background.reshape(self.clip.height, self.clip.width, -1)[self.place][:, :, HALL_FRAMES[0]]
         return {name: float(np.mean(np.abs(levels - self.floor)[few] < 20)) for name, few in self.by_share()}
 
@@ -173,7 +173,7 @@ def hall(data: Path, **options: Any) -> str:
 
 
 def draw_hall(model: BRTF, clip: Clip, path: Path) -> None:
-    """While she stands, when she goes, and after: data, background, mask, and the median frame to compare."""
+    """Frames while she stands, when she leaves and after: data, background, mask, and the median frame beside them."""
     frames, mask = frames_of(clip), foreground_probability(model, clip) > 0.5
     background, median = model.low_rank().reshape(frames.shape), np.median(frames, axis=2)
     rows = [(frames[:, :, k], background[:, :, k], mask[:, :, k], median) for k in HALL_FRAMES]
@@ -182,7 +182,7 @@ def draw_hall(model: BRTF, clip: Clip, path: Path) -> None:
 
 
 def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """Name, method and the measurement of every line."""
+    """The lines of the table: name, method and the function that measures."""
 
     def job(name: str, measure: Callable[..., str], **options: Any) -> tuple[str, str, Callable[[], str]]:
         settings = ", ".join(f"{key}={value!r}" for key, value in options.items())
