@@ -296,7 +296,7 @@ class TestPage:
         cases, rows = fill(tmp_path)
         later = replace(cases[-1], settings={**cases[-1].settings, "seed": 1})
         found = page.page([*cases, later], rows, quick=True)
-        assert "1 of fig2 rows are to come" in " ".join(found.notes)
+        assert "1 of fig2 rows are missing" in " ".join(found.notes)
         assert found.sections[0].tables
         rows.path(cases[-1]).unlink()
         found = page.page(cases, rows, quick=True)

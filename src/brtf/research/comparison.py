@@ -99,7 +99,7 @@ def compare(
     dict
         ``method``, ``repeat``; ``rmse``, ``median_error`` (of |y − x̄|), ``relative_error`` (‖y − x̄‖ / ‖y‖ over what was
         hidden); ``log_density`` and ``coverage_95`` where the method has a density, else None; ``rank``, ``seconds``;
-        ``told``, the rank it was told, or None; ``converged`` where the method says; ``error``, why there are no
+        ``told``, the rank it was given, or None; ``converged`` if the method reports it; ``error``, why there are no
         numbers, or None.
     """
     rng = np.random.default_rng(seed)

@@ -17,9 +17,9 @@ def recover(
     max_sweeps: int = 500,
     tol: float = 1e-6,
 ) -> Recovery:
-    """Variational Bayesian CP that learns rank and noise from the observed entries, and knows no outliers.
+    """Variational Bayesian CP that learns rank and noise from the observed entries and has no outliers.
 
-    ``BRTF(robust=False)``: what the outliers in :class:`brtf.BRTF` are worth is the difference between the two.
+    This is ``BRTF(robust=False)``: compare it with :class:`brtf.BRTF` to see what modelling outliers gains.
 
     Parameters
     ----------

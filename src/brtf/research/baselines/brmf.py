@@ -13,11 +13,11 @@ from brtf.research.baselines.registry import Mask, Method, Recovery
 PRIOR_SCATTER = 1000.0
 """W_0⁻¹ = 1000 I of the Wishart prior of the rows' precision."""
 PRIOR_ROWS = 2.0
-"""β_0: the rows that the prior of their mean counts for."""
+"""β_0: how many rows the prior of their mean is worth."""
 SMALLEST_VAR = 1e-6
 """Added to every noise variance, so that no entry has to be fitted exactly."""
 SMALLEST_ERROR, LARGEST_MEAN, SMALLEST_DRAW = 1e-10, 1e10, 1e-300
-"""Where errors vanish: the inverse Gaussian has their inverse as its mean, and is itself inverted."""
+"""Limits for vanishing errors: an inverse Gaussian has the inverse error as its mean, and its draw is inverted."""
 
 
 def recover(
@@ -31,10 +31,10 @@ def recover(
     n_sweeps: int = 100,
     n_dropped: int = 50,
 ) -> Recovery:
-    """The mean of the posterior of a factorization of rank R under Laplace noise whose width differs by entry.
+    """The posterior mean of a factorization of rank R under Laplace noise whose width differs by entry.
 
     y_ij ~ N(u_iᵀ v_j, τ_ij), τ_ij ~ Exp(η_ij / 2), η_ij ~ GIG(−½, a, b); rows u_i ~ N(μ, Λ⁻¹) with a Gaussian-Wishart
-    prior of μ and Λ, and so the v_j. By Gibbs sampling. Inside, the data are divided by their robust scale.
+    prior of μ and Λ, and likewise the v_j. Fitted by Gibbs sampling to the data divided by their robust scale.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def recover(
     rate_shape, rate_scale : float
         a and b.
     n_sweeps : int
-        Of the sampler.
+        Sweeps of the sampler.
     n_dropped : int
-        How many of them come before the average.
+        How many of the first sweeps are left out of the average.
 
     Returns
     -------

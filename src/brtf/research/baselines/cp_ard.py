@@ -20,7 +20,7 @@ def recover(
     noise: str = "fixed",
     max_sweeps: int = 500,
 ) -> Recovery:
-    """Ridge regressions whose penalties grow on what explains little, until such components vanish.
+    """Ridge regressions whose penalties grow for components that explain little, until these vanish.
 
     The joint mode of Gaussian noise of variance σ² and a Gaussian prior of precision α_r on component r in all modes:
     A⁽ⁿ⁾ = unfold(Y, n) Z_n (Z_nᵀZ_n + σ² diag α)⁻¹ and α_r = Σ_n I_n / Σ_n ‖a_r⁽ⁿ⁾‖², a component's norms made equal

@@ -28,7 +28,7 @@ MAX_CG = 15
 CG_TOL = 1e-6
 """Largest number of conjugate-gradient steps towards a Gauss–Newton step, and the relative residual that suffices."""
 MAX_REJECTED = 30
-"""Steps rejected in a row after which to give up."""
+"""Consecutive rejected steps after which a fit stops."""
 SMALLEST_STEP = 1e-8
 """Length of a step relative to that of the factors below which a fit has converged."""
 
@@ -74,7 +74,7 @@ def recover(
 
 
 def _fit(tensor: Array, mask: Mask, start: Factors, max_sweeps: int, tol: float) -> Factors:
-    """Follow the dogleg from one start: accept what lowers the objective, and trust the linear model as it deserves."""
+    """Follow the dogleg from one start: accept steps that lower the objective, and adapt the trust region."""
     observed = mask.astype(np.float64)
     point = _join(start)
     residual = observed * (compose(start) - tensor)

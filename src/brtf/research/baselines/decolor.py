@@ -16,7 +16,7 @@ from brtf.research.baselines.registry import Mask, Method, Recovery
 Pairs = NDArray[np.intp]
 
 CAPACITY = 1000
-"""Of the edge between two neighbours: flows are integers, so that costs are rounded to a thousandth of γ."""
+"""Capacity of the edge between two neighbours. Flows are integers, so costs are rounded to a thousandth of γ."""
 
 
 def recover(
@@ -30,11 +30,11 @@ def recover(
     max_sweeps: int = 50,
     tol: float = 1e-4,
 ) -> Recovery:
-    """A background of low rank, and a foreground that hangs together in the frames of a video.
+    """A background of low rank, and a foreground of contiguous pixels in the frames of a video.
 
     min ½ ‖(1 − S) ⊛ (Y − B)‖² + α ‖B‖_* + β Σ S_i + γ Σ |S_i − S_j| over B and S ∈ {0, 1}, the last sum over pixels of
     a frame side by side or one above the other. In turn: B by soft-impute, α falling until the rank is large enough;
-    β by the noise; S exactly, by a minimum cut of every frame. No chance: the seed does not matter. The data are grey
+    β by the noise; S exactly, by a minimum cut of every frame. Deterministic: the seed has no effect. The data are grey
     frames, (pixels, frames) or (height, width, frames); ``mode`` is that of the frames.
 
     Parameters
@@ -42,10 +42,10 @@ def recover(
     frame_shape : tuple of int
         (height, width), the pixels counted along the rows of a frame; (width, height) if along its columns.
     max_rank : int, optional
-        The rank of the background up to which α falls, √(shorter side of the matrix) by default. It is passed by the
-        last step, so that the background may have a larger one.
+        α falls until the rank of the background exceeds this, √(shorter side of the matrix) by default; the final
+        rank may therefore be larger.
     smoothness : float
-        γ / β, usually 1 to 5; 0 decides about every pixel alone.
+        γ / β, usually 1 to 5; 0 decides every pixel on its own.
     max_sweeps : int
     tol : float
         Relative change of the objective in a sweep below which the fit has converged.
@@ -127,9 +127,9 @@ def _cut(excess: Array, gamma: float, pairs: Pairs) -> Mask:
     Parameters
     ----------
     excess : ndarray (pixels,)
-        What a pixel costs more as background than as foreground.
+        How much more a pixel costs as background than as foreground.
     gamma : float
-        What two unequal neighbours cost.
+        The cost of two unequal neighbours.
     pairs : ndarray (2, number of pairs)
         The neighbours.
     """

@@ -23,9 +23,9 @@ def recover(
     max_sweeps: int = 100,
     tol: float = 1e-4,
 ) -> Recovery:
-    """The nearest sum of a matrix of rank R and one with K non-zero entries, each in turn at its best.
+    """The nearest sum of a matrix of rank R and one with K non-zero entries, by alternating exact minimisation.
 
-    min ‖Y − L − S‖² subject to rank L ≤ R and card S ≤ K. No chance: the seed does not matter.
+    min ‖Y − L − S‖² subject to rank L ≤ R and card S ≤ K. Deterministic: the seed has no effect.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def recover(
         The first L: ten sweeps of PCP, or the truncated SVD of Y, with which videos often end in a poor solution.
     max_sweeps : int
     tol : float
-        Relative fall of ‖Y − L − S‖ in a sweep below which the fit has converged; so it has below 1e-7 ‖Y‖.
+        Relative decrease of ‖Y − L − S‖ in a sweep below which the fit has converged; it also has at 1e-7 ‖Y‖.
 
     Returns
     -------

@@ -62,9 +62,9 @@ def minimise(
 
 @contextmanager
 def _quiet_pyttb() -> Iterator[None]:
-    """Keep what pyttb logs to itself: at every evaluation it warns that its own gradients are not in Fortran order.
+    """Suppress pyttb's log: at every evaluation it warns that its own gradients are not in Fortran order.
 
-    It logs to the root logger, which without a handler would also be configured for good.
+    It uses the root logger, and its first message would install a handler there for the whole process.
     """
     root = logging.getLogger()
     silent = logging.NullHandler()

@@ -35,14 +35,14 @@ def recover(
     outlier_fraction : float
         K as a share of the entries.
     power : int
-        Power steps of a projection besides the first. More: nearer to the singular vectors.
+        Power steps of a projection after the first. More steps come nearer to the singular vectors.
     n_starts : int
         Number of runs.
     max_sweeps : int
         Of every run.
     tol : float
-        ‖Y − L − S‖ / ‖Y‖ below which a run has converged; it also ends when that moved by less than 1e-6 of itself in
-        five sweeps running.
+        ‖Y − L − S‖ / ‖Y‖ below which a run has converged; it also ends when that changes by less than 1e-6 of itself in
+        five consecutive sweeps.
 
     Returns
     -------

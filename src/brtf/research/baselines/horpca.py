@@ -30,14 +30,14 @@ def recover(
     """The convex compromise between low rank in every unfolding and few outliers.
 
     min Σ_n ‖unfold(X, n)‖_* + λ ‖E‖₁ subject to X + E = Y at the observed entries, λ = c / √(max_n I_n), the singleton
-    model, by alternating directions: a copy X_n of X per mode, Z what they agree on, multipliers V_n and V_0. No
-    chance: the seed does not matter.
+    model, by alternating directions: a copy X_n of X per mode, Z what they agree on, multipliers V_n and V_0.
+    Deterministic: the seed has no effect.
 
     Parameters
     ----------
     sparsity : float
-        c. Larger: fewer outliers. It decides everything; good values lie between 1/4 and 4 and differ between complete
-        and incomplete data.
+        c. Larger values give fewer outliers. The result depends strongly on it; good values lie between 1/4 and 4 and
+        differ between complete and incomplete data.
     max_sweeps : int
     tol : float
         Relative disagreement of the copies, and relative change of Z in a sweep, below which the fit has converged.

@@ -15,7 +15,7 @@ def recover(Y: Array, observed: Mask, rng: np.random.Generator, *, ranks: int | 
     """The data projected onto the leading singular vectors of every unfolding.
 
     X = Y ×_n U⁽ⁿ⁾U⁽ⁿ⁾ᵀ with U⁽ⁿ⁾ the R_n leading left singular vectors of the unfolding of Y itself, not of what the
-    modes before have left. No iteration and no chance: the seed does not matter.
+    earlier modes leave. Neither iterative nor random: the seed has no effect.
 
     Parameters
     ----------

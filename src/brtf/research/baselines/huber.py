@@ -19,9 +19,9 @@ THRESHOLD = 1.345
 MAX_ROUNDS = 20
 """Rounds of fitting and measuring the noise anew."""
 SAME_NOISE = 0.01
-"""Relative change of the noise between rounds at which it stays."""
+"""Relative change of the noise between rounds below which it has converged."""
 SMALLEST_NOISE = 1e-6
-"""Noise relative to the data's size, below which the loss would be all corners to a method that needs gradients."""
+"""Smallest noise level relative to the data's size: with less, the loss is too sharp for a gradient method."""
 PATIENCE = 2
 """Ranks in a row that predict no better, after which no larger one is tried."""
 
@@ -63,7 +63,7 @@ def recover(
     Returns
     -------
     Recovery
-        The outliers are what of a residual lies beyond t.
+        The outliers are the parts of the residuals beyond t.
     """
     scale = robust_scale(Y[observed])
     data = Y / scale
@@ -81,7 +81,7 @@ def recover(
 
 
 def _fit(tensor: Array, observed: Mask, start: Factors, max_sweeps: int, tol: float) -> Factors:
-    """Fit and measure the noise in turns until it stays; at first it is the start's or, if less, the data's size."""
+    """Alternate between fit and noise level until it converges; it starts from the residual or, if less, the data."""
     factors = start
     noise = min(1.0, _noise(tensor, observed, factors))
     for _ in range(MAX_ROUNDS):
@@ -95,7 +95,7 @@ def _fit(tensor: Array, observed: Mask, start: Factors, max_sweeps: int, tol: fl
 
 
 def _noise(tensor: Array, observed: Mask, factors: Factors) -> float:
-    """The standard deviation of the noise if most residuals are nothing else, 1.4826 median |y − x|."""
+    """The standard deviation of the noise, 1.4826 median |y − x|, if most residuals are just noise."""
     residual = tensor - compose(factors)
     return max(robust_scale(residual[observed]), SMALLEST_NOISE)
 

@@ -59,8 +59,8 @@ class Unfolding:
 def leading_singular(matrix: Array, *, rank: int | None = None, above: float = 0.0) -> tuple[Array, Array, Array]:
     """The largest singular values of a matrix and their vectors, ``left * values @ right`` its best approximation.
 
-    Where one side is far longer, from the eigenvectors of the smaller Gram matrix: that knows singular values to 1e-8
-    of the largest, and leaves out those below.
+    If one side is far longer, they come from the eigenvectors of the smaller Gram matrix, which resolves singular
+    values down to 1e-8 of the largest and drops those below.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def leading_singular(matrix: Array, *, rank: int | None = None, above: float = 0
     Returns
     -------
     left, values, right : ndarray
-        (m, k), (k,) and (k, n), the values falling.
+        (m, k), (k,) and (k, n), the values in decreasing order.
     """
     n_rows, n_columns = matrix.shape
     if n_rows < n_columns:

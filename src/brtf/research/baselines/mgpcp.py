@@ -31,11 +31,11 @@ def recover(
     n_sweeps: int = 500,
     shrinkage: float = 3.0,
 ) -> Recovery:
-    """The posterior mean of CP whose later components are ever more strongly drawn to zero.
+    """The posterior mean of CP with increasing shrinkage of later components.
 
     y ~ N(Σ_r λ_r Π_n u⁽ⁿ⁾_r, 1/τ) at the observed entries, u ~ N(0, 1), λ_r ~ N(0, 1/Π_{l≤r} δ_l), δ_l ~ Ga(a, 1),
     τ ~ Ga(0.001, 0.001), for data divided by their standard deviation. Every sweep draws each λ_r, each column of each
-    mode, δ and τ from its law given the rest. The low-rank part is averaged over the second half of the sweeps.
+    mode, δ and τ from its conditional distribution. The low-rank part is averaged over the second half of the sweeps.
 
     Parameters
     ----------

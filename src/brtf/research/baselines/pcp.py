@@ -22,12 +22,12 @@ def recover(
 ) -> Recovery:
     """The convex compromise between low rank and few outliers.
 
-    min ‖L‖_* + λ ‖S‖₁ subject to L + S = Y, by the inexact augmented Lagrangian. No chance: the seed does not matter.
+    min ‖L‖_* + λ ‖S‖₁ subject to L + S = Y, by the inexact augmented Lagrangian. Deterministic: the seed has no effect.
 
     Parameters
     ----------
     lam : float, optional
-        λ, 1 / √(longer side of the matrix) by default. Larger: fewer outliers.
+        λ, 1 / √(longer side of the matrix) by default. Larger values give fewer outliers.
     max_sweeps : int
     tol : float
         ‖Y − L − S‖ / ‖Y‖ below which the fit has converged.

@@ -180,7 +180,7 @@ def recover(name: str, Y: Any, mask: Any = None, *, seed: int = 0, **params: Any
 def _recover_unfolded(
     method: Method, tensor: Array, observed: Mask, rng: np.random.Generator, *, mode: int = -1, **params: Any
 ) -> Recovery:
-    """What a matrix method finds in the unfolding of a tensor, folded back.
+    """Run a matrix method on the unfolding of a tensor and fold the result back.
 
     Its factors (rows, R) and (I_mode, R) are kept, in the order of the modes, if the tensor is a matrix; those of an
     unfolding say nothing about the modes along its rows.
@@ -263,14 +263,14 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise": (lambda v: isinstance(v, str) and v in ("fixed", "learn"), "'fixed' or 'learn'"),
     "init": (lambda v: isinstance(v, str) and v in ("pcp", "svd"), "'pcp' or 'svd'"),
 }
-"""What a parameter may be, in whichever method, besides None if that is the default.
+"""What a parameter may be, in every method that has it; None is also allowed where it is the default.
 
-A method checks for itself only what its other parameters or the data's shape decide.
+A method itself checks only what depends on its other parameters or on the data's shape.
 """
 
 
 def _check_parameters(method: Method, seed: Any, params: Mapping[str, Any]) -> None:
-    """Refuse parameters that are unknown, wanting or out of range, in a sentence that lists the known ones."""
+    """Raise for unknown, missing or out-of-range parameters, in a sentence that lists the known ones."""
     known = method.parameters
     listed = ", ".join(key if key in method.needs else f"{key}={default!r}" for key, default in known.items())
     for key in params:

@@ -38,7 +38,7 @@ def recover(
     lam : float
         λ.
     growth : float
-        The factor by which the penalty of the constraint grows in a sweep, above 1. Nearer to 1: slower and safer.
+        The factor by which the penalty of the constraint grows in a sweep, above 1. Nearer to 1 is slower and safer.
     n_starts : int
         Number of fits.
     max_sweeps : int

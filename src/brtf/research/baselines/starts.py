@@ -20,7 +20,7 @@ Loss = Callable[[Array], Array]
 
 
 def starting_factors(tensor: Array, rank: int, n_starts: int, rng: np.random.Generator) -> list[Factors]:
-    """So many starts: the leading singular vectors of the unfoldings if they suffice, and standard normal columns.
+    """The starts: the leading singular vectors of the unfoldings if there are enough, then standard normal factors.
 
     The singular vectors (missing entries zero) count as one start; they need rank ≤ min_n I_n.
     """
@@ -51,8 +51,8 @@ def best_start(
 ) -> Factors:
     """Fit all starts to nine tenths of the observed entries, and go on from the best with all of them.
 
-    The best predicts the other tenth with the least loss. The fit to the entries fitted would not do: where the sum of
-    squares has no minimum over the missing entries, what fits best predicts worst.
+    The best predicts the other tenth with the least loss. The error at the fitted entries is no guide: where the sum of
+    squares has no minimum, the closest fit predicts worst.
     """
     if len(starts) == 1:
         return fit(tensor, observed, starts[0])

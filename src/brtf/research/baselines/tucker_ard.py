@@ -23,11 +23,11 @@ def recover(
     noise: str = "fixed",
     max_sweeps: int = 500,
 ) -> Recovery:
-    """Ridge regressions of factors and core whose penalties grow on what explains little, until it vanishes.
+    """Ridge regressions of factors and core whose penalties grow for columns that explain little, until these vanish.
 
     X = G ×_n A⁽ⁿ⁾ with Gaussian noise of variance σ², a Gaussian prior of precision α_d⁽ⁿ⁾ on column d of A⁽ⁿ⁾ and one
     of precision α_G on the core. A column goes when its norm times that of its slice of the core falls below 0.001 of
-    the largest in its mode. Starts from the truncated HOSVD; no chance: the seed does not matter.
+    the largest in its mode. Starts from the truncated HOSVD; deterministic: the seed has no effect.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def update_factor(
 ) -> tuple[list[Array], Array]:
     """One mode's ridge regression, A⁽ⁿ⁾ = unfold(Y, n) Zᵀ (ZZᵀ + σ² diag α⁽ⁿ⁾)⁻¹ with Z = unfold(G ×_{k≠n} A⁽ᵏ⁾, n).
 
-    α_d⁽ⁿ⁾ = I_n / ‖a_d⁽ⁿ⁾‖². The columns that became irrelevant are gone from the factor and the core.
+    α_d⁽ⁿ⁾ = I_n / ‖a_d⁽ⁿ⁾‖². Irrelevant columns are removed from the factor and the core.
     """
     others = [None if k == mode else factor for k, factor in enumerate(factors)]
     grams = [None if factor is None else factor.T @ factor for factor in others]

@@ -14,9 +14,9 @@ SMALLEST_SQUARE = float(np.finfo(np.float64).eps)
 VAGUE = 1e-6
 """Twice the concentration and the rate of the prior of a component's precision."""
 PRUNE = 1e4
-"""A component whose precision is so many times the smallest one is dropped."""
+"""A component whose precision is this many times the smallest is dropped."""
 VANISHED = 1e-9
-"""A component so much smaller than the largest is rounding. In long matrices its precision may never tell."""
+"""A component this much smaller than the largest is rounding; in long matrices its precision may not show that."""
 
 
 def recover(
@@ -31,8 +31,8 @@ def recover(
     """Low rank and few outliers by automatic relevance: a precision for every component and every entry.
 
     Y = A Bᵀ + E + N, column r of A and of B ~ N(0, I / γ_r), E_ij ~ N(0, 1 / α_ij), N_ij ~ N(0, 1 / β), by variational
-    Bayes with MacKay's update of α. E is small rather than zero where there is no outlier, and takes up much of the
-    noise. Inside, the data are divided by their robust scale. No chance: the seed does not matter.
+    Bayes with MacKay's update of α. E is small rather than zero where there is no outlier, and absorbs much of the
+    noise. Inside, the data are divided by their robust scale. Deterministic: the seed has no effect.
 
     Parameters
     ----------

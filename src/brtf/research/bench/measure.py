@@ -57,10 +57,10 @@ class Effort:
 def fastest(
     tasks: Mapping[Name, Callable[[], object]], n_repeats: int, clock: Callable[[], float] = time.process_time
 ) -> dict[Name, float]:
-    """Seconds of the fastest of several runs of each task; the tasks take turns, so that they meet the same load.
+    """Seconds of the fastest of several runs of each task; the tasks take turns, so all see the same load.
 
     Each task is run once beforehand: what is compiled, loaded or cached by the first run is not counted. Seconds are
-    those of the processor, which wait for nobody, unless another clock is given.
+    CPU time unless another clock is given.
     """
     for task in tasks.values():
         task()
@@ -89,6 +89,6 @@ def cube_product(effort: Effort, dtype: Any = np.float64) -> tuple[int, Callable
 
 
 def copying(array: Array) -> Callable[[], object]:
-    """A copy of an array into memory that is there already."""
+    """Copy an array into memory that is already allocated."""
     out = np.empty_like(array)
     return lambda: np.copyto(out, array)

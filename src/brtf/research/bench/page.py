@@ -49,7 +49,7 @@ def measure(effort: Effort, targets: Iterable[int] = tuple(MEASUREMENTS)) -> Ite
 
 
 def machine(effort: Effort) -> dict[str, str]:
-    """Cores and processor, versions, and the peaks that ratios are taken to; nothing that names a host."""
+    """Cores and processor, versions, and the peak rates that ratios refer to; nothing that names the host."""
     side, double = cube_product(effort)
     _, single = cube_product(effort, np.float32)
     copied = np.ones(2**20 if effort.quick else 2**24)
@@ -68,7 +68,7 @@ def machine(effort: Effort) -> dict[str, str]:
 
 
 def _processor() -> str:
-    """The processor's family, where the system tells."""
+    """The processor's family, if the system reports it."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         found = dict(re.findall(r"^(model name|cpu family)\s*: (.*)$", info.read_text(encoding="utf-8"), re.MULTILINE))

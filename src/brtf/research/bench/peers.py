@@ -1,4 +1,4 @@
-"""Other programs' fits of the paper's tensors, each told what it needs to know."""
+"""Other programs' fits of the paper's tensors, each with the parameters it needs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from brtf.research.bench.measure import Array
 HUBER_THRESHOLD = 0.25
 """2.5 standard deviations of the paper's noise."""
 SPARSITY = 0.1
-"""Weight of the outliers in robust PCA: with less all of the data are outliers, with more none."""
+"""Weight of the outliers in robust PCA: with a smaller one all data are outliers, with a larger one none."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """Another program: its package, what it is told, its fit of the low-rank part, and how much faster it may be."""
+    """Another program: its package, a description, its fit of the low-rank part, and our target relative to it."""
 
     package: str
     words: str
@@ -48,7 +48,7 @@ def huber(data: Synthetic) -> Array:
 
 
 def parafac(data: Synthetic) -> Array:
-    """CP by alternating least squares, which does not know of outliers."""
+    """CP by alternating least squares, which does not model outliers."""
     import tensorly
     from tensorly.decomposition import parafac
 

@@ -47,7 +47,7 @@ def sparse_data(shape: tuple[int, ...], n_observed: int) -> Observations:
 
 
 class Sweeper:
-    """Sweeps one after another from a random start; a call makes as many as share one step of the noise."""
+    """Consecutive sweeps from a random start; one call makes all sweeps that share one step of the noise."""
 
     def __init__(self, observations: Observations, rank: int, *, collapsed: bool) -> None:
         modes = tuple(int(mode) for mode in np.argsort(observations.shape, kind="stable"))
@@ -94,7 +94,7 @@ def complete_sweeps(effort: Effort) -> Iterator[Measurement]:
 
 
 def masked_sweeps(effort: Effort) -> Iterator[Measurement]:
-    """A sweep of data with missing entries, and of small ones, against products alone; nothing is asked for here."""
+    """A sweep of data with missing entries, and of small ones, against products alone; there is no target."""
     cases: list[tuple[tuple[int, ...], int, type, float]] = [
         *(((30, 30, 30), rank, np.float64, share) for rank in (10, 30, 100) for share in (1.0, 0.3)),
         *(((100, 100, 100), 20, np.float64, share) for share in (0.05, 0.3, 0.8)),

@@ -1,8 +1,8 @@
-"""The tensor methods of the comparison: how each is called, and how those that must be told something are tuned.
+"""The tensor methods of the comparison: how each is called, and how those with a parameter are tuned.
 
-A method with a parameter to choose is fitted for every value of a grid and enters twice, in columns kept apart: with
-the value that comes nearest to the truth, as in the paper, and with the value that predicts best a tenth of the
-observed entries that it was not shown, which needs no truth.
+A method with a parameter to choose is fitted for every value of a grid and enters twice, in separate columns: with
+the value that comes nearest to the truth, as in the paper, and with the value that best predicts a held-out tenth of
+the observed entries, which needs no truth.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Contender:
     ----------
     label : what the page calls it
     kind : what it does about outliers
-    tuned : the parameter that must be chosen; None where there is none
-    options : what else it is told, whatever the data
+    tuned : the parameter that must be chosen; None if there is none
+    options : its other parameters, the same for all data
     """
 
     label: str

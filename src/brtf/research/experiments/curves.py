@@ -1,4 +1,4 @@
-"""What the figures of errors along a difficulty share: charts, tables, and the cells where ours is not the best."""
+"""Shared by Fig. 2 and 3, errors against a growing difficulty: charts, tables, and where ours is not the best."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from brtf.view.report.document import Cell, Figure, Table, Verdict
 MAGNITUDES = {"10std": "outliers far beyond the signal, H = 10 std(X)", "max": "outliers within its range, H = max(X)"}
 MEASURES = {"rrse": "RRSE", "fme": "FME"}
 SURROGATES = {"fme_direct": "its mode bases for factors", "fme_refit": "CP refitted to it"}
-"""FME of a method without CP factors, by two stand-ins that are named so."""
+"""Names of the two substitutes for the FME of a method without CP factors."""
 OURS = CONTENDERS["brtf"].label
 
 
@@ -28,7 +28,7 @@ def shown_lines(rows: Sequence[Row]) -> list[Line]:
 
 
 def figures(name: str, rows: Sequence[Row], along: str, x_title: str) -> list[Figure]:
-    """A chart for every magnitude and measure; tuned methods as the truth tuned them, as in the paper."""
+    """A chart for every magnitude and measure; methods with a parameter are tuned by the truth, as in the paper."""
     known = shown_lines(rows)
     drawn = [line for line in known if line.column == "told" or not CONTENDERS[line.method].tuned]
     found = []
@@ -72,7 +72,7 @@ def tables(rows: Sequence[Row], along: str, what: str) -> list[Table]:
 def losses(
     name: str, rows: Sequence[Row], along: str, what: str, reason: Callable[[Row, str, float], str]
 ) -> list[Loss]:
-    """The cells where calibrated inference is not the best of all lines but the oracle's, told ones included."""
+    """The cells where calibrated inference is not the best; methods tuned by the truth compete, the oracle does not."""
     known, found = shown_lines(rows), []
     for magnitude in MAGNITUDES:
         for level in sorted({row.settings[along] for row in rows}):
@@ -99,7 +99,7 @@ def _condition(row: Row) -> Condition:
 
 
 def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "told") -> dict[Condition, float]:
-    """The median of every condition on which a method was measured; without tuning both columns are the same."""
+    """A method's median under every condition; without tuning both columns are the same."""
     mine = [line for line in shown_lines(rows) if line.method == method]
     if not mine:
         return {}
@@ -113,7 +113,7 @@ def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "to
 
 
 def ratios(rows: Sequence[Row], method: str, other: str) -> list[float]:
-    """RRSE of one method over that of another, both as the truth tuned them, where both were measured."""
+    """RRSE of one method over that of another, both tuned by the truth, under the conditions measured for both."""
     mine, theirs = medians_of(rows, method, "rrse"), medians_of(rows, other, "rrse")
     return [mine[condition] / theirs[condition] for condition in mine if condition in theirs]
 
@@ -146,6 +146,6 @@ def best_cells(rows: Sequence[Row], n_lost: int) -> Verdict:
     rest = "" if n_lost == 0 else " The others are listed under “Where BRTF is not the best”."
     return Verdict(
         f"{said} Calibrated inference has the smallest median RRSE in {n_cells - n_lost} of {n_cells} conditions, "
-        f"against methods tuned by the truth, too.{rest}",
+        f"even against methods tuned by the truth.{rest}",
         tone,
     )

@@ -82,7 +82,7 @@ def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
 
 
 def _multilinear_rank(share: float, shape: Sequence[int]) -> tuple[int, ...]:
-    """This share of every mode's length, at least two, and no more than the unfolding along the mode can have."""
+    """The rank of every mode: this share of its length, at least two, and at most what its unfolding allows."""
     return tuple(min(max(2, round(share * length)), length, math.prod(shape) // length) for length in shape)
 
 
@@ -133,7 +133,7 @@ def _mosaic(faces: Array) -> Picture:
 
 TITLE = "Fig. 6 and Table 3: faces"
 LABELS = {"brtf-replacement": "BRTF, calibrated, values replaced"}
-"""Of a method that the other experiments do not have: it knows that a hit pixel's value is gone."""
+"""A method that only this experiment has: its outliers replace the values of pixels."""
 
 
 def render(rows: Sequence[Row], store: Rows) -> Section:
@@ -147,7 +147,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     noisy = f"Noisy, they have RRSE {number(found['rrse'], 3)} and PSNR {number(found['psnr'], 4)} dB."
     about = (
         f"A generated stand-in, not the paper’s faces: drawn heads, {shape} (pixels × persons × poses × lights), whose "
-        "numbers are not to be compared with the paper’s. Give photographs with --faces to have them side by side."
+        "numbers cannot be compared with the paper’s. Give photographs with --faces to see them side by side."
         if generated
         else f"The faces {rows[0].settings['source']}, {shape} (pixels × persons × poses × lights); the paper’s are "
         "1024 × 30 × 5 × 10."
@@ -155,8 +155,8 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     noise = (
         f"Photon noise, then a tenth of the pixels black or white. {noisy} BRTF starts from rank "
         f"{data.settings['max_rank']}. In the paper CP-ALS takes BRTF’s rank and HOSVD Tucker-ARD’s; here they are "
-        "tuned, which is kinder. “Values replaced” is told how the noise was made. One draw. Errors are those of "
-        "unclipped estimates."
+        "tuned, which helps them. “Values replaced” assumes, correctly, that outliers replace the values. One draw. "
+        "Errors are those of unclipped estimates."
     )
     columns = {"clean": [store.picture(data, "clean")], "noisy": [store.picture(data, "noisy")]}
     for line in _lines():
@@ -169,7 +169,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         TITLE,
         [about, noise],
         _verdicts(rows),
-        [Figure("faces", picture, "Two persons under two lights in five poses; what was tuned, tuned by the truth")],
+        [Figure("faces", picture, "Two persons under two lights in five poses; parameters tuned by the truth")],
         [_table(rows, paper=not generated)],
     )
 
@@ -192,7 +192,7 @@ def _numbers_of(rows: Sequence[Row], line: Line) -> Mapping[str, Any]:
 
 
 def _table(rows: Sequence[Row], *, paper: bool) -> Table:
-    """A line per method, and the paper's beside those that it tuned likewise."""
+    """A line per method, with the paper's numbers next to methods that it tuned in the same way."""
     header = ["", "RRSE", "PSNR, dB", "rank", "seconds of the fit"]
     header += ["paper: RRSE", "PSNR", "rank", "seconds"] if paper else []
     body = []
@@ -258,5 +258,5 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
 
 def _reason(who: str, factor: float) -> str:
     if who == LABELS["brtf-replacement"]:
-        return "It is ours as well, told that a hit pixel’s value is replaced and not added to, as it is in these data."
+        return "This is BRTF too, with outliers that replace the pixels’ values, as they do in these data."
     return UNKNOWN

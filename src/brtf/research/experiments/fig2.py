@@ -28,7 +28,7 @@ GRIDS = {
     "cpnls": (2, 3, 4),
 }
 QUICK_GRIDS = {name: tuple(value for value in grid if value in (0.5, 1.0, 2.0, 3)) for name, grid in GRIDS.items()}
-"""The true rank only, and three weights: a quick run is kind to the others."""
+"""The true rank only, and three weights: a quick run favours the others."""
 
 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
@@ -66,9 +66,9 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         "Fig. 2: outliers in a complete tensor",
         [
             "A 30 × 30 × 30 tensor of rank 3, noise of variance 0.01, and outliers uniform on (−H, H) added to a "
-            f"share of the entries. Each condition is measured on {n_draws(rows)}. The charts show methods with a "
-            "parameter as the truth tuned it, as in the paper; the tables also show them tuned by entries that they "
-            "were not shown. The paper prints no numbers for its curves.",
+            f"share of the entries. Each condition is measured on {n_draws(rows)}. In the charts, methods with a "
+            "parameter are tuned by the truth, as in the paper; the tables also show them tuned by held-out entries. "
+            "The paper prints no numbers for its curves.",
         ],
         [curves.best_cells(rows, len(lost)), *(curves.against_oracle(rows, method) for method in OURS), *_claims(rows)],
         curves.figures("fig2", rows, "outliers", "outliers"),
@@ -85,19 +85,19 @@ def _reason(row: Row, who: str, factor: float) -> str:
     if row.settings["outliers"] == 0:
         return (
             "Without outliers, least squares at the true rank is the maximum-likelihood fit, the oracle itself; ours "
-            f"has to find out both, which costs {100 * (factor - 1):.2g} %."
+            f"has to find both, which costs {100 * (factor - 1):.2g} %."
         )
     return UNKNOWN
 
 
 def _claims(rows: Sequence[Row]) -> list[Verdict]:
-    """The paper's other sentences about the figure, held against the rows."""
+    """Check the paper's other statements about the figure against the rows."""
     most = max(row.settings["outliers"] for row in rows)
     growth = {method: _growth(rows, method, most) for method in ("brtf", "brtf-paper", ORACLE)}
     steady = Verdict(
         f"The paper says that BRTF is unaffected by the percentage of outliers. From none to {100 * most:g} %, RRSE "
         f"grows by a factor of {growth['brtf']:.2f} with calibrated inference, {growth['brtf-paper']:.2g} with the "
-        f"paper’s, and {growth[ORACLE]:.2f} for the oracle, which has fewer good entries then.",
+        f"paper’s, and {growth[ORACLE]:.2f} for the oracle, which then has fewer good entries.",
         "good" if growth["brtf"] < 1.25 * growth[ORACLE] else "bad",
     )
     ratios = {}

@@ -22,7 +22,7 @@ METHODS = tuple(name for name in CONTENDERS if name in OURS or describe(name).mi
 
 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
-    """Every method that knows missing entries on every kind of data, all of one repeat before the next."""
+    """Every method that allows missing entries on every kind of data, all of one repeat before the next."""
     levels, n_repeats = ((0.5, 0.9), 1) if quick else (MISSING, N_REPEATS)
     return [
         Case(
@@ -58,14 +58,12 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     }
     n_conditions = len(curves.medians_of(rows, "brtf", "rrse"))
     words = ", ".join(f"{name} in {n} of {n_conditions} conditions" for name, n in diverged.items() if n)
-    worse = Verdict(
-        f"Without the truth to tune by, these end with an error above 1, worse than answering zero: {words}."
-    )
+    worse = Verdict(f"Tuned without the truth, these end with an error above 1, worse than predicting zero: {words}.")
     return Section(
         "fig3",
         "Fig. 3: missing entries and a tenth of outliers",
         [
-            "The same tensor with 10 % of outliers, of which ever fewer entries are observed; methods that know "
+            "The same tensor with 10 % outliers and fewer and fewer entries observed; only methods that allow "
             f"missing entries. Each condition is measured on {n_draws(rows)}. Ours and MGPCP start from rank 10, as "
             "in the paper.",
         ],

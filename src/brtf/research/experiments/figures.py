@@ -1,4 +1,4 @@
-"""Drawings of the page: errors along a difficulty as lines, and pictures side by side."""
+"""Drawings of the page: line charts of errors, and pictures side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from brtf.research.experiments.runs import Picture, Row
 
 STYLES = {"ours": "ours", "robust": "robust", "least squares": "least", "oracle": "oracle"}
 LARGEST = 2.0
-"""Error at which charts end: above 1 less than nothing was recovered."""
+"""Largest error on the charts: above 1 the result is worse than zero."""
 LABEL_HEIGHT = 13.0
 """Room that the name of a line needs, in units of the drawing."""
 
@@ -31,7 +31,7 @@ def error_chart(
 ) -> str:
     """Medians of a measure along one setting, a line per method, named at its end; ours with the range of repeats.
 
-    The scale is logarithmic; what is beyond its end is named so.
+    The scale is logarithmic; lines that leave the chart say so in their name.
     """
     from brtf.view.report.svg import Chart, Scale
 
@@ -77,7 +77,7 @@ def error_chart(
 
 
 def _spread_out(places: Sequence[float], top: float, bottom: float) -> NDArray[np.float64]:
-    """Heights from the top down, moved apart as little as it takes for names not to cover each other."""
+    """Heights from the top down, moved apart just enough for the names not to overlap."""
     from scipy.optimize import isotonic_regression
 
     steps = LABEL_HEIGHT * np.arange(len(places))
@@ -86,7 +86,7 @@ def _spread_out(places: Sequence[float], top: float, bottom: float) -> NDArray[n
 
 
 def collage(columns: Mapping[str, Sequence[Picture | None]], row_names: Sequence[str], *, columns_wide: int) -> bytes:
-    """Pictures side by side, a column per name, as PNG; more columns than fit go on beneath."""
+    """Pictures side by side, a column per name, as PNG; columns that do not fit continue below."""
     pyplot = require("matplotlib.figure", extra="viz", purpose="pictures side by side")
     n_bands = -(-len(columns) // columns_wide)
     n_rows = len(row_names)

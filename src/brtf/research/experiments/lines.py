@@ -19,9 +19,9 @@ NONE = Cell("–")
 
 @dataclass(frozen=True)
 class Line:
-    """A method, and by what its parameter was chosen: "told" by the truth, "honest" by hidden entries.
+    """A method, and how its parameter was chosen: "told" means by the truth, "honest" by held-out entries.
 
-    A method that chooses for itself has one line, an honest one. The oracle's line is to measure by.
+    A method without a parameter has one line, an honest one. The oracle's line is the reference.
     """
 
     method: str
@@ -43,7 +43,7 @@ class Loss:
 
 
 def lines(methods: Sequence[str], labels: Mapping[str, str] | None = None) -> list[Line]:
-    """The lines of the given methods: the oracle, ours, the others as the truth tuned them, then as tuned honestly."""
+    """The lines of the given methods: the oracle, ours, then the others tuned by the truth and by held-out entries."""
     named = {name: contender.label for name, contender in CONTENDERS.items()} | dict(labels or {})
     found = []
     if ORACLE in methods:
@@ -81,13 +81,13 @@ def values(rows: Sequence[Row], line: Line, measure: str) -> list[float]:
 
 
 def cell(rows: Sequence[Row], line: Line, measure: str) -> Cell:
-    """Median and range over the repeats of a line; what failed is counted and named."""
+    """Median and range over the repeats of a line, with the number of failures and their reasons."""
     mine = [row for row in rows if row.settings["method"] == line.method]
     return median_and_range(values(mine, line, measure), [row.error for row in mine if row.error])
 
 
 def median_and_range(numbers: Sequence[float], errors: Sequence[str] = (), digits: int = 3) -> Cell:
-    """Median and range of numbers, and why others are not there."""
+    """Median and range of numbers, and why others are missing."""
     failed = f"{len(errors)} failed: {errors[0]}" if errors else ""
     if not numbers:
         return Cell("failed", errors[0], "bad") if errors else NONE
@@ -97,7 +97,7 @@ def median_and_range(numbers: Sequence[float], errors: Sequence[str] = (), digit
 
 
 def ranks(rows: Sequence[Row], line: Line) -> Cell:
-    """The ranks found, each with how often where they differ."""
+    """The ranks found, with their frequencies if they differ."""
     found = [
         rank_text(row.numbers[line.column]["rank"])
         for row in rows
@@ -134,10 +134,10 @@ def mark_best(
                 table[k][column] = replace(table[k][column], mark="best")
 
 
-SEARCHES = "One fit with its parameter given, or none to find; ours tries several starts and structures in a fit."
-"""What is different about a method that is quicker than ours; the seconds of tuning are not counted."""
-UNKNOWN = "Not looked into."
-"""What is said of a loss whose cause has not been established."""
+SEARCHES = "A single fit with its parameter given, if it has one; BRTF tries several starts and structures in a fit."
+"""Why a method is faster than ours; the time for tuning is not counted."""
+UNKNOWN = "Not investigated."
+"""The reason given for a loss whose cause is not known."""
 
 
 def loss(

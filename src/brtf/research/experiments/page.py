@@ -1,4 +1,4 @@
-"""All experiments together: what is planned, what is there, and the page made of it."""
+"""All experiments together: the planned cases, and the page made from the stored rows."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COMMAND = "brtf reproduce"
 
 
 def plan(names: Sequence[str], *, quick: bool, seed: int, inputs: Inputs) -> list[Case]:
-    """The cases of these experiments, all of one repeat before the next: a run cut short has something everywhere."""
+    """The cases of these experiments, repeat by repeat, so that an interrupted run has some of each."""
     cases = [case for name in names for case in _module(name).plan(quick, seed, inputs)]
     return sorted(cases, key=lambda case: case.settings["seed"])
 
 
 def page(cases: Iterable[Case], rows: Rows, *, quick: bool) -> Document:
-    """The page of the rows that are there; what is still missing is counted and named."""
+    """The page made from the stored rows, with a count of those still missing."""
     found: dict[str, list[Row]] = {}
     wanted: dict[str, list[Case]] = {}
     for case in cases:
@@ -45,7 +45,7 @@ def page(cases: Iterable[Case], rows: Rows, *, quick: bool) -> Document:
     return Document(
         "The paper’s experiments, run again",
         "Every table and figure of “Bayesian robust tensor factorization for incomplete multiway data” (Zhao, Zhou, "
-        "Zhang, Cichocki & Amari), measured by this program and set beside what the paper prints. BRTF appears "
+        "Zhang, Cichocki & Amari), measured again and compared with what the paper prints. BRTF appears "
         "twice: with calibrated inference, the default, and with the paper’s own.",
         _notes(quick, absent, failed),
         [*sections, _not_best(losses)] if any(section.verdicts for section in sections) else sections,
@@ -65,21 +65,20 @@ def _has_a_repeat(cases: Sequence[Case], rows: Rows) -> bool:
 def _notes(quick: bool, absent: dict[str, int], failed: Sequence[Row]) -> list[str]:
     how = (
         "This is a quick run: one draw of everything, few conditions and short lists of values to tune over; "
-        f"{COMMAND} --full takes its time."
+        f"{COMMAND} --full takes much longer."
         if quick
         else "This is a full run."
     )
     notes = [
-        "A cell is the median over repeats, with the range beneath. Methods with a parameter stand twice, in lines "
-        "kept apart: tuned by the truth, as in the paper, and honestly, by a tenth of the observed entries that they "
-        "were not shown. Green is the best of a column; the line of least squares that knows rank and outliers does "
-        "not compete.",
+        "A cell is the median over repeats, with the range below. Methods with a parameter appear twice, on separate "
+        "lines: tuned by the truth, as in the paper, and honestly, by a held-out tenth of the observed entries. Green "
+        "marks the best of a column; least squares that knows the rank and the outliers is only a reference.",
         f"{how} Written by {COMMAND}, brtf {__version__}, Python {platform.python_version()}; one thread on a machine "
-        f"of {os.cpu_count()} cores, with whatever else it had to do.",
+        f"with {os.cpu_count()} cores and other load.",
     ]
     if absent:
         left = ", ".join(f"{n} of {name}" for name, n in absent.items())
-        notes.append(f"Not everything planned has been measured: {left} rows are to come; the same command goes on.")
+        notes.append(f"Not all measured yet: {left} rows are missing; run the same command again to continue.")
     if failed:
         words = "; ".join(f"{row.experiment} {row.settings.get('method', '')}: {row.error}" for row in failed[:5])
         notes.append(f"{len(failed)} measurements failed, among them {words}.")
@@ -87,7 +86,7 @@ def _notes(quick: bool, absent: dict[str, int], failed: Sequence[Row]) -> list[s
 
 
 def _not_best(losses: Sequence[Loss]) -> Section:
-    """The cells where calibrated inference is not the best, all of them, with the reason."""
+    """All cells where calibrated inference is not the best, with the reason."""
     body = [
         [
             Cell(entry.where),
@@ -100,7 +99,7 @@ def _not_best(losses: Sequence[Loss]) -> Section:
         for entry in losses
     ]
     words = (
-        Verdict(f"Cells: {len(losses)}, methods tuned by the truth among those that win.", "bad")
+        Verdict(f"Cells: {len(losses)}, counting those won by methods tuned by the truth.", "bad")
         if losses
         else Verdict("There is no such cell.", "good")
     )

@@ -1,8 +1,8 @@
-"""Running experiments: cases of plain settings, a row for each in a file of its own, and a process that may fail.
+"""Run experiments: each case is measured in a separate process, and its result stored as a row in a file.
 
 A row is a JSON file with the settings, the seed among them, the version, and the numbers or the reason why there are
-none; pictures stand beside it as PNG. A case whose row is there is not measured again, so that a run that was stopped
-goes on where it was.
+none; pictures are stored next to it as PNG. A case whose row exists is not measured again, so an interrupted run
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of the row's file: the settings in readable form, and a digest that tells any two cases apart."""
+        """The name of the row's file: the settings in readable form, and a digest that is different for every case."""
         text = json.dumps(self.settings, sort_keys=True)
         simple = [str(value) for value in self.settings.values() if isinstance(value, (str, int, float))]
         words = re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(simple))
@@ -112,7 +112,7 @@ class Rows:
         return self.directory / case.experiment / f"{case.name}.json"
 
     def read(self, case: Case) -> Row | None:
-        """The row of a case; None where there is none, or none that this version measured and wrote to its end."""
+        """The row of a case; None if there is none, or only an incomplete one or one of another version."""
         try:
             row = Row(**json.loads(self.path(case).read_text(encoding="utf-8")))
         except (FileNotFoundError, json.JSONDecodeError, TypeError):
@@ -120,7 +120,7 @@ class Rows:
         return row if row.version == __version__ and row.settings == case.settings else None
 
     def write(self, case: Case, outcome: Measured | str, seconds: float) -> Row:
-        """Keep what came out of a case, or the reason why nothing did; the row last, so that its pictures are there."""
+        """Store the outcome of a case or the reason for its failure; the row is written last, after its pictures."""
         path = self.path(case)
         path.parent.mkdir(parents=True, exist_ok=True)
         settings = dict(case.settings)
@@ -143,14 +143,14 @@ class Rows:
 
 
 def save_picture(path: Path, picture: Picture) -> None:
-    """Write a picture as PNG, wholly or not at all."""
+    """Write a picture as PNG; the file is complete or does not exist."""
     image = require("PIL.Image", extra="viz", purpose="pictures")
     with atomic_file(path) as file:
         image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", optimize=True)
 
 
 def source_of(kind: str, inputs: Inputs) -> str:
-    """What a case says of a file that the user gave: its name and a digest, so that another file is another case."""
+    """How a case identifies a user's file: by its name and a digest, so that another file is another case."""
     if kind not in inputs:
         return GENERATED
     path = Path(inputs[kind])
@@ -167,7 +167,7 @@ def source_of(kind: str, inputs: Inputs) -> str:
 
 
 class Worker:
-    """A process of its own that measures cases one at a time: one that hangs or crashes takes nothing else with it.
+    """A separate process that measures cases one at a time, so that a hang or a crash affects only one case.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ class Worker:
             self._end()
 
     def measure(self, case: Case, inputs: Inputs) -> tuple[Measured | str, float]:
-        """What came out of a case, or in words why nothing did; and the seconds that it took."""
+        """The outcome of a case, or its error in words; and the seconds that it took."""
         line = self._line or self._begin()
         started = time.perf_counter()
         try:
@@ -223,9 +223,9 @@ class Worker:
 
 
 def _serve(line: Connection) -> None:
-    """Measure what comes down the line until it is closed. An interrupt is the other end's to act on.
+    """Measure cases from the pipe until it is closed. Interrupts are left to the parent process.
 
-    Where the other end is killed, nobody is left to end this process: it watches for that itself.
+    If the parent is killed, nothing else would end this process, so it watches for that itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -261,7 +261,7 @@ def attempt(case: Case, inputs: Inputs) -> tuple[Measured | str, float]:
 
 
 def measure(cases: Iterable[Case], rows: Rows, inputs: Inputs, limit: float) -> Iterator[Row]:
-    """The rows of all cases, in their order: those that are there already, and the others as they are measured."""
+    """The rows of all cases, in their order: stored ones are read, the others measured."""
     with Worker(limit) as worker:
         for case in cases:
             yield rows.read(case) or rows.write(case, *worker.measure(case, inputs))

@@ -1,4 +1,4 @@
-"""What the experiments on the paper's synthetic tensor share: a method's numbers, and the least that is possible."""
+"""Shared by the experiments on the paper's synthetic tensor: a method's errors, and those of the oracle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brtf.research.experiments.contenders import CONTENDERS, Trial, fit, honest,
 from brtf.research.experiments.runs import Measured
 
 ORACLE = "oracle"
-"""The name of least squares that knows the rank and the outliers: a line to measure by, not a method."""
+"""The name of least squares that knows the rank and the outliers: a reference, not a competitor."""
 DATA = ("outliers", "magnitude", "missing", "rank", "noise")
 """Settings of a case that make the data; the others are the method's."""
 
@@ -27,7 +27,7 @@ def measure_method(settings: Mapping[str, Any]) -> Measured:
     ----------
     settings : mapping
         Arguments of :func:`brtf.datasets.paper_synthetic`, ``method``, ``seed``, ``grid`` (values to tune over, empty
-        for a method that needs no tuning) and ``params`` (what else the method is told).
+        for a method that needs no tuning) and ``params`` (the method's other parameters).
 
     Returns
     -------
@@ -59,7 +59,7 @@ def measure_method(settings: Mapping[str, Any]) -> Measured:
 def _numbers(trial: Trial, error: float, data: Synthetic) -> dict[str, Any]:
     """What the page shows of a fit.
 
-    ``fme`` is that of CP factors. A method without them has two stand-ins, named so: ``fme_direct`` takes the leading
+    ``fme`` is that of CP factors. A method without them has two substitutes: ``fme_direct`` takes the leading
     singular vectors of the recovered tensor for factors, ``fme_refit`` those of CP-ALS at the true rank fitted to it.
     """
     found, rank = trial.found, data.factors[0].shape[1]

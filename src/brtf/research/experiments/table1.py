@@ -79,7 +79,7 @@ REASONS = (
     ("fme", "FME", UNKNOWN),
     ("seconds", "seconds", SEARCHES),
 )
-"""What competes, and why ours may lose."""
+"""The measures that are compared, and why BRTF may lose on them."""
 READINGS = {0.01: "noise of variance 0.01, as the text says", "20dB": "noise 20 dB below the signal"}
 
 
@@ -112,11 +112,11 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
 
 
 def _line(rows: Sequence[Row], line: Line) -> list[Cell]:
-    """One method under one reading; the paper tuned by the truth, so its numbers stand beside what was told."""
+    """One method under one reading; the paper tuned by the truth, so its numbers appear on that line."""
     printed = TABLE1.get(line.method) if line.column == "told" or line.method in ("brtf", "cp-ard") else None
 
     def beside(found: Cell, name: str) -> Cell:
-        """What was found, and beneath it what the paper prints."""
+        """The number found, and below it the paper's."""
         value = getattr(printed, name, None)
         if value is None:
             return found

@@ -25,7 +25,7 @@ TOLD = {
     "horpca": {},
     "mgpcp": {"max_rank": MAX_RANK},
 }
-"""What the others are told: one fit at the true rank or with the default weight, no search for either."""
+"""Options of the others: one fit at the true rank or with the default weight, with no search for either."""
 
 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
@@ -39,7 +39,7 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
 
 
 def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
-    """Seconds of every method, after one fit to small data that compiles what is to be compiled."""
+    """Seconds of every method, after a fit to small data that triggers compilation."""
     observed = paper_synthetic(**settings).observed
     small = observed[:8, :8, :8]
     told = {name: {"max_rank": MAX_RANK} for name in OURS} | TOLD
@@ -75,10 +75,9 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         "table2",
         "Table 2: seconds of a fit",
         [
-            f"The data of Fig. 3 with H = max(X), {len(rows)} data sets; on each, all methods fit in turn on one "
-            "thread, so that they meet the same load, and ratios are taken within the set. The others are told the "
-            "true rank, or take the default weight, and fit once: what tuning costs comes on top, by the number of "
-            "values tried.",
+            f"The data of Fig. 3 with H = max(X), {len(rows)} data sets; on each, all methods take turns on one "
+            "thread, so that all see the same load, and ratios are taken within the set. The others get the true rank, "
+            "or the default weight, and fit once: tuning would multiply their time by the number of values tried.",
         ],
         _verdicts(measured) if measured else [],
         (),
@@ -100,7 +99,7 @@ def _verdicts(measured: Sequence[Mapping[str, float]]) -> list[Verdict]:
         Verdict(
             f"In the paper BRTF is 13 to 45 times as fast as the others. Here a single fit of "
             f"{', '.join(slower) or 'none of them'} takes longer than ours, and of {', '.join(faster) or 'none'} less. "
-            "These are other programs on another machine than the paper’s.",
+            "Programs and machine differ from the paper’s.",
             "bad" if faster else "good",
         ),
         Verdict(

@@ -40,8 +40,8 @@ BASELINES: dict[str, tuple[str | None, tuple[Any, ...], dict[str, Any]]] = {
     "decolor": ("max_rank", RANKS, {}),
     "horpca": ("sparsity", (1.0, 2.0, 4.0), {"tol": 1e-4, "max_sweeps": 300}),
 }
-"""The others in the order of the paper, HORPCA on the colours, the rest on grey levels: what is chosen for each, from
-which values, by the pixels that it was not shown, and what it is told besides."""
+"""The others in the order of the paper, HORPCA on the colours, the rest on grey levels: the parameter that
+is tuned by held-out pixels, its values, and the other options."""
 KNOW_MISSING = ("regl1alm", "prmf", "brmf", "horpca")
 SHOWN = (0.3, 0.7)
 """Frames on the picture, as shares of the clip."""
@@ -52,7 +52,7 @@ SIZES = {True: (36, 48, 40), False: (48, 64, 60)}
 
 @dataclass(frozen=True, eq=False)
 class Parted:
-    """A clip parted in two.
+    """A clip split into background and foreground.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
 
 
 def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
-    """Background and foreground by one method; with the generated clip, also how right they are."""
+    """Background and foreground by one method; for the generated clip also their errors."""
     truth = None
     if settings["source"] == GENERATED:
         height, width, frames = settings["size"]
@@ -125,7 +125,7 @@ def shown_frames(n_frames: int) -> list[int]:
 
 
 def part_by_ours(clip: Clip, **options: Any) -> Parted:
-    """The clip as one of ours parts it, the score being the probability of an outlier."""
+    """Split a clip with BRTF; the score is the probability of an outlier."""
     if "inference" not in options:
         shared = None if clip.tensor.ndim == 2 else (1,)
         options = {"max_rank": max(2, clip.n_channels), "outlier_modes": shared} | options
@@ -139,7 +139,7 @@ def part_by_ours(clip: Clip, **options: Any) -> Parted:
 def part_by_baseline(
     clip: Clip, method: str, parameter: str | None = None, grid: Sequence[Any] = (), *, seed: int = 0, **told: Any
 ) -> Parted:
-    """The clip as another method parts it, the score being the size of an outlier; seconds are those of one fit."""
+    """Split a clip with another method; the score is the size of an outlier, and seconds are for one fit."""
     if method == "decolor":
         told = told | {"frame_shape": (clip.height, clip.width)}
     levels = clip.tensor.astype(np.float64) if method == "horpca" else grey(clip.values.astype(np.float64))
@@ -200,14 +200,14 @@ MEASURES = {
     "f_objects": "F, whole objects",
 }
 SCORES = (
-    "F is that of the foreground over observed pixels: by the method’s own decision where it makes one, by the "
-    "threshold on |S| that is best in hindsight, and for ours of whole objects, as brtf video --clean finds them."
+    "F is for the foreground over observed pixels: for the method’s own decision if it makes one, for the "
+    "threshold on |S| that is best in hindsight, and for ours also for whole objects, as brtf video --clean finds them."
 )
 WORDS = {0.0: "all pixels observed", 0.9: "nine pixels in ten missing"}
 
 
 def render(rows: Sequence[Row], store: Rows) -> Section:
-    """Pictures side by side; for the generated clip also how right they are."""
+    """Pictures side by side; for the generated clip also their errors."""
     generated = rows[0].settings["source"] == GENERATED
     data = next(row for row in rows if row.settings["method"] == "data")
     if data.numbers is None:
@@ -216,7 +216,7 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     size = f"{described['width']} × {described['height']} pixels, {described['shape'][2]} frames"
     clip = (
         f"A generated clip ({size}), not one of the paper’s: a scene under flickering light, three moving objects, "
-        "noise of each pixel’s own and stuck sensors. Its background and foreground are known. It "
+        "a noise level per pixel, and stuck sensors. Its background and foreground are known. It "
         "suits ours: noise per pixel is what ours assumes, and its rank of 3 is the largest that ours considers, one "
         "component per colour. One draw."
         if generated
@@ -303,14 +303,14 @@ def _verdicts(rows: Sequence[Row]) -> list[Verdict]:
                 f"{number(ours['background_error'], 3)} and its foreground, at its own decision, has F = "
                 f"{number(ours['f_own'], 3)}; the nearest of the others are {LABELS[nearest]} with "
                 f"{number(others[nearest]['background_error'], 3)} and {LABELS[sharpest]} with F = "
-                f"{number(others[sharpest]['f_told'], 3)} at the threshold that the truth picked.",
+                f"{number(others[sharpest]['f_told'], 3)} at the best threshold in hindsight.",
                 "good" if better else "bad",
             )
         )
         if ours["f_objects"] < ours["f_own"]:
             found.append(
                 Verdict(
-                    f"Joining pixels to whole objects there lowers F from {number(ours['f_own'], 3)} to "
+                    f"Joining pixels into whole objects there lowers F from {number(ours['f_own'], 3)} to "
                     f"{number(ours['f_objects'], 3)}.",
                     "bad",
                 )
@@ -328,7 +328,7 @@ def _verdicts(rows: Sequence[Row]) -> list[Verdict]:
 
 
 def losses(rows: Sequence[Row]) -> list[Loss]:
-    """The cells where ours is not the best; F by ours' own decision against thresholds that the truth picked."""
+    """The cells where ours is not the best; F of our own decision against the best thresholds in hindsight."""
     found = []
     for missing, words in WORDS.items():
         numbers = {row.settings["method"]: row.numbers for row in chosen(rows, missing=missing) if row.numbers}
@@ -350,4 +350,4 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
 
 
 def _why_foreground(who: str, factor: float) -> str:
-    return UNKNOWN if "paper" in who else "Its threshold was picked by the truth, ours by the model."
+    return UNKNOWN if "paper" in who else "Its threshold is the best in hindsight; ours comes from the model."
