@@ -294,11 +294,25 @@ def test_a_zarr_codec_that_runs_code_is_refused(
     assert "encoded with pickle" in refusal(path)
 
 
-def test_a_zarr_codec_is_found_however_deep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Foreign(zarr.codecs.Crc32cCodec):  # as another package could register one
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Foreign:
+        return cls()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": "foreign"}
+
+
+@pytest.mark.parametrize("place", ["codecs", "index_codecs"])
+def test_a_zarr_codec_is_found_however_deep(tmp_path: Path, place: str) -> None:
+    zarr.registry.register_codec("foreign", Foreign)
     zarr.create_array(tmp_path / "y.zarr", data=np.ones((4, 4)), chunks=(2, 2), shards=(4, 4))
     assert read_tensor(tmp_path / "y.zarr").shape == (4, 4)
-    monkeypatch.setattr("brtf.data.readers.labelled.SAFE_CODECS", {"sharding_indexed", "bytes", "zstd"})
-    assert "encoded with crc32c" in refusal(tmp_path / "y.zarr")
+    metadata = json.loads((tmp_path / "y.zarr" / "zarr.json").read_text())
+    (sharding,) = metadata["codecs"]
+    sharding["configuration"][place][-1] = {"name": "foreign"}
+    (tmp_path / "y.zarr" / "zarr.json").write_text(json.dumps(metadata))
+    assert "encoded with foreign" in refusal(tmp_path / "y.zarr")
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,9 @@ def test_a_single_target_as_text():
     assert all(line.startswith("2 ") and ("row Grams" in line or "sweep: " in line) for line in table[1:])
 
 
-def test_a_peer_that_is_not_installed_is_skipped_with_a_word(monkeypatch):
-    monkeypatch.setattr(fits, "PEERS", (peers.Peer("no_such_package", "nobody", lambda data: data.observed),))
-    monkeypatch.setattr(fits, "_own", lambda data: data.low_rank)
-    (row,) = fits.whole_fits(measure.Effort(quick=True, n_repeats=1))
+def test_a_peer_that_is_not_installed_is_skipped_with_a_word():
+    absent = peers.Peer("no_such_package", "nobody", lambda data: data.observed)
+    (row,) = fits.whole_fits(measure.Effort(quick=True, n_repeats=1), [absent])
     assert row.value is None
     assert row.met is None
     assert "no_such_package is not installed" in row.against

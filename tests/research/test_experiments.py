@@ -458,11 +458,11 @@ class TestCommand:
         assert "13 rows are left" in outcome.stderr
         assert len(list((tmp_path / "rows" / "table1").glob("*.json"))) == 1
 
-    def test_page_only_measures_nothing(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(runs, "measure", None)
+    def test_page_only_measures_nothing(self, tmp_path):
         outcome = run("--page-only", "--out", tmp_path)
         assert outcome.exit_code == 0, outcome.output
         assert "Not measured yet" in (tmp_path / "reproduction.html").read_text()
+        assert not list(tmp_path.rglob("*.json"))
 
     @pytest.mark.parametrize(
         "arguments",

@@ -1,4 +1,4 @@
-"""Whole fits: their memory, their sweeps, their time against other programs, and how soon the first one is done."""
+"""Whole fits: their memory, their sweeps, their time against other programs, and the time of the first one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +19,7 @@ from brtf.api.metrics import rrse
 from brtf.data.observations import Observations
 from brtf.data.plan import DEFAULT_PLAN
 from brtf.research.bench.measure import Array, Effort, Measurement, fastest
-from brtf.research.bench.peers import PEERS
+from brtf.research.bench.peers import PEERS, Peer
 from brtf.research.bench.sweeps import low_rank_data, sparse_data
 
 
@@ -59,7 +59,7 @@ def _memory_row(name: str, data: Array | Observations, n_bytes: int, *, shared: 
 
 
 def _small(data: Array | Observations) -> Array | Observations:
-    """A part that is treated as the whole is: one that is too large for a pass per mode."""
+    """A part of the tensor that is processed like the whole: still too large for one pass per mode."""
     n_entries = DEFAULT_PLAN.small_data
     if isinstance(data, Observations):
         return data.select(np.arange(data.n_observed) <= n_entries)
@@ -94,9 +94,9 @@ def paper_problems(n_seeds: int) -> Iterator[Synthetic]:
         yield paper_synthetic(outliers=0.2, magnitude="max", seed=seed)
 
 
-def whole_fits(effort: Effort) -> Iterator[Measurement]:
+def whole_fits(effort: Effort, peers: Sequence[Peer] = PEERS) -> Iterator[Measurement]:
     """Target 6: a whole fit with default settings against other libraries that are given the rank."""
-    present = [peer for peer in PEERS if find_spec(peer.package) is not None]
+    present = [peer for peer in peers if find_spec(peer.package) is not None]
     own = "a fit with default settings"
     programs = {own: _own} | {peer.words: peer.low_rank for peer in present}
     for missing in (0.5,) if effort.quick else (0.0, 0.5):
@@ -105,7 +105,7 @@ def whole_fits(effort: Effort) -> Iterator[Measurement]:
         tasks = {words: partial(_fit_and_compare, data, words, fit, errors) for words, fit in programs.items()}
         seconds = fastest(tasks, effort.n_repeats)
         what = f"{own}: 30×30×30, {100 * missing:.0f} % missing, 10 % outliers"
-        for peer in PEERS:
+        for peer in peers:
             if peer not in present:
                 reason = f'{peer.package} is not installed: pip install "brtf[baselines]"'
                 yield Measurement(6, what, None, f"{peer.words}: skipped, {reason}", peer.limit)
