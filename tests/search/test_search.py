@@ -1,4 +1,4 @@
-"""Whole calibrated fits: truth is found with nothing to tune, the trace only rises, and accidents do not matter.
+"""Whole calibrated fits: the truth is found with nothing to tune, the trace describes it, and accidents do no harm.
 
 Thresholds of accuracy are relative to the expected error of least squares that knows the rank and the outliers.
 """
@@ -199,17 +199,16 @@ class TestTrace:
         "options", [{}, {"init": "random"}, {"max_rank": 2}, {"robust": False}, {"max_rank": 30, "tol": 0.0}], ids=str
     )
     @pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # of a cap that is too low
-    def test_bound_never_falls(self, options):
-        model = fit(SMALL, **options)
-        bounds = model.trace_["bound"]
-        assert np.isfinite(bounds).all()
-        forced = np.char.startswith(model.trace_["event"].astype(str), "reduced to")  # by a cap on the rank
-        assert np.all((np.diff(bounds) >= 0.0) | forced[1:])
-        assert np.all(np.diff([record.bound for record in comparable(model.result_.trace)]) >= 0.0)
-        assert model.bound_ == bounds[-1]
-        assert np.all(np.diff(model.trace_["sweep"]) >= 0)
-        assert model.n_sweeps_ == model.trace_["sweep"][-1] <= 500
-        assert model.rank_ == model.trace_["rank"][-1]
+    def test_last_record_is_of_the_state_returned(self, options):
+        model = fit(SMALL, noise="common", **options)
+        state, last = model.result_.state, model.result_.trace[-1]
+        observations = observe(SMALL.observed)
+        problem = Problem(observations, sweep_order(observations), collapsed=True)
+        assert last.bound == pytest.approx(evaluate(problem, state).bound, rel=1e-9)
+        assert model.bound_ == model.trace_["bound"][-1]  # in units of the data
+        assert model.rank_ == last.rank == state.rank
+        assert last.noise_variance == state.noise_variance
+        assert model.n_sweeps_ == last.sweep <= 500
 
     def test_another_form_of_the_bound_is_said(self, monkeypatch):
         """Many components of complete data are searched with completed data, whose bound is looser."""
