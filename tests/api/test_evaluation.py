@@ -313,7 +313,7 @@ class TestSplitConformal:
 
 
 class TestConformal:
-    @pytest.mark.parametrize("options", [{"robust": False}, {"inference": "paper"}], ids=str)
+    @pytest.mark.parametrize("options", [{"robust": False, "noise": "common"}, {"inference": "paper"}], ids=str)
     @pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # outliers want components of their own
     def test_coverage_is_nominal_where_the_model_does_not_hold(self, options):
         Y, for_test = contrary_data(seed=0)

@@ -22,13 +22,15 @@ from brtf.inference.sweep import Problem, evaluate
 from brtf.inference.trace import StopReason
 from brtf.io.checkpoint import Keeper
 from brtf.model.settings import Settings
+from brtf.search import choices, streaming
 from brtf.search import run as inference
-from brtf.search import streaming
 from brtf.search.run import run, sweep_order
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
 COMPLETE = synthetic((24, 23, 22), 18, outliers=0.05, seed=0).observed
+PLAIN = {"link": None, "arrangement": None}
+"""Nothing to choose, so that every moment of the search is seen."""
 FOREVER = ("--max-sweeps", "100000", "--tol", "0", "--inference", "paper")
 
 
@@ -68,7 +70,7 @@ def interrupt_after(monkeypatch, n_moments):
 
 def interrupted(monkeypatch, n_moments, data, **options):
     """A model whose fit was interrupted, and the notes of the interrupt."""
-    model = brtf.BRTF(random_state=0, **options)
+    model = brtf.BRTF(random_state=0, **{**PLAIN, **options})
     with monkeypatch.context() as patch:
         interrupt_after(patch, n_moments)
         with pytest.raises(KeyboardInterrupt) as caught:
@@ -112,6 +114,18 @@ class TestCtrlC:
             with pytest.raises(KeyboardInterrupt):
                 model.fit(SMALL)
         assert model.result_ is before
+
+    def test_nothing_is_kept_while_the_data_are_being_read(self, monkeypatch):
+        """The choice of link and arrangement comes before everything that could be kept."""
+
+        def interrupt(*_):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(choices, "advance", interrupt)
+        model = brtf.BRTF(random_state=0)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(SMALL)
+        assert not hasattr(model, "result_")
 
     def test_it_can_be_saved(self, monkeypatch, tmp_path):
         model, _ = interrupted(monkeypatch, 30, SMALL)
@@ -194,10 +208,10 @@ class TestMaxSeconds:
         n_looks = []
         for seconds in (10**6, None):
             inference.time.now = 0.0
-            model = brtf.BRTF(random_state=0, max_seconds=seconds).fit(SMALL)
+            model = brtf.BRTF(random_state=0, max_seconds=seconds, **PLAIN).fit(SMALL)
             n_looks.append(inference.time.now)
             assert model.converged_
-        last = brtf.BRTF(random_state=0, max_seconds=n_looks[0] - 1.0).fit(SMALL)
+        last = brtf.BRTF(random_state=0, max_seconds=n_looks[0] - 1.0, **PLAIN).fit(SMALL)
         assert last.stop_reason_ == model.stop_reason_
         assert last.bound_ == model.bound_
 
@@ -243,7 +257,7 @@ class TestMaxSeconds:
 
 def write_checkpoint(path, n_moments, data, **options):
     """A checkpoint after so many moments of a fit, and the model that was interrupted then."""
-    model = brtf.BRTF(random_state=0, **options)
+    model = brtf.BRTF(random_state=0, **{**PLAIN, **options})
     with pytest.MonkeyPatch.context() as patch:
         interrupt_after(patch, n_moments)
         with pytest.raises(KeyboardInterrupt):
@@ -290,7 +304,7 @@ class TestCheckpoints:
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         loaded.fit(SMALL, resume=tmp_path / "c.brtf")
-        assert loaded.bound_ == brtf.BRTF(random_state=0).fit(SMALL).bound_
+        assert loaded.bound_ == brtf.BRTF(random_state=0, **PLAIN).fit(SMALL).bound_
         finished = brtf.load(tmp_path / "c.brtf")  # no warning: it is
         assert finished.stop_reason_ == loaded.stop_reason_
         assert finished.bound_ == loaded.bound_
@@ -356,7 +370,7 @@ class TestCheckpoints:
             lambda header: header["outline"].update(shape=[9, 8, 6]),
             lambda header: header["outline"]["chunked"].update(n_observed=10**9),
             lambda header: header["outline"].update(bound_shift=None),
-            lambda header: header["outline"].update(link={"smallest": "small"}),
+            lambda header: header["outline"]["reading"].update(numbers={"smallest": "small"}),
             lambda header: header["origin"]["settings"].update(max_rank=0),
         ],
     )
@@ -486,7 +500,8 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
         raise ValueError("nothing can be fitted")
 
     monkeypatch.setattr("brtf.search.run.INFERENCES", {"calibrated": refuse})
-    outcome = invoke("fit", tmp_path / "y.npy", "--out", tmp_path / "out")
+    plain = ("--link", "none", "--arrangement", "none")
+    outcome = invoke("fit", tmp_path / "y.npy", "--out", tmp_path / "out", *plain)
     assert (outcome.exit_code, outcome.stderr) == (2, "brtf: error: nothing can be fitted\n")
     assert os.listdir(tmp_path / "out") == []
 

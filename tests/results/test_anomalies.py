@@ -68,7 +68,7 @@ def test_slices_that_are_slightly_off(kind, size):
     rng = np.random.default_rng(0)
     error = 0.3 * size
     data[4] += error if kind == "shift" else error * rng.normal(size=SHAPE[1:])
-    model = BRTF(random_state=0).fit(data)
+    model = BRTF(random_state=0, noise="common").fit(data)
     in_slice = model.anomalies(0.1)
     assert len(in_slice[in_slice.mode_0 == 4]) <= 2  # one by one they are not noticed
     found = model.anomalies(0.1, of="slices")

@@ -14,6 +14,7 @@ from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, poss
 from brtf.model.settings import Settings
 from brtf.search import choices
 from brtf.search.choices import Chosen, choose, part_of
+from brtf.search.run import Deadline
 
 pytestmark = pytest.mark.filterwarnings(  # the fits to compare with are bad ones
     "ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning"
@@ -341,7 +342,7 @@ def test_the_bound_of_a_part_is_scaled_to_the_whole():
     """Where part and whole are the same, the estimate is the bound itself."""
     _, tensor = merged(6)
     observations = observe(tensor)
-    race = choices.Race(observations, Settings(), np.random.default_rng(0))
+    race = choices.Race(observations, Settings(), np.random.default_rng(0), Deadline(None))
     runner = race.runner(choices.given_reading(observations, Settings()))
     runner.go_to(10)
     exact = runner.bound

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.containers import Container, LabelledArrays
+from brtf.data.containers import Container, LabelledArrays, LongFrame
 from brtf.data.dataframes import as_pandas
 from brtf.data.exports import mode_names
 from brtf.data.observations import Observations
@@ -28,16 +28,25 @@ def entries_contained(result: Result, vector: Array, name: str) -> Any:
     return _container(result.observations).entries(result.place(vector, 0.0), vector, result.observations, name)
 
 
-def loadings_contained(observations: Observations, values: Array, names: Sequence[str]) -> Any:
-    """Loadings (n, R) of new data in the container of those."""
-    return (observations.container or Container()).loadings(values, observations, names)
+def loadings_contained(observations: Observations, values: Array, modes: tuple[int, ...], names: Sequence[str]) -> Any:
+    """Loadings of new data in the container of those: (n, R), or along all modes that are read as one with the first.
+
+    The rows of ``values`` are the positions of these modes in C order.
+    """
+    shaped = values.reshape(*(observations.shape[mode] for mode in modes), values.shape[1])
+    return (observations.container or Container()).loadings(shaped, modes, names)
 
 
 def _container(observations: Observations) -> Container:
-    """What the data came in; where that is not known, xarray if they have labels and plain arrays if not."""
+    """What the data came in; where that is not known, plain arrays.
+
+    With labels it is xarray then, or a table with a row per entry if only some entries are stored.
+    """
     labels = observations.labels
     if observations.container is not None or labels is None:
         return observations.container or Container()
+    if observations.layout == "coordinates":
+        return LongFrame(is_polars=False)
     coords = {dim: (dim, names) for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
     return LabelledArrays(labels.dims, coords, {}, labels.name)
 

@@ -95,7 +95,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Maximum number of sweeps.
     max_seconds : float or None
         Time limit for a call of :meth:`fit`, or for a block of :meth:`partial_fit`, after which the best state so far
-        is returned. Checked after every sweep and proposal; finishing the result takes extra time.
+        is returned. Checked after every sweep and proposal; finishing the result takes extra time. Choosing link and
+        arrangement may take half of it.
     tol : float
         Change of the bound, in nats per observed entry, below which the fit has converged.
     dtype : numpy.float32, numpy.float64 or None
@@ -209,7 +210,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
         Ctrl-C leaves the model fitted with the best state so far, ``converged_`` False and the reason in
         ``stop_reason_``; the ``KeyboardInterrupt`` is still raised, so that loops and scripts end. If it comes before
-        the first start has settled, the model is left as it was.
+        the first start has settled, or while link and arrangement are being chosen, the model is left as it was.
 
         Parameters
         ----------
@@ -510,29 +511,27 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
         Y has any number of rows; its other modes and its units are those of the fitted data: the link is applied to it.
         Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there. Where the first
-        mode was read as one with others, they are an array (n, I_k, …, rank_).
+        mode was read as one with others, they are an array (n, I_k, …, rank_), which no table can hold: fit with
+        ``arrangement=None`` for one.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
         check_like_fitted(observations, result.observations, same_rows=False)
         rows = fold_in(result.as_modelled(observations), result.state, result.settings)
         share = result.scale ** (1.0 / len(result.state.factors))
-        merged = [observations.shape[mode] for mode in result.arrangement.groups[0]]
-
-        def shaped(values: Array) -> Any:
-            if len(merged) > 1:
-                return values.reshape(*merged, rows.rank)
-            return loadings_contained(observations, values, self.get_feature_names_out().tolist())
-
-        loadings = shaped(rows.mean * share)
+        modes, names = result.arrangement.groups[0], self.get_feature_names_out().tolist()
+        loadings = loadings_contained(observations, rows.mean * share, modes, names)
         if not return_std:
             return loadings
         (honest,) = honest_rows(replace(result.state, factors=(rows,)))
         std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), rows.mean.shape) * share
-        return loadings, shaped(std)
+        return loadings, loadings_contained(observations, std, modes, names)
 
     def inverse_transform(self, X: Any) -> Array:
-        """The slices of the first mode that have the loadings X (n, rank_): t⁻¹ of their low-rank part."""
+        """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.
+
+        They are t⁻¹ of the low-rank part: (n, I_1, …, I_{N−1}).
+        """
         return self._fitted().slices_with(np.asarray(X, dtype=np.float64))
 
     def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Any:
@@ -556,7 +555,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
         Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
         ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
-        ``factor_<mode>``, (I_n, R) along the mode and ``component``. ``noise_variance``, a number or along the noise
+        ``factor_<mode>``, (I_n, R) along the mode and ``component``; modes read as one have one together,
+        ``factor_<mode>_<mode>``. ``noise_variance``, a number or along the noise
         modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
         the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
         """
@@ -565,7 +565,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def to_tensorly(self) -> Any:
         """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
 
-        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`; with a link t it is the low-rank part of t(Y).
+        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, of the shape of the groups where modes are read as one; with
+        a link t it is the low-rank part of t(Y).
         Rank 0, which TensorLy cannot expand, becomes one component of zeros.
         """
         return self._fitted().to_tensorly()

@@ -21,7 +21,18 @@ from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
 from brtf.search.choices import FAR_APART, choose, given_reading
-from brtf.search.run import AlteredState, Fitted, Moment, affordable_rank, ended, fit_bytes, fold_in, run, typical_rows
+from brtf.search.run import (
+    AlteredState,
+    Deadline,
+    Fitted,
+    Moment,
+    affordable_rank,
+    ended,
+    fit_bytes,
+    fold_in,
+    run,
+    typical_rows,
+)
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20
@@ -44,6 +55,7 @@ def fit(
     best result so far, if there is one, before ``KeyboardInterrupt`` is raised.
     """
     started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
+    deadline = Deadline(settings.max_seconds)
     if observations.in_chunks:
         _check_chunked(settings)
     given_reading(observations, settings)
@@ -52,14 +64,16 @@ def fit(
         observations, held_back = _hold_back(observations, rng)
     warn_empty_slices(observations)
     _check_fit_memory(observations, settings)
-    chosen = choose(observations, settings, rng) if earlier is None else earlier.chosen()
+    if earlier is None:
+        half = None if settings.max_seconds is None else 0.5 * settings.max_seconds
+        chosen = choose(observations, settings, rng, half)
+    else:
+        chosen = earlier.chosen()
     reading = chosen.reading
     modelled = reading.apply(observations)
     observations = replace(observations, scale=modelled.scale)
     since = chosen.since if earlier is None else earlier.moment(modelled)
-    resolved = reading.settings(settings)
-    if settings.max_seconds is not None:  # the choice took some of it
-        resolved = replace(resolved, max_seconds=max(settings.max_seconds - (time.perf_counter() - started), 1e-3))
+    resolved = replace(reading.settings(settings), max_seconds=deadline.left)
     n_done = 0 if since is None else since.n_sweeps
     latest = since
 

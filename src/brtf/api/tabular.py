@@ -38,12 +38,16 @@ class _OnSamples(BaseEstimator):
         if not isinstance(model, BRTF) or model.inference == "paper":
             raise ValueError(f'model must be None or a BRTF with inference="calibrated", got {self.model!r}.')
         scaled = np.asarray((samples - self.center_) / self.scale_)
+        self._prepare(model, scaled.ndim)
         with warnings.catch_warnings():
             # a sample or a feature of which nothing is known is usual in tables
             warnings.filterwarnings("ignore", "Mode . has .* empty slice", UserWarning)
             self.model_ = model.fit(scaled)
         self.n_iter_ = self.model_.n_iter_
         return scaled
+
+    def _prepare(self, model: BRTF, order: int) -> None:
+        """Settle what the estimator needs of a model for samples of that order and the model leaves open."""
 
     def _new(self, X: Any, *, allow_nd: bool) -> tuple[Array, Array]:
         """New samples as given, and scaled like the fitted ones."""
@@ -73,7 +77,8 @@ class AnomalyDetector(_OnSamples):
     q : float
         Expected share of false alarms among the samples labelled 1.
     model : BRTF or None
-        The model to fit, which is cloned; None: ``BRTF(random_state=random_state)``.
+        The model to fit, which is cloned; None: ``BRTF(random_state=random_state)``. With ``noise="auto"`` its noise
+        may differ between features but not between samples: a sample that is noisier than others is an anomaly.
     scale : bool
         Whether the columns of a matrix, which may have different units, are centred at their medians and divided by
         their robust standard deviations. Tensors are never scaled.
@@ -118,6 +123,10 @@ class AnomalyDetector(_OnSamples):
         self.labels_[discoveries(probability, self.q)] = 1
         self.threshold_ = self._threshold()
         return self
+
+    def _prepare(self, model: BRTF, order: int) -> None:
+        if model.noise == "auto" and model.noise_modes is None:
+            model.set_params(noise_modes=tuple(range(1, order)))
 
     def _threshold(self) -> float:
         """The largest score labelled 0; where nothing is labelled 1, that of a sample which alone would be."""
@@ -164,7 +173,9 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, _OnSamples):
 
     Parameters
     ----------
-    model, scale, random_state
+    model : BRTF or None
+        The model to fit, which is cloned; None: ``BRTF(random_state=random_state)``.
+    scale, random_state
         As for :class:`AnomalyDetector`.
 
     Attributes

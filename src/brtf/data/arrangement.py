@@ -86,6 +86,16 @@ class Arrangement:
         """The modes of the given groups, ascending."""
         return tuple(sorted(mode for k in groups for mode in self.groups[k]))
 
+    def place_of(self, mode: int) -> tuple[int, int]:
+        """The group that holds a mode, and the place of the mode in it."""
+        return next((k, group.index(mode)) for k, group in enumerate(self.groups) if mode in group)
+
+    def positions_along(self, mode: int, shape: Sequence[int]) -> NDArray[np.intp]:
+        """For every position of the group that holds a mode the position along that mode."""
+        k, place = self.place_of(mode)
+        lengths = [shape[other] for other in self.groups[k]]
+        return np.unravel_index(np.arange(math.prod(lengths)), lengths)[place]
+
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The lengths of the groups of a tensor of that shape."""
         return tuple(math.prod(shape[mode] for mode in group) for group in self.groups)
@@ -142,6 +152,11 @@ class Arrangement:
         places = np.zeros(observations.shape, dtype=np.intp)
         places[observations.mask] = np.arange(observations.n_observed)
         return places.transpose(self._axes)[observations.mask.transpose(self._axes)]
+
+    def regrouped(self, entry_vector: NDArray[Any], observations: Observations) -> NDArray[Any]:
+        """A vector over the entries in the order of the observations, in the order of the groups."""
+        order = self.entry_order(observations)
+        return entry_vector if order is None else entry_vector[order]
 
     def entries(self, merged: NDArray[Any], observations: Observations) -> NDArray[Any]:
         """A vector over the entries in the order of the groups, in the order of the observations."""

@@ -27,8 +27,8 @@ class Container:
         """Numbers at the observed entries: as a tensor, dense or sparse, and as a vector."""
         return placed
 
-    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
-        """A row of numbers per slice of the first mode, (n, R)."""
+    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
+        """Numbers per slice of the first mode, (n, R), or per position of it and of others read as one with it."""
         return values
 
 
@@ -73,7 +73,7 @@ class WideFrame(Container):
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return self.dense(placed, observations)
 
-    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
+    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
         return self._frame(values, list(names))
 
     def _frame(self, values: NDArray[Any], columns: Any) -> Any:
@@ -124,9 +124,10 @@ class LabelledArrays(Container):
             return self._array(placed, self.dims, self.coords, {}, name)
         return self.dense(placed, observations, name)
 
-    def loadings(self, values: NDArray[Any], observations: Observations, names: Sequence[str]) -> Any:
-        first = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {self.dims[0]}}
-        return self._array(values, (self.dims[0], "component"), first, {}, None)
+    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
+        dims = tuple(self.dims[mode] for mode in modes)
+        own = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {*dims}}
+        return self._array(values, (*dims, "component"), own, {}, None)
 
     @staticmethod
     def _array(values: NDArray[Any], dims: tuple[Any, ...], coords: Any, attrs: Any, name: Any) -> Any:

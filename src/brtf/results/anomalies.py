@@ -138,18 +138,21 @@ def groupings(result: Result, of: str, mode: int | str | None) -> list[tuple[int
 
 def private_positions(result: Result, fixed: tuple[int, ...]) -> list[tuple[int, ...] | None]:
     """Per component its position along each of the fixed modes if only that one uses it; None if others do too."""
-    found = [[_private_position(result.state.factors[mode], r) for mode in fixed] for r in range(result.rank)]
+    arrangement, shape = result.arrangement, result.observations.shape
+    along = [(result.state.factors[arrangement.place_of(m)[0]], arrangement.positions_along(m, shape)) for m in fixed]
+    found = [[_private_position(rows, positions, r) for rows, positions in along] for r in range(result.rank)]
     return [None if None in places else tuple(place for place in places if place is not None) for places in found]
 
 
-def _private_position(rows: RowGaussians, component: int) -> int | None:
-    """The one position of a mode that uses a component, if the loadings of all others may be zero.
+def _private_position(rows: RowGaussians, positions: NDArray[np.intp], component: int) -> int | None:
+    """The one position of a mode that uses a component, if the loadings at all others may be zero.
 
     The others are estimates a_j ~ N(0, s² + V_j). They may be zero if no s raises their likelihood by more than a nat.
+    ``positions`` are those of the rows along the mode: one row each, unless the mode is read as one with others.
     """
     loading = rows.mean[:, component]
-    most = int(np.argmax(np.abs(loading)))
-    others = np.delete(np.arange(loading.size), most)
+    most = int(positions[np.argmax(np.abs(loading))])
+    others = np.flatnonzero(positions != most)
     if not others.size:
         return None
     square = np.square(loading[others])
@@ -204,8 +207,9 @@ class Evidence:
                     private.setdefault(int(mine), []).append(component)
         for group, components in private.items():
             entries = np.flatnonzero(members == group)
-            places = zip(result.state.factors, observations.entry_coords()[:, entries], strict=True)
-            terms = np.prod([rows.mean[place][:, components] for rows, place in places], axis=0)
+            places = result.arrangement.coords(observations.entry_coords()[:, entries], observations.shape)
+            rows_and_places = zip(result.state.factors, places, strict=True)
+            terms = np.prod([rows.mean[place][:, components] for rows, place in rows_and_places], axis=0)
             own[entries] = terms.sum(axis=1)
         return cls(fixed, positions, members, _Entries.of(result, members, own).evidence(), private)
 
@@ -263,6 +267,7 @@ class _Entries:
     def of(cls, result: Result, members: NDArray[np.intp], own: Array) -> _Entries:
         """The entries of a fit, with their groups and the part of x̄ that belongs to their group alone, (M,)."""
         state, observations = result.state, result.entries_together
+        own = result.arrangement.regrouped(own, result.observations)
         model, structure = state.local_model, state.structure
         means, variance_at = [rows.mean for rows in state.factors], variance_field(state.factors)
         spike_table = tabulate_branches(model)[0] if model.has_outliers else None
@@ -276,12 +281,14 @@ class _Entries:
             log_rate, log_rest, log_slab = log_branches(state, block, values, np.square(z) + variance, z >= 0.0)
             rates = (np.broadcast_to(log_rate, z.shape), np.broadcast_to(log_rest, z.shape))
             pieces.append((z, variance, log_slab, *rates))
-        z, variance, log_slab, log_rate, log_rest = (np.concatenate(part) for part in zip(*pieces, strict=True))
+        vectors = (result.as_given(np.concatenate(part)) for part in zip(*pieces, strict=True))
+        z, variance, log_slab, log_rate, log_rest = vectors
         units, unit_members, n_channels = None, members, 1.0
         if structure is not None and structure.modes:
-            alone = [mode for mode in range(observations.order) if mode not in structure.modes]
-            coords = np.concatenate([observations.entry_coords()[alone], members[None]])
-            units = distinct_columns(coords, (*(observations.shape[mode] for mode in alone), int(members.max()) + 1))
+            given, shared = result.observations, result.arrangement.modes_of(structure.modes)
+            alone = [mode for mode in range(given.order) if mode not in shared]
+            coords = np.concatenate([given.entry_coords()[alone], members[None]])
+            units = distinct_columns(coords, (*(given.shape[mode] for mode in alone), int(members.max()) + 1))
             _, first = np.unique(units, return_index=True)
             n_channels = structure.n_channels
             log_slab = np.bincount(units, log_slab) / n_channels

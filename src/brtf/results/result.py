@@ -213,13 +213,21 @@ class Result:
         return self.link.mean(centre, np.sqrt(self.factor_variance(coords)) * self.scale)
 
     def slices_with(self, loadings: Array) -> Array:
-        """t⁻¹(x̄) of slices of the first mode with the given loadings (n, R), in the user's units."""
-        if loadings.ndim != 2 or loadings.shape[1] != self.rank:
-            raise ValueError(f"X must have shape (n, {self.rank}), a loading per component, got {loadings.shape}.")
-        x = loadings
+        """t⁻¹(x̄) of slices of the first mode with the given loadings, in the user's units.
+
+        They are (n, R), or (n, I_k, …, R) where the first mode is read as one with others.
+        """
+        shape = self.observations.shape
+        wanted = (*(shape[mode] for mode in self.arrangement.groups[0][1:]), self.rank)
+        if loadings.ndim != len(wanted) + 1 or loadings.shape[1:] != wanted:
+            raise ValueError(
+                f"X must have shape ({', '.join(map(str, ('n', *wanted)))}), a loading per component as transform() "
+                f"gives them, got {loadings.shape}."
+            )
+        x = loadings.reshape(-1, self.rank)
         for factor in self.factor_means()[1:]:
             x = x[..., None, :] * factor
-        return self.link.inverse(np.asarray(x.sum(axis=-1)))
+        return self.link.inverse(self.arrangement.tensor(x.sum(axis=-1), (len(loadings), *shape[1:])))
 
     def _centre(self, coords: Any) -> Array:
         """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
@@ -290,17 +298,17 @@ class Result:
     def _local_posteriors(self) -> tuple[Array, Array]:
         """Responsibility of every entry, and the share of its deviation due to an outlier if it is one; (M,)."""
         pieces = list(map(self.outliers_of_block, self.entries_together.block_list))
-        probability, share = (self._as_given(np.concatenate(parts)) for parts in zip(*pieces, strict=True))
+        probability, share = (self.as_given(np.concatenate(parts)) for parts in zip(*pieces, strict=True))
         return probability, share
 
-    def _as_given(self, entry_vector: Array) -> Array:
+    def as_given(self, entry_vector: Array) -> Array:
         """A vector over the entries as the state describes them, in the order of the data."""
         return self.arrangement.entries(entry_vector, self.observations)
 
     @property
     def _residual(self) -> Array:
         """t(y) − x̄ in units of the scale at the observed entries, (M,)."""
-        return self._as_given(fit_at_entries(self._modelled, self.state.factors).residual)
+        return self.as_given(fit_at_entries(self._modelled, self.state.factors).residual)
 
     @cached_property
     def entries_together(self) -> Observations:

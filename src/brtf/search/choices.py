@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -31,7 +30,7 @@ from brtf.model.settings import Settings
 from brtf.search.moves.birth import BEYOND_CHANCE
 from brtf.search.phases import NAMES
 from brtf.search.rank_one import relative_weights
-from brtf.search.run import Moment, advance, problem_at
+from brtf.search.run import Deadline, Moment, advance, problem_at
 from brtf.search.spectra import leading_left_singular
 
 LAP = 40
@@ -114,17 +113,25 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     return Reading(link, arrangement)
 
 
-def choose(observations: Observations, settings: Settings, rng: np.random.Generator) -> Chosen:
-    """The reading of the data that the bound prefers among those that the settings leave open."""
+def choose(
+    observations: Observations, settings: Settings, rng: np.random.Generator, seconds: float | None = None
+) -> Chosen:
+    """The reading of the data that the bound prefers among those that the settings leave open.
+
+    After so many seconds it is the best one so far.
+    """
     plain = given_reading(observations, settings)
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
     links = possible_links(observations) if settings.link == "auto" and automatic else [plain.link]
     mergers = settings.arrangement == "auto" and automatic and observations.order > 2
     if len(links) == 1 and not mergers:
         return Chosen(plain)
-    race = Race(observations, settings, rng)
+    race = Race(observations, settings, rng, Deadline(seconds))
     if not race.is_possible(plain):
         return Chosen(plain)
+    race.runner(plain).go_to(LAP)
+    if race.deadline.passed:
+        return Chosen(plain, since=race.moment(plain))
     best, comparisons = plain, []
     if len(links) > 1:
         rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
@@ -132,7 +139,7 @@ def choose(observations: Observations, settings: Settings, rng: np.random.Genera
         comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
     if mergers:
         tried_before: tuple[tuple[str, float], ...] = ()
-        while len(best.arrangement.groups) > 2:
+        while len(best.arrangement.groups) > 2 and not race.deadline.look():
             found, tried = race.run(best, race.mergers(best), patient=True)
             tried_before += tried
             if found is best:
@@ -145,11 +152,12 @@ def choose(observations: Observations, settings: Settings, rng: np.random.Genera
 class Race:
     """Searches of the same entries under different readings."""
 
-    def __init__(self, observations: Observations, settings: Settings, rng: np.random.Generator) -> None:
-        self.whole, self.settings, self.rng = observations, settings, rng
+    def __init__(
+        self, observations: Observations, settings: Settings, rng: np.random.Generator, deadline: Deadline
+    ) -> None:
+        self.whole, self.settings, self.rng, self.deadline = observations, settings, rng, deadline
         self.part = part_of(observations, copy.deepcopy(rng))
         self.runners: dict[Reading, Runner] = {}
-        self.began = time.monotonic()
 
     @property
     def n_entries(self) -> int:
@@ -159,7 +167,8 @@ class Race:
     def runner(self, reading: Reading) -> Runner:
         """The search of a reading."""
         if reading not in self.runners:
-            self.runners[reading] = Runner(self.part, self.whole, reading, self.settings, copy.deepcopy(self.rng))
+            rng = copy.deepcopy(self.rng)
+            self.runners[reading] = Runner(self.part, self.whole, reading, self.settings, rng, self.deadline)
         return self.runners[reading]
 
     def moment(self, reading: Reading) -> Moment | None:
@@ -172,11 +181,6 @@ class Race:
         few = _numbers_of_one(modelled.shape) < modelled.n_observed
         return modelled.largest <= FAR_APART * modelled.scale and few
 
-    def time_is_up(self) -> bool:
-        """Whether the race has used half of the time that the fit may take."""
-        limit = self.settings.max_seconds
-        return limit is not None and time.monotonic() - self.began > 0.5 * limit
-
     def run(
         self, first: Reading, rivals: list[Reading], *, patient: bool = False
     ) -> tuple[Reading, tuple[tuple[str, float], ...]]:
@@ -186,15 +190,17 @@ class Race:
         ``patient``, the first one is given up only when its search has found all components.
         """
         rivals = [rival for rival in rivals if self.is_possible(rival)]
-        if not rivals or self.time_is_up():
+        if not rivals or self.deadline.look():
             return first, ()
         racing = [first, *rivals]
         for lap in range(LAPS):
             for reading in racing:
                 self.runner(reading).go_to(LAP * 2**lap)
+            if self.deadline.look():
+                return first, ()
             leader = max(self.runner(reading).bound for reading in racing)
             racing = [reading for reading in racing if self.runner(reading).within_reach >= leader]
-            if len(racing) == 1 or all(self.runner(r).is_over for r in racing) or self.time_is_up():
+            if len(racing) == 1 or all(self.runner(r).is_over for r in racing):
                 break
         if patient:
             self._let_catch_up(first, racing)
@@ -215,7 +221,8 @@ class Race:
         to_beat = max((self.runner(reading).within_reach for reading in racing if reading != first), default=-math.inf)
         n_sweeps = LAP * 2**LAPS
         while (
-            not (runner.is_over or runner.bound > to_beat or self.time_is_up()) and n_sweeps <= self.settings.max_sweeps
+            not (runner.is_over or runner.bound > to_beat or self.deadline.look())
+            and n_sweeps <= self.settings.max_sweeps
         ):
             runner.go_to(n_sweeps)
             n_sweeps += LAP
@@ -226,9 +233,7 @@ class Race:
         With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{κg} gains about
         ½ (½ Σ (u − ū) g)² / (½ Σ g²) nats.
         """
-        runner = self.runner(reading)
-        runner.go_to(LAP)
-        problem, point = runner.point()
+        problem, point = self.runner(reading).point()
         if point.state.slices is not None:
             return True
 
@@ -275,8 +280,7 @@ class Race:
         blocks = problem.observations.block_list
         left = np.concatenate([weigh(block) * point.fit.residual(block) for block in blocks])
         left = runner.reading.arrangement.entries(left, self.part)  # in the order of the data
-        order = arrangement.entry_order(self.part)
-        left = left if order is None else left[order]
+        left = arrangement.regrouped(left, self.part)
         merged = arrangement.apply(self.part)
         mode = max(range(merged.order), key=lambda k: len(arrangement.groups[k]))
         signs = np.where(np.random.default_rng(0).integers(0, 2, left.size), 1.0, -1.0)
@@ -291,9 +295,15 @@ class Runner:
     """The search of one reading in a race."""
 
     def __init__(
-        self, part: Observations, whole: Observations, reading: Reading, settings: Settings, rng: np.random.Generator
+        self,
+        part: Observations,
+        whole: Observations,
+        reading: Reading,
+        settings: Settings,
+        rng: np.random.Generator,
+        deadline: Deadline,
     ) -> None:
-        self.reading, self.rng = reading, rng
+        self.reading, self.rng, self.deadline = reading, rng, deadline
         self.settings = replace(reading.settings(settings), max_seconds=None)
         self.modelled = reading.apply(part)
         self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))
@@ -306,9 +316,11 @@ class Runner:
         self.n_started: int | None = None
 
     def go_to(self, n_sweeps: int) -> None:
-        """Go on until so many sweeps after the starts, or the end of the search."""
+        """Go on until so many sweeps after the starts, or the end of the search or of the time."""
 
         def until(moment: Moment) -> bool:
+            if self.deadline.look():
+                return True
             if moment.position is None or moment.position.phase == NAMES.index("start"):
                 return False
             if self.n_started is None:

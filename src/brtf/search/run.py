@@ -84,11 +84,16 @@ class Moment:
 
 
 class Deadline:
-    """Time limit of a run: so many seconds from now, or none. The clock is read only by :meth:`look`."""
+    """Time limit: so many seconds from now, or none. The clock is read only when asked."""
 
     def __init__(self, seconds: float | None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
         self.passed = False
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until then, at least a millisecond; None where there is no limit."""
+        return None if self._end == math.inf else max(self._end - time.monotonic(), 1e-3)
 
     def look(self) -> bool:
         """Whether the time is up; sets ``passed`` if so."""
