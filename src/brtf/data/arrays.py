@@ -1,11 +1,20 @@
-"""Array types shared by all packages."""
+"""Array types shared by all packages, and read-only views."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A read-only view; the array itself stays writable."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class SentOnce:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from brtf.data.arrays import read_only
 from brtf.data.checks import (
     Labels,
     cast_values,
@@ -422,7 +423,7 @@ def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Obse
         if dtype is None or Y.values.dtype == np.dtype(dtype):
             return Y
         values = cast_values(Y.values, dtype)
-        return replace(Y, values=_read_only(values), scale=robust_scale(values))
+        return replace(Y, values=read_only(values), scale=robust_scale(values))
 
     return replace(_observe(Y, mask, dtype), container=container_of(Y))
 
@@ -692,17 +693,10 @@ def _build(
     floats = cast_values(values, dtype)
     return Observations(
         shape,
-        _read_only(floats),
-        None if mask is None else _read_only(mask),
-        None if coords is None else _read_only(coords),
+        read_only(floats),
+        None if mask is None else read_only(mask),
+        None if coords is None else read_only(coords),
         robust_scale(floats),
         labels,
         plan=plan,
     )
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only view; the array itself stays writable."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, read_only
 from brtf.data.observations import Block
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric
@@ -73,11 +73,14 @@ class Agreement:
         rng, rank = np.random.default_rng(0), 6
         shapes = (3, FEW), (3, rank), (rank, FEW)
         values, left, right = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+        values = read_only(values)  # as data are: the code is compiled for that
         covs, offset, found = pack_symmetric(np.eye(rank))[None] / FEW, np.ones(rank), []
         for twin in self._twins:
             none = np.zeros(0)
             sums = PassSums(np.zeros(N_BINS), np.zeros(N_BINS), none, none, (), np.zeros((FEW, rank)))
-            rows = twin.solve_completed(values, 1.5, left, right, table, TAU, largest_weight, None, covs, offset, sums)
+            rows = twin.solve_completed(
+                read_only(values), 1.5, left, right, table, TAU, largest_weight, None, covs, offset, sums
+            )
             found.append([rows.mean, sums.products, np.array([rows.log_evidence, rows.weight_sum, rows.largest])])
         for parts in zip(*found, strict=True):
             _compare("solve_completed", f"of {dtype}", *parts)
@@ -99,9 +102,9 @@ def _compare(kernel: str, what: str, compiled: Array, reference: Array) -> None:
 
 def _trial(layout: str, share: float, rng: np.random.Generator) -> Block:
     """A random block of that layout, partly observed if the layout allows missing entries."""
-    mask = rng.random(SHAPE) < share
+    mask = read_only(rng.random(SHAPE) < share)
     n_entries = mask.size if layout == "complete" else int(mask.sum())
     values, entries = rng.standard_normal(n_entries), slice(0, n_entries)
     if layout == "coordinates":
-        return Block(entries, values, slice(0, SHAPE[0]), None, np.array(np.nonzero(mask)), SHAPE)
+        return Block(entries, values, slice(0, SHAPE[0]), None, read_only(np.array(np.nonzero(mask))), SHAPE)
     return Block(entries, values, slice(0, SHAPE[0]), None if layout == "complete" else mask, None, SHAPE)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, read_only
 from brtf.data.observations import Block
 from brtf.kernels import coordinates, entries, masked, products, reference, scoring
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
@@ -113,7 +113,7 @@ def _shorter(mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Array, NDArray
     full = 2 * n_observed > mask.shape[1]
     n_listed = np.where(full, mask.shape[1] - n_observed, n_observed)
     amounts = np.repeat(np.where(full, -1.0, 1.0).reshape(-1), n_listed.reshape(-1))
-    return mask ^ np.expand_dims(full, 1), amounts, full
+    return read_only(mask ^ np.expand_dims(full, 1)), amounts, full
 
 
 def listed(block: Block) -> ListedBlock:
@@ -200,8 +200,8 @@ def _contract_thin(dense: Array, left: Sequence[Array], last: Array, mode: int, 
     """Contraction of a dense array with matrices of few columns, last mode first, added to ``out``."""
     flat = _plain(dense.reshape(-1, len(last)))
     if mode == len(left):
-        total = np.zeros(out.shape[::-1])
-        products.add_product(transposed_khatri_rao(left), flat, total)
+        total = np.empty(out.shape[::-1])
+        products.multiply(transposed_khatri_rao(left), flat, total)
         out += total.T
         return
     filled = np.zeros((len(last), -(-last.shape[1] // STEP) * STEP))
@@ -423,7 +423,7 @@ def _dense(block: Block, entry_values: Array) -> Array:
     if block.mask is None:
         return reference.dense_block(block, entry_values)
     dense = np.empty(block.mask.shape)
-    masked.expand(block.mask.reshape(-1), entry_values, dense.reshape(-1))
+    masked.expand(block.mask.reshape(-1).view(np.uint8), entry_values, dense.reshape(-1))
     return dense
 
 

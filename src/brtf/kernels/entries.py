@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from brtf.kernels.jit import loop, sum_loop
+from brtf.kernels.jit import inlined, loop, sum_loop
 from brtf.kernels.products import add_product, add_projections, multiply
 from brtf.kernels.vectors import locate, locate_left, n_at_once, weigh, weigh_left
 
@@ -21,13 +21,13 @@ TILE_BYTES, LEAST_TILE = 2**19, 64
 """Bytes of a tile that is fitted, completed and contracted at once, and its fewest rows."""
 LARGEST_THIN = 32
 """Largest rank at which the thin-matrix products here are faster than BLAS."""
-NO_SHARES = np.ones(1)
+NO_SHARES = np.empty(0)
 """Every entry counts in full."""
 LARGEST_RHO = 1e38
 """Larger numbers overflow in single precision, and are counted as this."""
 
 
-@sum_loop
+@inlined
 def _cubic(rows, place, t):
     """ln f and w by the cubic of a segment, at a fraction t of it."""
     c1, c2, c3 = rows[place, 3], rows[place, 4], rows[place, 5]
@@ -68,7 +68,7 @@ def look_up(rho, table, log_evidence, weight):
         log_evidence[m], weight[m] = _search(rho[m], uneven)
 
 
-@loop
+@inlined
 def _scratch(rho, usual, size):
     """Scratch arrays for a piece of ``size`` entries, and zero counts of the usual segments."""
     quadratics, bits = usual
@@ -90,7 +90,7 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
     if n_rest:
         rest, found = _filled(rho[n_whole:], scratch[2][0]), scratch[2][1]
         sums = _weigh_steps(rest, n_rest, tau, table, histogram, scratch, found)
-        weight[n_whole:] = found[:n_rest]
+        _put(found, n_rest, weight[n_whole:])
         total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
     return total, weight_sum, largest
 
@@ -99,7 +99,8 @@ def _weigh(rho, tau, table, histogram, scratch, weight):
 def _weigh_steps(rho, n, tau, table, histogram, scratch, weight):
     """Σ ln f, Σ w and the largest ρ of whole vectors; the entries after the first ``n`` are padding."""
     (quadratics, bits), uneven, _ = table
-    places, fractions, _, (own, found), others, seen = scratch
+    places, fractions, _, room, others, seen = scratch
+    own, found = room[0], room[1]
     beyond = len(quadratics) - 1
     n_before = seen[beyond]
     largest = locate(rho, rho.size, rho.dtype.type(2.0 ** uneven[3]), bits, beyond, places, fractions)
@@ -115,15 +116,22 @@ def _weigh_steps(rho, n, tau, table, histogram, scratch, weight):
     return total, weight_sum, np.float64(largest)
 
 
-@loop
+@inlined
 def _filled(entries, step):
     """Fewer entries than a vector has, padded to a whole vector."""
     step[:] = np.nan
-    step[: entries.size] = entries
+    _put(entries, entries.size, step)
     return step[: n_at_once(entries)]
 
 
-@loop
+@inlined
+def _put(numbers, n, out):
+    """Copy the first ``n`` numbers; an assignment of slices takes seconds to compile, with its error messages."""
+    for m in range(n):
+        out[m] = numbers[m]
+
+
+@inlined
 def _list(places, wanted, found):
     """List the positions of the wanted place in ``found``, which has one element of padding; returns their number."""
     n_found = 0
@@ -133,7 +141,7 @@ def _list(places, wanted, found):
     return n_found
 
 
-@sum_loop
+@inlined
 def _weigh_others(rho, tau, table, histogram, weight):
     """Σ ln f of entries beyond the usual segments; stores their weights and counts them one by one."""
     _, uneven, bins = table
@@ -142,11 +150,11 @@ def _weigh_others(rho, tau, table, histogram, weight):
         log_evidence, weight[k] = _search(min(rho[k], LARGEST_RHO), uneven)
         total += log_evidence
         rho[k] = min(rho[k], LARGEST_RHO) / tau
-    count(rho.view(np.int64), rho, bins, histogram, NO_SHARES)
+    count(rho.view(np.int64), rho, bins, histogram, weight[:0])
     return total
 
 
-@sum_loop
+@inlined
 def _settle(seen, tau, uneven, bins, histogram):
     """Σ c₀ of the entries in usual segments; adds them to the histogram at the middle of their segments."""
     rows = uneven[0]
@@ -194,7 +202,8 @@ def _complete_steps(values, fitted, n, per_scale, per_weight, tau, table, histog
     """Σ ln f, Σ w and the largest ρ of whole vectors of complete data; overwrites the low-rank part by the completed
     data. The entries after the first ``n`` are padding."""
     (quadratics, bits), uneven, _ = table
-    places, fractions, _, (own, found), others, seen = scratch
+    places, fractions, _, room, others, seen = scratch
+    own, found = room[0], room[1]
     kind, beyond = values.dtype.type, len(quadratics) - 1
     n_before, size = seen[beyond], values.size
     shift = kind(2.0 ** uneven[3])
@@ -226,7 +235,7 @@ def _complete(values, per_scale, per_weight, tau, table, histogram, scratch, fit
     if n_rest:
         rest = _filled(values[n_whole:], scratch[2][0]), _filled(fitted[n_whole:], scratch[2][1])
         sums = _complete_steps(*rest, n_rest, per_scale, per_weight, tau, table, histogram, scratch)
-        fitted[n_whole:] = rest[1][:n_rest]
+        _put(rest[1], n_rest, fitted[n_whole:])
         total, weight_sum, largest = total + sums[0], weight_sum + sums[1], max(largest, sums[2])
     return total, weight_sum, largest
 
@@ -718,10 +727,10 @@ def mix(log_spike, log_slab, log_evidence, share):
 def count(pattern, deviation, bins, histogram, share):
     counts, totals = histogram
     below, first = bins
-    each = share.size == deviation.size
+    each = share.size > 0
     for m in range(deviation.size):
         place = (pattern[m] >> below) - first
         place = min(max(place, 0), counts.size - 1)
-        amount = share[m] if each else share[0]
+        amount = share[m] if each else 1.0
         counts[place] += amount
         totals[place] += amount * deviation[m]

@@ -11,12 +11,13 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import numba
+from numba import types
 from numba.core.caching import CompileResultCacheImpl
 from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
@@ -131,6 +132,16 @@ class Loop(CPUDispatcher):
     def enable_caching(self) -> None:
         self._cache = CodeFiles(self.py_func)
 
+    @cached_property
+    def _part(self) -> CPUDispatcher:
+        """The function as part of the loops that call it: they keep its code, and nothing else calls it."""
+        return CPUDispatcher(self.py_func, targetoptions={**self.targetoptions, "no_cpython_wrapper": True})
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type that the compiler finds where another loop calls this one."""
+        return types.Dispatcher(self._part)
+
     def compile(self, sig: Any) -> Any:
         with interrupts_held():
             return super().compile(sig)
@@ -173,3 +184,5 @@ loop = _compiled()
 """A loop compiled with strict floating-point order."""
 sum_loop = _compiled(fastmath={"reassoc", "contract", "nsz"})
 """A loop whose sums may be reordered, so that they vectorize."""
+inlined = _compiled(inline="always")
+"""A loop that is compiled with the one that calls it, as if written there."""

@@ -27,9 +27,8 @@ PLACES_OF_BITS = np.argsort(np.arange(256)[:, None] >> np.arange(8) & 1 == 0, ki
 
 
 @loop
-def expand(mask, entry_values, dense):
+def expand(observed, entry_values, dense):
     """Scatter the entries, which are finite, to their positions, zero elsewhere; without unpredictable branches."""
-    observed = mask.view(np.uint8)
     position, k = 0, 0
     while position < entry_values.size:
         dense[k] = entry_values[position] * observed[k]
@@ -106,7 +105,8 @@ def list_columns(mask, table, stops, places, numbers):
                 numbers[at] = done + start + p
                 place[own[p]] = at + np.uint32(1)
             start = row_stops[n]
-        stops[a * n_columns : (a + 1) * n_columns] = place
+        for b in range(n_columns):
+            stops[a * n_columns + b] = place[b]
         done = total
 
 

@@ -6,14 +6,14 @@ of a few rows and columns stay in registers. Arrays are C-contiguous and of one 
 
 from __future__ import annotations
 
-from brtf.kernels.jit import sum_loop
+from brtf.kernels.jit import inlined, sum_loop
 from brtf.kernels.vectors import combine, n_at_once
 
 COLUMNS = 512
 """Columns per tile, which stays in L1 cache."""
 
 
-@sum_loop
+@inlined
 def _combine_all(steps, fresh, weights, rows, column, out):
     """:func:`combine` for all rows of ``out``."""
     n_rows, i = len(out), 0
@@ -27,7 +27,7 @@ def _combine_all(steps, fresh, weights, rows, column, out):
         combine(1, steps, fresh, weights, i, rows, column, out)
 
 
-@sum_loop
+@inlined
 def _multiply(fresh, weights, rows, out):
     n_columns, step = out.shape[1], n_at_once(out)
     n_whole = n_columns - n_columns % step
