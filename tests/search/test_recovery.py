@@ -21,8 +21,8 @@ def test_noise_with_heavy_tails():
     rng = np.random.default_rng(1)
     low_rank = low_rank_of((16, 12, 8), 2, rng)
     noise, new = 0.1 * rng.standard_t(3, (2, *low_rank.shape))
-    model = BRTF(random_state=0).fit(low_rank + noise)
-    gaussian = BRTF(robust=False, random_state=0).fit(low_rank + noise)
+    model = BRTF(noise="common", random_state=0).fit(low_rank + noise)
+    gaussian = BRTF(noise="common", robust=False, random_state=0).fit(low_rank + noise)
     assert model.rank_ == 2
     assert rrse(model.low_rank(), low_rank) < 0.95 * rrse(gaussian.low_rank(), low_rank)
     assert model.bound_ > gaussian.bound_ + 100

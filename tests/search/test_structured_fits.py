@@ -17,7 +17,7 @@ from brtf.io.archive import pack, unpack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import f_measure, rrse
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.links import IDENTITY
+from brtf.model.links import IDENTITY, SquareRoot
 from brtf.model.settings import Settings
 from brtf.model.state import OutlierStructure, Prior, ReplacementLaw, Sides, SliceNoise, SliceRates, State
 from brtf.results.result import Result
@@ -167,7 +167,7 @@ GRID = np.concatenate(
 """Values at which a density is added up: half a percent apart where it may have steps or peaks."""
 
 
-def by_hand(structure, kind, values, *, scale=1.0, **settings):
+def by_hand(structure, kind, values, *, scale=1.0, link=IDENTITY, **settings):
     """The result of a fit that found ones everywhere, in two slices of different noise."""
     observations = replace(observe(values), scale=scale)
     state = State(
@@ -188,7 +188,7 @@ def by_hand(structure, kind, values, *, scale=1.0, **settings):
         Settings(**settings),
         0.0,
         "0",
-        IDENTITY,
+        link,
         Arrangement.as_given(observations.order),
     )
 
@@ -238,7 +238,7 @@ def test_the_density_of_replaced_roots_has_one_branch():
     """With link="sqrt" z and −z give one y, but no replaced value is negative: p(y) = π h(√y) / 2√y far off."""
     law = ReplacementLaw(0.5, 4.5, np.full(256, 0.25))
     values = np.array([[1.0, 16.0, 9.0], [1.0, 16.0, 9.0]])
-    result = by_hand(OutlierStructure(law=law), oracle.SLABS[0], values, link="sqrt")
+    result = by_hand(OutlierStructure(law=law), oracle.SLABS[0], values, link=SquareRoot())
     found = np.exp(result.log_density(result.observations)).reshape(2, 3)[:, 1]
     np.testing.assert_allclose(found, 0.15 * 0.25 / (2 * 4.0), rtol=1e-6)
 
