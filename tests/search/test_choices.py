@@ -229,6 +229,18 @@ def spoilt_like(matrix, layout):
     return Observations.from_coords(coords, matrix[coords], matrix.shape)
 
 
+def test_values_that_repeat_exactly_choose_no_link():
+    """Black pixels would gain the density of zero in the square root, ln 1/√y each, whatever the rest."""
+    rng = np.random.default_rng(0)
+    picture = 100 + 30 * np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, 2)) for length in (24, 20, 3)))
+    data = np.clip(picture + rng.normal(size=picture.shape), 1.0, None)
+    black = rng.random((24, 20)) < 0.2
+    data[black] = 0.0
+    found = choose(observe(data), Settings(outlier_kind="replacement", outlier_modes=(2,)), np.random.default_rng(0))
+    assert [one.option for one in found.comparisons] == ["arrangement"]
+    assert found.reading.link.name is None
+
+
 def test_noise_along_merged_modes_has_their_shape():
     rng = np.random.default_rng(0)
     truth, _ = merged(0, ((0, 2), (1,)))

@@ -86,7 +86,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Fit the square root or the logarithm of Y, or that of 1 + Y/c with c its smallest positive value:
         t(Y) = X + S + noise. Answers are in the units of Y where nothing else is said, and bounds and scores of
         different links of the same data compare. "auto": the bound chooses among those that the data allow, in short
-        trials; None for data in chunks.
+        trials; None for data in chunks, and with ``outlier_kind="replacement"``, where values repeat exactly and their
+        densities do not compare.
     arrangement : "auto", None or groups of modes
         Which modes are read as one: ((0, 1), (2,)) fits a tensor of order 3 as a matrix whose rows are pairs of
         positions of modes 0 and 1. None: every mode on its own. "auto": the bound chooses, in short trials, where the
@@ -565,8 +566,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def to_tensorly(self) -> Any:
         """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
 
-        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, of the shape of the groups where modes are read as one; with
-        a link t it is the low-rank part of t(Y).
+        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, along the groups where modes are read as one; with a link t
+        it is the low-rank part of t(Y).
         Rank 0, which TensorLy cannot expand, becomes one component of zeros.
         """
         return self._fitted().to_tensorly()

@@ -122,7 +122,9 @@ def choose(
     """
     plain = given_reading(observations, settings)
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
-    links = possible_links(observations) if settings.link == "auto" and automatic else [plain.link]
+    # values that replace others repeat exactly, and the density of those depends on the link without meaning anything
+    comparable = settings.link == "auto" and automatic and settings.outlier_kind == "additive"
+    links = possible_links(observations) if comparable else [plain.link]
     mergers = settings.arrangement == "auto" and automatic and observations.order > 2
     if len(links) == 1 and not mergers:
         return Chosen(plain)
