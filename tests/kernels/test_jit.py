@@ -98,6 +98,17 @@ def test_code_made_of_another_file_is_compiled_again_when_that_changes(kept):
     assert ".outer." in file.name
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_people_who_look_are_told_once_that_it_compiles(kept, shown):
+    call = (
+        f"import sys\nsys.stderr = sys.stdout\nfrom brtf.kernels.log import log_shown\nfrom kept.outer import outer\n"
+        f"from kept.inner import inner\nwith log_shown(shown={shown}):\n    inner(), outer()\n"
+    )
+    told = "brtf: Compiling for this processor, once. Later fits load the code."
+    assert run(call, kept.parent) == (told if shown else "")
+    assert run(call, kept.parent) == ""
+
+
 class TestNowhereToKeepIt:
     TELL = """
 import warnings

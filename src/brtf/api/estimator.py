@@ -39,6 +39,7 @@ from brtf.inference.trace import FitWarning
 from brtf.io.archive import save_result
 from brtf.io.checkpoint import begin, load_result
 from brtf.io.write_zarr import Written, write_result
+from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
 from brtf.model.uncertainty import honest_rows
 from brtf.results.choices import choices_of
@@ -108,7 +109,8 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
         Seed of the fit.
     progress : bool
-        Show a progress bar and, on a cluster, the address of its dashboard.
+        Show a progress bar and, on a cluster, the address of its dashboard; and say so on stderr where the first fit
+        after an installation compiles, once. The logger ``brtf`` says it anyway, at level INFO.
     executor : None, "processes", address or distributed.Client
         What processes data in chunks (Dask, Zarr, memory-mapped files, :meth:`Observations.from_parts`): this process,
         ``n_jobs`` other processes on this machine (None: all cores), or the cluster of a Dask scheduler such as
@@ -268,7 +270,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         """See :meth:`fit`."""
-        with self._executing() as dashboard:
+        with log_shown(shown=self.progress), self._executing() as dashboard:
             observations = observe(Y, mask, dtype=self.dtype)
             if self.executor is not None and not observations.in_chunks:
                 raise ValueError(

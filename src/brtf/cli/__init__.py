@@ -16,6 +16,7 @@ import click
 
 from brtf import __version__
 from brtf.cli.output import BAD_INPUT, DONE, complain, ended_by_signals, interrupted_code, sentence
+from brtf.kernels.log import log_shown
 from brtf.model.settings import RENAMED
 
 COMMANDS = (
@@ -42,7 +43,7 @@ class _Commands(click.Group):
         return getattr(import_module(f"brtf.cli.{cmd_name}"), cmd_name) if cmd_name in COMMANDS else None
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        with warnings.catch_warnings(), ended_by_signals():
+        with warnings.catch_warnings(), ended_by_signals(), log_shown(shown=sys.stderr.isatty()):
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = lambda message, *_, **__: complain("warning", message)
             try:

@@ -23,6 +23,8 @@ from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
+from brtf.kernels.log import LOG
+
 SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 """Hash of all files of loops: compiled code includes what it calls in other files."""
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -48,7 +50,10 @@ class CodeFiles:
         """The cached code for a signature, or None."""
         context.refresh()
         code = self.read(self._key(signature, context.codegen()))
-        return None if code is None else self._numba.rebuild(context, code)
+        if code is None:
+            _tell_that_it_compiles()
+            return None
+        return self._numba.rebuild(context, code)
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Store the code compiled for a signature."""
@@ -145,6 +150,12 @@ class Loop(CPUDispatcher):
     def compile(self, sig: Any) -> Any:
         with interrupts_held():
             return super().compile(sig)
+
+
+@cache
+def _tell_that_it_compiles() -> None:
+    """Log once, as the first fit takes longer."""
+    LOG.info("Compiling for this processor, once. Later fits load the code.")
 
 
 @cache
