@@ -7,16 +7,15 @@ import pytest
 from scipy.special import expit
 
 import oracle
-from brtf.data.observations import block_positions, observe, row_and_column_positions
+from brtf.data.observations import Observations, block_positions, observe, row_and_column_positions
 from brtf.data.plan import Plan
-from brtf.inference.entry_posterior import initial_law, initial_rates, mixture, zero_sums
+from brtf.inference.entry_posterior import EntryLaw, initial_law, initial_rates, zero_sums
 from brtf.inference.sweep import Problem, evaluate, slice_noise, update_all_factors
 from brtf.inference.updates import Spectrum
 from brtf.kernels import compiled, entries, reference
-from brtf.kernels.arguments import PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab
 from brtf.model.row_prior import Centred
 from brtf.model.state import OutlierStructure, Prior, Sides, State
@@ -130,13 +129,9 @@ def test_twins_solve_alike(kind, structure, modes, dtype):
     problem, state = make(dtype, modes, STRUCTURES[structure], kind)
     (block,) = problem.observations.blocks(10**6)
     rng, tau, digits = np.random.default_rng(3), float(state.tau.mean), DIGITS[dtype]
-    local, noise, n_slices, structured = tabulate(state.outliers), None, 0, ()
-    if state.structure is not None:
-        local = mixture(state, state.outliers, state.structure)(block)
-        structured = zero_sums(state.structure)
-    if modes:
-        relative = state.slices.precision.mean
-        noise, n_slices = SliceWeights(relative, Positions(*row_and_column_positions(block, modes))), relative.size
+    local, noise = EntryLaw(state).of_rows(block)
+    structured = () if state.structure is None else zero_sums(state.structure)
+    n_slices = state.slices.mean.size if modes else 0
     half = rng.standard_normal((1 if not modes else SHAPE[0], RANK, RANK))
     covs, offset = pack_symmetric(half @ half.transpose(0, 2, 1)) / 44.0, rng.standard_normal(RANK)
     left, right = (matrix.astype(dtype) for matrix in (state.factors[0].mean, rng.standard_normal((RANK, 44))))
@@ -165,6 +160,36 @@ def test_twins_solve_alike(kind, structure, modes, dtype):
     if dtype is np.float64:
         np.testing.assert_allclose(our_sums.counts, their_sums.counts)
         np.testing.assert_allclose(our_sums.totals, their_sums.totals, rtol=1e-9)
+
+
+@pytest.mark.parametrize("layout", ["complete", "masked", "coordinates"])
+@pytest.mark.parametrize("spread", [False, True], ids=["form 1", "form 2"])
+@pytest.mark.parametrize("modes", [(), (0,), (2, 1)], ids=lambda modes: "noise of " + (str(modes) if modes else "all"))
+@pytest.mark.parametrize("structure", [name for name in STRUCTURES if name != "none"])
+@pytest.mark.parametrize("kind", [GaussianSlab, FlatSlab])
+def test_twins_judge_entries_alike(kind, structure, modes, spread, layout):
+    """Weights, responsibilities and all sums of entries one by one, in every layout; more of them than in a piece."""
+    problem, state = make(np.float64, modes, STRUCTURES[structure], kind, (60, 7, 11))
+    rng, data = np.random.default_rng(6), problem.observations.values
+    seen = np.ones(data.shape, bool) if layout == "complete" else rng.random(data.shape) < 0.7
+    observations = problem.observations if layout == "complete" else observe(data, seen)
+    if layout == "coordinates":
+        observations = Observations.from_coords(np.nonzero(seen), data[seen], data.shape)
+    (block,) = observations.in_one_block().block_list
+    assert block.n_entries > entries.PIECE
+    law, tau, values = EntryLaw(state), float(state.tau.mean), problem.values(block)
+    residual = 0.3 * rng.standard_normal(values.size) + np.where(rng.random(values.size) < 0.1, values, 0.0)
+    variance = rng.uniform(0.0, 0.01, values.size) if spread else None
+    answers = []
+    for twin in (compiled, reference):
+        sums = law.zeros()
+        local, noise = law.of_entries(block)
+        found = twin.local_posteriors(local, tau, values, residual, variance, noise, sums)
+        sums_of_all = [*sums[:4], *sums.structured]
+        numbers = found.log_evidence, found.weight_sum, found.largest
+        answers.append([*numbers, found.rho, found.weight, found.outlier, *sums_of_all])
+    for ours, theirs in zip(*answers, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-8, atol=1e-10)
 
 
 def test_log_odds_become_shares():

@@ -6,6 +6,7 @@ import pytest
 from brtf import kernels
 from brtf.data.observations import Observations, observe
 from brtf.kernels import compiled, entries, reference
+from brtf.kernels.arguments import PassSums, Positions, SliceWeights
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab
@@ -66,6 +67,11 @@ class TestContractions:
         matrices = [[getattr(rows, name) for rows in factors] for name in packed]
         for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.variance_at(block, *matrices)):
             np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+    def test_positions(self, order, layout, density, rank):
+        modes = tuple(np.random.default_rng(rank).permutation(order)[: max(1, order - 1 - rank % 2)].tolist())
+        for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.positions(block, modes)):
+            np.testing.assert_array_equal(found, wanted)
 
     def test_contract(self, order, layout, density, rank):
         moments = [rows.second_moment_packed for rows in random_rows(SHAPES[order], rank)]
@@ -179,26 +185,29 @@ def test_local_posteriors_are_their_parts(dtype, spread, slices):
     n_entries, tau, table = 3 * entries.PIECE + 7, 30.0, tabulate(GaussianSlab(0.1, 5.0, 100.0))
     residual = (rng.standard_normal(n_entries) * np.geomspace(1e-3, 1e3, n_entries)).astype(dtype)
     variance = rng.uniform(0.0, 0.1, n_entries) if spread else None
-    relative = rng.uniform(0.5, 2.0, n_entries) if slices else None
+    at = rng.integers(0, 50, n_entries)
+    noise = SliceWeights(rng.uniform(0.5, 2.0, 50).astype(dtype), Positions.of_entries(at)) if slices else None
     answers = []
     for twin in (compiled, reference):
-        counts, totals = np.zeros(reference.N_BINS), np.zeros(reference.N_BINS)
-        found = twin.local_posteriors(table, tau, residual, variance, relative, counts, totals)
-        assert found.weight.dtype == found.rho.dtype == dtype
-        answers.append((found.log_evidence, found.weight_sum, found.largest, found.rho, found.weight, counts, totals))
+        sums = PassSums(*(np.zeros(n) for n in (reference.N_BINS, reference.N_BINS, 50 * slices, 0)), ())
+        found = twin.local_posteriors(table, tau, residual, residual, variance, noise, sums)
+        assert found.weight.dtype == dtype
+        answers.append((found.log_evidence, found.weight_sum, found.largest, found.weight, *sums[:3]))
     deviation = residual.astype(float) ** 2 + (0.0 if variance is None else variance)
-    deviation = deviation if relative is None else deviation * relative
+    deviation = deviation if noise is None else deviation * noise.relative[at]
     log_evidence, weight = reference.evidence(table, tau * deviation)
     digits = {"rtol": 1e-11} if dtype == np.float64 else {"rtol": 1e-6}
     for sums in answers:
         np.testing.assert_allclose(sums[0], log_evidence.sum(), **digits)
         np.testing.assert_allclose(sums[1], weight.sum(), **digits)
-        np.testing.assert_allclose(sums[4], weight, **digits)
+        np.testing.assert_allclose(sums[3], weight, **digits)
+        if slices:
+            np.testing.assert_allclose(sums[6], np.bincount(at, tau * deviation * weight), rtol=1e-5)
     for found, wanted in zip(*answers, strict=True):
         # Single precision rounds variances before they are added; an entry at the edge of a bin may change sides.
         if np.size(found) != reference.N_BINS or dtype == np.float64:
             np.testing.assert_allclose(found, wanted, **digits)
-    assert answers[0][5].sum() == n_entries
+    assert answers[0][4].sum() == n_entries
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -16,7 +16,7 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.data.passes import Sums, add_up
-from brtf.inference.entry_posterior import block_posterior, grouped, relative_precision
+from brtf.inference.entry_posterior import EntryLaw, grouped, relative_precision
 from brtf.inference.updates import Fit, expected_square_sum, fit_at_entries, variance_field
 from brtf.model.state import MeanFieldOutliers, State
 
@@ -70,13 +70,13 @@ def bound(problem: Problem, state: State) -> BoundTerms:
         return bound_terms(state, fit_at_entries(observations, state.factors))
     means = [rows.mean_as(problem.dtype) for rows in state.factors]
     variance_at = variance_field(state.factors)
-    price = 0.5 * float(state.tau.mean) * outliers.largest_weight
+    price, law = 0.5 * float(state.tau.mean) * outliers.largest_weight, EntryLaw(state)
 
     def add(sums: Sums, block: Block) -> None:
         values = problem.values(block)
         residual = values - kernels.low_rank_at(block, means)
         variance = variance_at(block) if state.rank else np.zeros(block.n_entries)
-        found = block_posterior(state, block, values, residual, variance if problem.collapsed else None)
+        found = law.posterior(block, values, residual, variance if problem.collapsed else None)
         sums[0][...] += found.log_evidence
         if not problem.collapsed:
             relative = relative_precision(state, block)

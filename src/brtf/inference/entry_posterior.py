@@ -1,14 +1,14 @@
 """The local posteriors of a block's entries: responsibility, weight, and share in the bound.
 
 For independent entries one table look-up is enough. Where outliers are shared between entries, replace the data, have
-different rates or are one-sided, the two branches are looked up separately and combined here.
+different rates or are one-sided, the two branches are looked up separately and mixed. Kernels do both in one pass.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,26 @@ from scipy.special import betaln, digamma, expit, logit
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, block_positions, distinct_columns, row_and_column_positions
+from brtf.data.observations import Block, Observations, distinct_columns, row_and_column_positions
 from brtf.inference.noise_fit import Ascent, ascend
-from brtf.kernels.arguments import Mixture, Positions
-from brtf.kernels.reference import N_BINS
+from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.reference import N_BINS, LocalPosteriors
+from brtf.kernels.tables import EvidenceTable
 from brtf.model.evidence_table import tabulate, tabulate_branches
-from brtf.model.local_models import LocalModel
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 
 PIECE = 2**13
 """Entries processed together where outliers have structure: a dozen temporary numbers per entry."""
-NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
-"""Empty array of slices."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped before their correlation is measured."""
-LOG_RATE_PRIOR = (math.log(1e-6), math.log(1e8))
-"""Range of ln α and ln β: from one outlier in a slice that makes all of it suspect, to rates that are equal."""
-RATE_STEPS = 20
-"""Most steps for α and β; from the values of the last sweep a few are enough."""
+LOGIT_RATE = (-15.0, 15.0)
+"""Range of the logit of the mean outlier rate of slices."""
+WEAKEST_PRIOR, STRONGEST_PRIOR = 1e-2, 1e4
+"""Range of α + β, of the prior of the rates of slices. With the weakest, slices are all outliers or all regular; with
+the strongest, per entry of the largest slice, rates differ by less than a hundredth of what the entries can show."""
+RATE_STEPS, RATE_GAIN = 20, 1e-9
+"""Most steps for α and β, of which a few are needed from the values of the last sweep, and the gain in nats at which
+these end."""
 LAW_BINS = 256
 """Bins of the distribution of replaced values: the levels of an 8-bit image."""
 LEAST_RANGE = 1e-3
@@ -42,60 +44,100 @@ it constant data would all count as replaced, with unbounded density."""
 
 
 @dataclass(frozen=True, eq=False)
-class BlockPosterior:
-    """The local posteriors of a block's entries.
+class EntryLaw:
+    """The distribution of a state's entries, as kernels take it; what does not depend on a block is computed once."""
 
-    Attributes
-    ----------
-    log_evidence : their total share in the bound
-    weight_sum : Σ w
-    largest : the largest ω̄ D
-    rho : (m,) ρ = τ̄ ω̄ D
-    weight : (m,) w
-    outlier : (m,) responsibility p; None unless requested
-    """
+    state: State
 
-    log_evidence: float
-    weight_sum: float
-    largest: float
-    rho: Array
-    weight: Array
-    outlier: Array | None = None
+    def __post_init__(self) -> None:
+        if self.state.structure is not None and not self.state.local_model.has_outliers:
+            raise TypeError("A state with a structure of outliers needs a local model with outliers.")
+
+    @cached_property
+    def _everywhere(self) -> EvidenceTable | Mixture:
+        """The table of ln f or, for C16 and C23, the mixture, without the positions of entries."""
+        state, model, structure = self.state, self.state.local_model, self.state.structure
+        if structure is None:
+            return tabulate(model)
+        spike, slab = tabulate_branches(model)
+        law, rates, sides = structure.law, structure.rates, structure.sides
+        log_rates = (math.log(model.probability), math.log1p(-model.probability)) if rates is None else rates.mean_logs
+        log_counted = np.zeros(1) if state.slices is None else state.slices.mean_log
+        return Mixture(
+            spike=spike,
+            slab=slab,
+            log_rates=np.reshape(log_rates, (2, -1)),
+            at=NOWHERE,
+            log_sides=np.zeros(2) if sides is None else np.array(sides.mean_logs),
+            log_law=np.zeros(0) if law is None else np.log(law.density),
+            law_range=np.zeros(2) if law is None else np.array([law.lowest, law.bins_per_unit]),
+            log_counted=0.5 * (float(state.tau.mean_log) - math.log(2.0 * math.pi) + log_counted),
+            groups=NOWHERE,
+            n_channels=structure.n_channels,
+            clipped=CLIPPED,
+        )
+
+    def of_rows(self, block: Block) -> tuple[EvidenceTable | Mixture, SliceWeights | None]:
+        """The law and the noise of a block of complete data, whose outliers are shared within rows at most."""
+        slices, structure, law = self.state.slices, self.state.structure, self._everywhere
+        noise = None
+        if slices is not None:
+            noise = SliceWeights(slices.mean, Positions(*row_and_column_positions(block, slices.modes)))
+        if structure is None or not isinstance(law, Mixture):
+            return law, noise
+        at = Positions(*row_and_column_positions(block, () if structure.rates is None else structure.rates.modes))
+        if not structure.modes:
+            return law._replace(at=at), noise
+        alone = [mode for mode in range(1, len(block.shape)) if mode not in structure.modes]
+        columns = row_and_column_positions(block, alone)[1]
+        rows = (int(columns.max(initial=0)) + 1) * np.arange(block.n_rows)
+        return law._replace(at=at, groups=Positions(rows, columns)), noise
+
+    def of_entries(self, block: Block) -> tuple[EvidenceTable | Mixture, SliceWeights | None]:
+        """The law and the noise of a block's entries one by one, in any layout."""
+        slices, structure, law = self.state.slices, self.state.structure, self._everywhere
+        noise = None
+        if slices is not None:
+            noise = SliceWeights(slices.mean, Positions.of_entries(kernels.positions(block, slices.modes)))
+        if structure is None or not isinstance(law, Mixture):
+            return law, noise
+        groups = shared_positions(structure, block)
+        if groups is not None:
+            return law._replace(groups=Positions.of_entries(groups)), noise
+        modes = () if structure.rates is None else structure.rates.modes
+        at = kernels.positions(block, modes) if modes else np.zeros(block.n_entries, np.int64)
+        return law._replace(at=Positions.of_entries(at)), noise
+
+    def zeros(self) -> PassSums:
+        """Zero sums for :meth:`posterior`."""
+        n_slices = 0 if self.state.slices is None else self.state.slices.mean.size
+        structured = () if self.state.structure is None else zero_sums(self.state.structure)
+        return PassSums(np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(n_slices), structured)
+
+    def posterior(
+        self, block: Block, values: Array, residual: Array, variance: Array | None, sums: PassSums | None = None
+    ) -> LocalPosteriors:
+        """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
+
+        The entries are added to the sums, if any are given.
+        """
+        sums, tau = self.zeros() if sums is None else sums, float(self.state.tau.mean)
+        if not self.state.local_model.is_gaussian:
+            law, noise = self.of_entries(block)
+            return kernels.local_posteriors(law, tau, values, residual, variance, noise, sums)
+        deviation = relative_deviation(residual, variance, relative_precision(self.state, block))
+        kernels.count_deviations(deviation, sums.counts, sums.totals)
+        rho, slices = tau * deviation, self.state.slices
+        if slices is not None:
+            sums.squares[...] += np.bincount(kernels.positions(block, slices.modes), rho, slices.mean.size)
+        largest = float(deviation.max(initial=0.0))
+        return LocalPosteriors(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
 
 
 def relative_precision(state: State, block: Block) -> Array | None:
     """ω̄ of every entry's slice, (m,); None where the noise is common."""
     slices = state.slices
-    return None if slices is None else slices.mean[block_positions(block, slices.modes)]
-
-
-def block_posterior(
-    state: State,
-    block: Block,
-    values: Array,
-    residual: Array,
-    variance: Array | None,
-    histogram: tuple[Array, Array] | None = None,
-) -> BlockPosterior:
-    """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
-
-    If a histogram of ω̄ D is given, as counts and totals, the entries are added to it.
-    """
-    model, structure, tau = state.local_model, state.structure, float(state.tau.mean)
-    if structure is not None and not model.has_outliers:
-        raise TypeError("A state with a structure of outliers needs a local model with outliers.")
-    counts, totals = (np.zeros(N_BINS), np.zeros(N_BINS)) if histogram is None else histogram
-    relative = relative_precision(state, block)
-    if structure is None and not model.is_gaussian:
-        local = kernels.local_posteriors(tabulate(model), tau, residual, variance, relative, counts, totals)
-        return BlockPosterior(local.log_evidence, local.weight_sum, local.largest, local.rho, local.weight)
-    deviation = relative_deviation(residual, variance, relative)
-    kernels.count_deviations(deviation, counts, totals)
-    rho, largest = tau * deviation, float(deviation.max(initial=0.0))
-    if structure is None:
-        return BlockPosterior(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
-    log_evidence, weight, outlier = _structured(state, model, structure, block, values, rho, residual >= 0.0)
-    return BlockPosterior(log_evidence, float(weight.sum()), largest, rho, weight, outlier)
+    return None if slices is None else slices.mean[kernels.positions(block, slices.modes)]
 
 
 def relative_deviation(residual: Array, variance: Array | None, relative: Array | None) -> Array:
@@ -106,125 +148,44 @@ def relative_deviation(residual: Array, variance: Array | None, relative: Array 
     return deviation if relative is None else deviation * relative
 
 
-def _structured(
-    state: State,
-    model: LocalModel,
-    structure: OutlierStructure,
-    block: Block,
-    values: Array,
-    rho: Array,
-    positive: NDArray[np.bool_],
-) -> tuple[float, Array, Array]:
-    """C16: Σ ln f, w and p for entries with a structure: shared outliers, or one-sided ones (C23).
-
-    Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
-    """
-    log_spike, spike_weight = kernels.evidence(tabulate_branches(model)[0], rho)
-    log_rate, log_rest, log_slab, slab_weight = _outlying(state, model, structure, block, values, rho, positive)
-    groups = shared_positions(structure, block)
-    if groups is None:
-        log_evidence, outlier = kernels.mix_branches(log_rest + log_spike, log_rate + log_slab)
-        total = float(log_evidence.sum())
-    else:
-        channels = structure.n_channels
-        together = [np.bincount(groups, branch) / channels for branch in (log_spike, log_slab)]
-        occupied = np.bincount(groups) > 0
-        log_evidence, outlier = kernels.mix_branches(together[0] + log_rest, together[1] + log_rate)
-        outlier, total = outlier[groups], channels * float(log_evidence[occupied].sum())
-    return total, (1.0 - outlier) * spike_weight + outlier * slab_weight, outlier
-
-
-def _outlying(
-    state: State,
-    model: LocalModel,
-    structure: OutlierStructure | None,
-    block: Block,
-    values: Array,
-    rho: Array,
-    positive: NDArray[np.bool_],
-) -> tuple[Array | float, Array | float, Array, Array]:
-    """ln π, ln(1 − π), and ln f and weight with an outlier."""
-    if structure is not None and structure.law is not None:
-        log_slab, slab_weight = _log_replaced(state, structure.law, block, values), np.zeros(rho.size)
-    else:
-        log_slab, slab_weight = kernels.evidence(tabulate_branches(model)[1], rho)
-    if structure is None:
-        return math.log(model.probability), math.log1p(-model.probability), log_slab, slab_weight
-    if structure.sides is not None:
-        log_slab = log_slab + np.where(positive, *structure.sides.mean_logs)
-    return *_log_rates(model, structure, block), log_slab, slab_weight
-
-
 def log_branches(
     state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
 ) -> tuple[Array | float, Array | float, Array]:
-    """ln π and ln(1 − π) of the entries of a block, and their ln f with an outlier; −∞ where there are no outliers."""
-    model = state.local_model
+    """ln π and ln(1 − π) of the entries of a block, and their ln f with an outlier; −∞ where there are no outliers.
+
+    For entries with the given values and ρ; ``positive`` marks y ≥ x̄.
+    """
+    model, structure = state.local_model, state.structure
     if not model.has_outliers:
         return -np.inf, 0.0, np.full(rho.size, -np.inf)
-    return _outlying(state, model, state.structure, block, values, rho, positive)[:3]
+    log_slab = kernels.evidence(tabulate_branches(model)[1], rho)[0]
+    if structure is None:
+        return math.log(model.probability), math.log1p(-model.probability), log_slab
+    mixture, noise = EntryLaw(state).of_entries(block)
+    if not isinstance(mixture, Mixture):
+        raise TypeError("the outliers of a structure are a mixture")
+    if structure.law is not None:
+        log_counted = mixture.log_counted[0] if noise is None else mixture.log_counted[noise.at.rows]
+        log_slab = mixture.log_law[structure.law.bins(values)] - log_counted
+    log_rate, log_rest = mixture.log_rates if structure.rates is None else mixture.log_rates[:, mixture.at.rows]
+    return log_rate, log_rest, log_slab + np.where(positive, *mixture.log_sides)
 
 
-def mixture(state: State, model: LocalModel, structure: OutlierStructure) -> Callable[[Block], Mixture]:
-    """The mixture of C16 and C23 for a pass over complete data whose outliers are shared within rows at most.
+def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.int64] | None:
+    """Group index of every entry of a block, (m,): entries of a group share one outlier indicator.
 
-    Everything that does not depend on the block is computed once.
+    Coordinates are sorted for it, once per block.
     """
-    spike, slab = tabulate_branches(model)
-    law, rates, sides, slices = structure.law, structure.rates, structure.sides, state.slices
-    log_rates = (math.log(model.probability), math.log1p(-model.probability)) if rates is None else rates.mean_logs
-    log_counted = np.zeros(1) if slices is None else slices.mean_log
-    everywhere = Mixture(
-        spike=spike,
-        slab=slab,
-        log_rates=np.reshape(log_rates, (2, -1)),
-        at=NOWHERE,
-        log_sides=np.zeros(2) if sides is None else np.array(sides.mean_logs),
-        log_law=np.zeros(0) if law is None else np.log(law.density),
-        law_range=np.zeros(2) if law is None else np.array([law.lowest, law.bins_per_unit]),
-        log_counted=0.5 * (float(state.tau.mean_log) - math.log(2.0 * math.pi) + log_counted),
-        groups=NOWHERE.columns,
-        n_channels=structure.n_channels,
-        clipped=CLIPPED,
-    )
-
-    def of_block(block: Block) -> Mixture:
-        at = Positions(*row_and_column_positions(block, () if rates is None else rates.modes))
-        if not structure.modes:
-            return everywhere._replace(at=at)
-        alone = [mode for mode in range(1, len(block.shape)) if mode not in structure.modes]
-        return everywhere._replace(at=at, groups=row_and_column_positions(block, alone)[1])
-
-    return of_block
-
-
-def _log_replaced(state: State, law: ReplacementLaw, block: Block, values: Array) -> Array:
-    """ln h(y) minus the constant that every entry contributes as noise: ½(E ln τ + E ln ω − ln 2π)."""
-    counted = float(state.tau.mean_log) - math.log(2.0 * math.pi)
-    log_density = np.log(law.density)[law.bins(values)] - 0.5 * counted
-    if state.slices is None:
-        return log_density
-    return log_density - 0.5 * state.slices.mean_log[block_positions(block, state.slices.modes)]
-
-
-def _log_rates(model: LocalModel, structure: OutlierStructure, block: Block) -> tuple[Array | float, Array | float]:
-    """ln π and ln(1 − π), common or per entry, from its slice."""
-    if structure.rates is None:
-        return math.log(model.probability), math.log1p(-model.probability)
-    positions = block_positions(block, structure.rates.modes)
-    log_rate, log_rest = structure.rates.mean_logs
-    return log_rate[positions], log_rest[positions]
-
-
-def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.intp] | None:
-    """Group index of every entry of a block, (m,): entries of a group share one outlier indicator."""
     if not structure.modes:
         return None
-    alone = [mode for mode in range(len(block.shape)) if mode not in structure.modes]
-    if block.coords is not None:
-        return distinct_columns(block.coords[alone], tuple(block.shape[mode] for mode in alone))
-    positions = block_positions(block, alone)
-    return positions - positions.min() if positions.size else positions
+    alone = tuple(mode for mode in range(len(block.shape)) if mode not in structure.modes)
+    if block.coords is None:
+        positions = kernels.positions(block, alone)
+        return positions - positions.min() if positions.size else positions
+    known: dict[tuple[int, ...], NDArray[np.int64]] = block.__dict__.setdefault("groups", {})
+    if alone not in known:
+        known[alone] = distinct_columns(block.coords[list(alone)], tuple(block.shape[mode] for mode in alone))
+    return known[alone]
 
 
 def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Observations:
@@ -234,68 +195,37 @@ def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Obs
 
 
 def block_outliers(
-    state: State, block: Block, values: Array, rho: Array, positive: NDArray[np.bool_]
+    law: EntryLaw, block: Block, values: Array, residual: Array, variance: Array | None
 ) -> tuple[Array, Array]:
     """Responsibilities p of a block's entries, and the share of the deviation that belongs to the outlier if any.
 
-    Each (m,). ``positive`` marks y ≥ x̄.
+    Each (m,), for entries with the given values, y − x̄ and Var x (None: zero).
     """
+    state = law.state
     model, structure = state.local_model, state.structure
+    rho = float(state.tau.mean) * relative_deviation(residual, variance, relative_precision(state, block))
     if structure is None:
         probability, share = np.empty(rho.size), np.empty(rho.size)
         for piece in (slice(start, start + PIECE) for start in range(0, rho.size, PIECE)):
             local = model.posterior(rho[piece])
             probability[piece], share[piece] = local.outlier_probability, 1.0 - local.slab_shrinkage
         return probability, share
-    _, _, outlier = _structured(state, model, structure, block, values, rho, positive)
-    share = 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
-    return outlier, share
+    outlier = law.posterior(block, values, residual, variance).outlier
+    if outlier is None:
+        raise TypeError("entries with a structure of outliers have responsibilities")
+    return outlier, 1.0 - model.branches(rho)[3] if structure.law is None else np.ones(rho.size)
 
 
 # ---- learning ----------------------------------------------------------------------------------------------
 
 
 def zero_sums(structure: OutlierStructure) -> tuple[Array, ...]:
-    """Zero sums for :func:`add_sums`."""
+    """Zero sums over entries with a structure: see :class:`~brtf.kernels.arguments.PassSums`."""
     n_law = 0 if structure.law is None else structure.law.density.size
     n_rates = 0 if structure.rates is None else structure.rates.outlying.size
     n_sides = 0 if structure.sides is None else N_BINS
     bins = [np.zeros(N_BINS) for _ in range(4)]
     return (*bins, np.zeros(n_law), np.zeros(n_rates), np.zeros(4), np.zeros(n_sides), np.zeros(2))
-
-
-def add_sums(
-    sums: tuple[Array, ...],
-    structure: OutlierStructure,
-    block: Block,
-    values: Array,
-    deviation: Array,
-    outlier: Array,
-    standardised: Array,
-) -> None:
-    """Add a block's statistics: D of regular entries and of outliers, replaced values, rates, channels, sides."""
-    regular_counts, regular_totals, outlying_counts, outlying_totals, law_counts, rate_sums, others, above, sides = sums
-    kernels.count_deviations(deviation, regular_counts, regular_totals, 1.0 - outlier)
-    kernels.count_deviations(deviation, outlying_counts, outlying_totals, outlier)
-    if structure.law is not None:
-        law_counts += np.bincount(structure.law.bins(values), outlier, law_counts.size)
-    if structure.rates is not None:
-        rate_sums += np.bincount(block_positions(block, structure.rates.modes), outlier, rate_sums.size)
-    if structure.sides is not None:
-        positive = standardised >= 0.0
-        kernels.count_deviations(deviation[positive], above, np.zeros(N_BINS))
-        n_positive = outlier[positive].sum()
-        sides += n_positive, outlier.sum() - n_positive
-    groups = shared_positions(structure, block)
-    if groups is None:
-        others[:2] += outlier.sum(), outlier.size
-        return
-    size = np.bincount(groups)
-    occupied = size > 0
-    mean_outlier = np.bincount(groups, outlier)[occupied] / size[occupied]
-    others[:2] += mean_outlier.sum(), mean_outlier.size
-    clipped = np.clip(standardised, -CLIPPED, CLIPPED) * (outlier < 0.5)
-    others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
 
 
 def learnt_structure(
@@ -321,24 +251,28 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
     """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) at the maximum of their evidence given the responsibilities.
 
     The evidence Π_g B(α + Σ p, β + Σ (1 − p)) / B(α, β), a Beta-binomial, has q(π) integrated out: q(π) and its prior
-    are learnt together, by Newton scoring.
+    are learnt together, by Newton scoring in the logit of the mean α/(α + β) and the logarithm of the strength α + β.
     """
     regular = slice_sizes - outlying
 
-    def evidence(logs: Array) -> Ascent:
-        first, second = np.exp(logs)
+    def prior_of(place: Array) -> tuple[float, float]:
+        mean, strength = expit(place[0]), math.exp(place[1])
+        return float(strength * mean), float(strength * (1.0 - mean))
+
+    def evidence(place: Array) -> Ascent:
+        first, second = prior_of(place)
         log_ratio = betaln(first + outlying, second + regular) - betaln(first, second)
         together = digamma(first + second) - digamma(first + second + slice_sizes)
-        scores = np.stack(
-            [
-                first * (digamma(first + outlying) - digamma(first) + together),
-                second * (digamma(second + regular) - digamma(second) + together),
-            ]
-        )
+        by_first = first * (digamma(first + outlying) - digamma(first) + together)
+        by_second = second * (digamma(second + regular) - digamma(second) + together)
+        mean = first / (first + second)
+        scores = np.stack([(1.0 - mean) * by_first - mean * by_second, by_first + by_second])
         return Ascent(float(log_ratio.sum()), scores.sum(axis=1), scores @ scores.T)
 
-    found, _ = ascend(evidence, np.log(rates.prior), [LOG_RATE_PRIOR] * 2, max_steps=RATE_STEPS)
-    first, second = (float(number) for number in np.exp(found))
+    first, second = rates.prior
+    start = np.array([math.log(first / second), math.log(first + second)])
+    limits = [LOGIT_RATE, (math.log(WEAKEST_PRIOR), math.log(STRONGEST_PRIOR * float(slice_sizes.max())))]
+    first, second = prior_of(ascend(evidence, start, limits, max_steps=RATE_STEPS, little=RATE_GAIN)[0])
     return replace(rates, outlying=first + outlying, regular=second + regular, prior=(first, second))
 
 

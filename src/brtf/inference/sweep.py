@@ -12,15 +12,12 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, block_positions, row_and_column_positions
+from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Remembered, Sums, add_up, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
 from brtf.inference.entry_posterior import (
-    BlockPosterior,
-    add_sums,
-    block_posterior,
+    EntryLaw,
     learnt_structure,
-    mixture,
     relative_deviation,
     relative_precision,
     zero_sums,
@@ -53,12 +50,10 @@ from brtf.inference.updates import (
     variance_field,
     variance_sum,
 )
-from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
-from brtf.kernels.reference import N_BINS, khatri_rao, reduce_mode
-from brtf.kernels.tables import EvidenceTable
+from brtf.kernels.reference import N_BINS, LocalPosteriors, khatri_rao, reduce_mode
 from brtf.model.distributions import Gamma, RowGaussians, congruent
-from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import LocalModel
 from brtf.model.state import LARGEST_PRECISION, OutlierStructure, Sides, SliceNoise, State
 
@@ -100,7 +95,7 @@ class Problem:
             n_slices = math.prod(self.observations.shape[mode] for mode in modes)
 
             def add(sums: Sums, block: Block) -> None:
-                sums[0][...] += np.bincount(block_positions(block, modes), minlength=n_slices)
+                sums[0][...] += np.bincount(kernels.positions(block, modes), minlength=n_slices)
 
             (self.slice_sizes[modes],) = add_up(self.observations, lambda: (np.zeros(n_slices),), add)
         return self.slice_sizes[modes]
@@ -161,7 +156,7 @@ class Point:
     mean_weight: float
     structure_sums: Sums | None
     terms: BoundTerms
-    local: Callable[[Block], BlockPosterior]
+    local: Callable[[Block], LocalPosteriors]
     ahead: State | None
 
     @property
@@ -180,37 +175,27 @@ def evaluate(problem: Problem, state: State, *, ahead: bool = False) -> Point:
 
 def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False) -> Point:
     """The point of a state whose low-rank part is already known: one pass over the data."""
-    slices, structure = state.slices, state.structure
-    n_slices = 0 if slices is None else slices.precision.rate.size
-    local = Remembered(
-        problem.observations, lambda block: block_posterior(state, block, problem.values(block), *fit.at(block))
-    )
+    slices, structure, law = state.slices, state.structure, EntryLaw(state)
+    local = Remembered(problem.observations, lambda block: law.posterior(block, problem.values(block), *fit.at(block)))
     update = _factor_update(problem, state) if ahead else None
-    direct = None if update is None else _direct(problem, state, update)
+    direct = update is not None and _solves_directly(problem, state, update)
+    tau, n_structured = float(state.tau.mean), 0 if structure is None else len(zero_sums(structure))
 
     def look(sums: Sums, block: Block) -> tuple[float, Rows | None]:
         counts, totals, squares, replaced, others, *rest = sums
-        if direct is not None and update is not None:
+        own = PassSums(counts, totals, squares, replaced, tuple(rest[:n_structured]))
+        if direct and update is not None:
             products = rest[n_structured].reshape(-1, state.rank)
-            pass_sums = PassSums(counts, totals, squares, replaced, tuple(rest[:n_structured]), products)
-            solved, solved_rows = update.solve(block, *direct(block), pass_sums)
+            arguments = problem.observations.scale, tau, state.local_model.largest_weight
+            solved, solved_rows = update.solve(block, *arguments, *law.of_rows(block), own._replace(products=products))
             others += solved.log_evidence, solved.weight_sum
             return solved.largest, solved_rows
         residual, variance = fit.at(block)
         values = problem.values(block)
-        found = block_posterior(state, block, values, residual, variance, (counts, totals))
+        found = law.posterior(block, values, residual, variance, own)
         del variance  # frees an array over the entries, like the deletions below
         local.keep(block, found)
         others += found.log_evidence, found.weight_sum
-        if slices is not None:
-            positions = block_positions(block, slices.modes)
-            squares += np.bincount(positions, found.rho * found.weight, n_slices)
-            if structure is not None and structure.law is not None:
-                replaced += np.bincount(positions, found.outlier, n_slices)
-        if structure is not None and found.outlier is not None:
-            relative = relative_precision(state, block)
-            standardised = np.sqrt(tau if relative is None else tau * relative) * residual
-            add_sums(tuple(rest[:n_structured]), structure, block, values, found.rho / tau, found.outlier, standardised)
         largest, weight = found.largest, found.weight
         if update is None:
             return largest, None
@@ -219,19 +204,13 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
         del values, residual, weight
         return largest, update.look(tuple(rest[n_structured:]), block, *weighed)
 
-    tau = float(state.tau.mean)
-    n_structured = 0 if structure is None else len(zero_sums(structure))
-
     def zeros() -> Sums:
-        plain = np.zeros(N_BINS), np.zeros(N_BINS), np.zeros(n_slices), np.zeros(n_slices), np.zeros(2)
-        structured = () if structure is None else zero_sums(structure)
-        return (*plain, *structured, *(() if update is None else update.zeros()))
+        counts, totals, squares, replaced, structured, _ = law.zeros()
+        return counts, totals, squares, replaced, np.zeros(2), *structured, *(() if update is None else update.zeros())
 
     sums, looks = visit(problem.observations, zeros, look)
     counts, totals, squares, replaced, others, *rest = sums
-    variance, extra = 0.0, np.zeros(n_slices)
-    if not problem.collapsed:
-        variance, extra = _variance_of_completed(problem, state)
+    variance, extra = (0.0, np.zeros(squares.size)) if problem.collapsed else _variance_of_completed(problem, state)
     return Point(
         state,
         fit,
@@ -291,7 +270,7 @@ def slice_variances(problem: Problem, state: State, modes: tuple[int, ...]) -> A
         variance = variance_field(state.factors, problem.packed)
 
         def add(sums: Sums, block: Block) -> None:
-            sums[0][...] += np.bincount(block_positions(block, modes), variance(block), n_slices)
+            sums[0][...] += np.bincount(kernels.positions(block, modes), variance(block), n_slices)
 
         return add_up(problem.observations, lambda: (np.zeros(n_slices),), add)[0]
     upper = packed_indices(state.rank)
@@ -357,7 +336,7 @@ def _sweep_factors(problem: Problem, point: Point, state: State, *, hold_precisi
 
 
 def update_all_factors(
-    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
 ) -> State:
     """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
     weigh, update = weighing(problem, state, fit, local), _factor_update(problem, state)
@@ -391,30 +370,11 @@ def _factor_update(problem: Problem, state: State) -> OnePass | None:
     )
 
 
-Treatment = tuple[float, EvidenceTable | Mixture, float, float, SliceWeights | None]
-"""Arguments for solving a block in one pass: scale of the data, local model, τ̄, w_max and noise of slices."""
-
-
-def _direct(problem: Problem, state: State, update: OnePass) -> Callable[[Block], Treatment] | None:
-    """Arguments for solving blocks of complete data in one pass; needs form 1 and no outliers shared between blocks."""
-    model, slices, structure = state.local_model, state.slices, state.structure
-    apart = structure is None or 0 not in structure.modes
-    if update.known_grams is None or model.is_gaussian or not (apart and math.isinf(problem.limit)):
-        return None
-    tau, relative = float(state.tau.mean), None if slices is None else slices.mean
-    table = tabulate(model) if structure is None else None
-    mixed = None if structure is None else mixture(state, model, structure)
-
-    def treatment(block: Block) -> Treatment:
-        noise = None
-        if slices is not None and relative is not None:
-            noise = SliceWeights(relative, Positions(*row_and_column_positions(block, slices.modes)))
-        local = table if mixed is None else mixed(block)
-        if local is None:
-            raise TypeError("entries have no law")
-        return problem.observations.scale, local, tau, model.largest_weight, noise
-
-    return treatment
+def _solves_directly(problem: Problem, state: State, update: OnePass) -> bool:
+    """Whether blocks of complete data are solved in one pass: needs form 1 and no outliers shared between blocks."""
+    apart = state.structure is None or 0 not in state.structure.modes
+    known = update.known_grams is not None and not state.local_model.is_gaussian
+    return known and apart and math.isinf(problem.limit)
 
 
 def _completes(problem: Problem, state: State) -> bool:
@@ -434,12 +394,14 @@ def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
 
 
 def weighing(
-    problem: Problem, state: State, fit: Fit, local: Callable[[Block], BlockPosterior] | None = None
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
 ) -> Weighing:
     """Weights and targets of a block's entries, from their local posteriors if these are known."""
 
-    def found(block: Block) -> BlockPosterior:
-        return block_posterior(state, block, problem.values(block), *fit.at(block))
+    law = EntryLaw(state)
+
+    def found(block: Block) -> LocalPosteriors:
+        return law.posterior(block, problem.values(block), *fit.at(block))
 
     def weigh(block: Block) -> WeightsAndTargets:
         weight = None if state.local_model.is_gaussian else (found if local is None else local)(block).weight
@@ -601,7 +563,7 @@ def promised_by_slices(problem: Problem, point: Point, candidates: Sequence[tupl
         found = point.local(block)
         squares = found.rho * found.weight
         for total, modes in zip(sums, candidates, strict=True):
-            total += np.bincount(block_positions(block, modes), squares, total.size)
+            total += np.bincount(kernels.positions(block, modes), squares, total.size)
 
     squares = add_up(problem.observations, lambda: tuple(np.zeros(size) for size in sizes), add)
     if not problem.collapsed:

@@ -481,9 +481,9 @@ class OnePass:
         self,
         block: Block,
         scale: float,
-        local: EvidenceTable | Mixture,
         tau: float,
         largest_weight: float,
+        local: EvidenceTable | Mixture,
         noise: SliceWeights | None,
         sums: PassSums,
     ) -> tuple[CompletedRows, Rows | None]:

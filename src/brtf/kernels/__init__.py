@@ -15,6 +15,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
@@ -53,6 +56,11 @@ def listed(block: Block) -> Block:
     return _chosen().listed(block)
 
 
+def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
+    """Position of every entry of a block along the given modes, (m,), numbered in C order over them."""
+    return _chosen().positions(block, modes)
+
+
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
     """Sums of products at the block's entries: x_m = Σ_c Π_n M⁽ⁿ⁾[i_n, c], (m,)."""
     return _chosen().low_rank_at(block, matrices)
@@ -81,18 +89,18 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
 
 
 def local_posteriors(
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
+    values: Array,
     residual: Array,
     variance: Array | None,
-    relative: Array | None,
-    counts: Array,
-    totals: Array,
+    noise: SliceWeights | None,
+    sums: PassSums,
 ) -> LocalPosteriors:
-    """Local posteriors of entries with the given y − x̄, Var x and ω̄; adds the entries to a histogram of ω̄ D."""
+    """Local posteriors of entries with the given y, y − x̄ and Var x, one by one; adds to the sums over them."""
     if agreement := _agreement():
-        agreement.of_local_posteriors(table, residual.dtype)
-    return _chosen().local_posteriors(table, tau, residual, variance, relative, counts, totals)
+        agreement.of_local_posteriors(local.spike if isinstance(local, Mixture) else local, residual.dtype)
+    return _chosen().local_posteriors(local, tau, values, residual, variance, noise, sums)
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:

@@ -58,10 +58,11 @@ class Agreement:
             return
         residual, found = 3.0 * np.random.default_rng(0).standard_normal(FEW).astype(dtype), []
         for twin in self._twins:
-            histogram = np.zeros((2, N_BINS))
-            local = twin.local_posteriors(table, TAU, residual, None, None, *histogram)
-            sums = np.array([local.log_evidence, local.weight_sum, local.largest])
-            found.append([sums, local.rho, local.weight, histogram.sum(axis=1)])
+            none, histogram = np.zeros(0), np.zeros((2, N_BINS))
+            sums = PassSums(histogram[0], histogram[1], none, none, ())
+            local = twin.local_posteriors(table, TAU, residual, residual, None, None, sums)
+            totals = np.array([local.log_evidence, local.weight_sum, local.largest])
+            found.append([totals, local.rho, local.weight, histogram.sum(axis=1)])
         for parts in zip(*found, strict=True):
             _compare("local_posteriors", f"of {dtype}", *parts)
         self._passed.add(("local_posteriors", dtype))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.kernels.tables import EvidenceTable
 
+NO_PRODUCTS = np.zeros((0, 0))
 Gradient = Callable[[Array], tuple[Array, ...]]
 """ln f at every ρ, and its derivatives by ln ρ and by each of K parameters."""
 
@@ -33,7 +34,9 @@ class StudentNumbers(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Slice indices of a block of complete data (b, C): entry (i, c) belongs to slice rows[i] + columns[c].
+    """Slice or group of every entry: in a block of complete data (b, C), entry (i, c) belongs to rows[i] + columns[c].
+
+    Entries of any block, one by one, are a block of one column.
 
     Attributes
     ----------
@@ -44,10 +47,19 @@ class Positions(NamedTuple):
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
 
+    @classmethod
+    def of_entries(cls, positions: NDArray[np.int64]) -> Positions:
+        """The positions (m,) of entries one by one."""
+        return cls(positions, np.zeros(1, np.int64))
+
     @property
     def by_row(self) -> bool:
         """Whether all entries of a row belong to one slice."""
         return not self.columns.any()
+
+
+NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
+"""No slices or groups."""
 
 
 class SliceWeights(NamedTuple):
@@ -75,7 +87,8 @@ class Mixture(NamedTuple):
     log_law : (B,) ln h(y) in equal bins of y, in place of the slab where outliers replace the data; empty otherwise
     law_range : (2,) where these bins begin, and how many of them there are per unit of y
     log_counted : (G,) subtracted from ln h(y), for the slices of the noise; G = 1 where the noise is common
-    groups : (C,) group index 0, 1, … of columns that share an outlier indicator; empty where entries are independent
+    groups : the group of every entry, 0, 1, …, whose entries share an outlier indicator, within rows of complete data;
+        empty where entries are independent
     n_channels : κ, the number of entries of a group per independent one
     clipped : standard deviations at which residuals are clipped before their correlation is measured
     """
@@ -88,7 +101,7 @@ class Mixture(NamedTuple):
     log_law: Array
     law_range: Array
     log_counted: Array
-    groups: NDArray[np.int64]
+    groups: Positions
     n_channels: float
     clipped: float
 
@@ -104,7 +117,7 @@ class PassSums(NamedTuple):
     structured : of a mixture: histograms of D of regular entries and of outliers (number and sum each), replaced values
         in each bin of their law, outliers of each slice of the rates, (Σ p, their number, Σ of squared sums and Σ of
         squares of clipped residuals) of groups, histogram of D where y ≥ x̄, Σ p on either side; empty without one
-    products : (C, R) the completed data, weighted, times the new rows
+    products : (C, R) the completed data, weighted, times the new rows; empty where none are solved for
     """
 
     counts: Array
@@ -112,4 +125,4 @@ class PassSums(NamedTuple):
     squares: Array
     replaced: Array
     structured: tuple[Array, ...]
-    products: Array
+    products: Array = NO_PRODUCTS

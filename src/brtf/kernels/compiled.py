@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array, read_only
-from brtf.data.observations import Block
+from brtf.data.observations import Block, row_and_column_positions
 from brtf.kernels import coordinates, entries, masked, products, reference, scoring
-from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
+from brtf.kernels.arguments import NOWHERE, Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
 from brtf.kernels.jit import loop
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference import (
@@ -126,6 +126,24 @@ def listed(block: Block) -> ListedBlock:
         if block.n_rows == block.shape[0] and block.n_entries <= NUMBERS_TOGETHER:
             block.__dict__["listed"] = known
     return known
+
+
+def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
+    """Position of every entry of a block along the given modes, (m,); blocks of small data keep them."""
+    known: dict[tuple[int, ...], NDArray[np.int64]] = block.__dict__.setdefault("positions", {})
+    if modes in known:
+        return known[modes]
+    found = np.empty(block.n_entries, np.int64)
+    if block.coords is not None:
+        strides = np.array([math.prod(block.shape[mode] for mode in modes[k + 1 :]) for k in range(len(modes))])
+        coordinates.positions(block.coords, np.array(modes), strides, found)
+    else:
+        rows, columns = row_and_column_positions(block, modes)
+        mask = np.ones((1, 0), np.bool_) if block.mask is None else block.mask.reshape(len(rows), -1)
+        masked.positions(mask, rows, columns, found)
+    if block.n_entries <= NUMBERS_TOGETHER and block.n_rows == block.shape[0]:
+        known[modes] = found
+    return found
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -242,20 +260,42 @@ def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:
 
 
 def local_posteriors(
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
+    values: Array,
     residual: Array,
     variance: Array | None,
-    relative: Array | None,
-    counts: Array,
-    totals: Array,
+    noise: SliceWeights | None,
+    sums: PassSums,
 ) -> reference.LocalPosteriors:
-    """Local posteriors of entries with the given residuals; adds the entries to a histogram of ω̄ D."""
-    rho, weight, nothing = np.empty_like(residual), np.empty_like(residual), residual[:0]
-    variance = nothing if variance is None else variance.astype(residual.dtype, copy=False)
-    relative = nothing if relative is None else relative.astype(residual.dtype, copy=False)
+    """Local posteriors of entries one by one, in pieces that stay in cache; adds to the sums over them."""
+    kind, nothing, rho, weight = residual.dtype, residual[:0], np.empty_like(residual), np.empty_like(residual)
+    variance = nothing if variance is None else variance.astype(kind, copy=False)
+    histogram = sums.counts, sums.totals
+    at = NOWHERE.rows if noise is None else noise.at.rows
+    if isinstance(local, Mixture):
+        relative = np.ones(1, kind) if noise is None else noise.relative.astype(kind)
+        outlier, outer = np.empty(residual.size), (sums.squares, sums.replaced, sums.structured)
+        laws = _branches(local), local.log_rates, local.at.rows, local.log_counted, local.groups.rows
+        numbers = local.n_channels, local.clipped
+        log_evidence, weight_sum, largest = entries.judge_mixture(
+            values.astype(kind, copy=False),
+            residual,
+            variance,
+            tau,
+            _layout(local.spike, kind),
+            (relative, at),
+            (*laws, *numbers),
+            histogram,
+            outer,
+            rho,
+            weight,
+            outlier,
+        )
+        return reference.LocalPosteriors(log_evidence, weight_sum, largest / tau, rho, weight, outlier)
+    slices = (nothing if noise is None else noise.relative.astype(kind)), at
     log_evidence, weight_sum, largest = entries.judge(
-        residual, variance, relative, tau, _layout(table, residual.dtype), (counts, totals), rho, weight
+        residual, variance, slices, tau, _layout(local, kind), histogram, sums.squares, rho, weight
     )
     return reference.LocalPosteriors(log_evidence, weight_sum, largest / tau, rho, weight)
 
@@ -301,7 +341,10 @@ def solve_completed(
     rows, histogram = (solve, offset.astype(kind)), (sums.counts, sums.totals)
     if isinstance(local, Mixture):
         outer = sums.squares, sums.replaced, sums.structured
-        found = entries.solve_mixture(*data, _branches(local), *rows, histogram, outer, mean, sums.products)
+        at = *local.at, local.at.by_row
+        laws = _branches(local), local.log_rates, *at, local.log_counted, local.groups.columns
+        mixture = *laws, local.n_channels, local.clipped
+        found = entries.solve_mixture(*data, mixture, *rows, histogram, outer, mean, sums.products)
     else:
         found = entries.solve_completed(*data, *rows, histogram, sums.squares, mean, sums.products)
     log_evidence, weight_sum, largest = found
@@ -455,19 +498,19 @@ def _segments(table: EvidenceTable) -> tuple[Array, NDArray[np.int64], NDArray[n
 
 
 def _branches(mixture: Mixture) -> tuple[Any, ...]:
-    """A mixture, without its spike, as loops take it."""
-    return (
-        _segments(mixture.slab),
-        mixture.log_rates,
-        *mixture.at,
-        mixture.at.by_row,
-        mixture.log_sides,
-        (mixture.log_law, mixture.law_range),
-        mixture.log_counted,
-        mixture.groups,
-        mixture.n_channels,
-        mixture.clipped,
-    )
+    """Slab, cubics of both branches, sides and law of replaced values, as loops take them."""
+    joined = _joined(mixture.spike, mixture.slab)
+    return _segments(mixture.slab), joined, mixture.log_sides, (mixture.log_law, mixture.law_range)
+
+
+@lru_cache(maxsize=8)
+def _joined(spike: EvidenceTable, slab: EvidenceTable) -> tuple[Array, Array]:
+    """Cubics of the usual segments of two tables side by side, (n_usual + 1, 8), and −2/width; zero beyond them."""
+    cubics, slopes = np.zeros((spike.n_usual + 1, 8)), np.zeros(spike.n_usual + 1)
+    for place, table in enumerate((spike, slab)):
+        cubics[:-1, 4 * place : 4 * place + 4] = table.rows[: spike.n_usual, 2:]
+    slopes[:-1] = -2.0 * spike.rows[: spike.n_usual, 1]
+    return cubics, slopes
 
 
 # ---- rows --------------------------------------------------------------------------------------------------

@@ -117,3 +117,13 @@ def _prefetch_row(matrix, row):
     """Prefetch a row of a matrix."""
     for column in range(0, matrix.shape[1], CACHE_LINE):
         prefetch(matrix, row, column)
+
+
+@loop
+def positions(coords, modes, strides, out):
+    """Σ_k stride_k i_{n_k} of every entry, over the given modes n_k."""
+    out[:] = 0
+    for k in range(modes.size):
+        index, stride = coords[modes[k]], strides[k]
+        for m in range(out.size):
+            out[m] += stride * index[m]

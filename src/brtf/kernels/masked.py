@@ -46,6 +46,21 @@ def compress(mask, dense, out):
         position += mask[k]
 
 
+@loop
+def positions(mask, rows, columns, out):
+    """rows[i] + columns[c] at the observed (i, c), or everywhere if the mask has no columns."""
+    n_columns, m = columns.size, 0
+    for i in range(rows.size):
+        if mask.shape[1] == 0:
+            for c in range(n_columns):
+                out[i * n_columns + c] = rows[i] + columns[c]
+        else:
+            for c in range(n_columns):
+                if mask[i, c]:
+                    out[m] = rows[i] + columns[c]
+                    m += 1
+
+
 @sum_loop
 def products_at(mask, left, last, out):
     """Σ_c left[f, c] last[k, c] at the observed (f, k)."""

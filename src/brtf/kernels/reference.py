@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.observations import Block, block_positions
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
 from brtf.kernels.packed import packed_indices, unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
@@ -41,6 +41,7 @@ class LocalPosteriors:
     largest : the largest ω̄ D
     rho : (m,) ρ
     weight : (m,) w
+    outlier : (m,) responsibility p, of a mixture; None of a table
     """
 
     log_evidence: float
@@ -48,6 +49,7 @@ class LocalPosteriors:
     largest: float
     rho: Array
     weight: Array
+    outlier: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +71,11 @@ class CompletedRows:
 def listed(block: Block) -> Block:
     """The block prepared for several contractions."""
     return block
+
+
+def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
+    """Position of every entry of a block along the given modes, (m,), numbered in C order over them."""
+    return block_positions(block, modes)
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -213,35 +220,40 @@ def _row_of(table: EvidenceTable, rho: Array) -> NDArray[np.int64]:
 
 
 def local_posteriors(
-    table: EvidenceTable,
+    local: EvidenceTable | Mixture,
     tau: float,
+    values: Array,
     residual: Array,
     variance: Array | None,
-    relative: Array | None,
-    counts: Array,
-    totals: Array,
+    noise: SliceWeights | None,
+    sums: PassSums,
 ) -> LocalPosteriors:
     """Local posteriors of entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, ln f and w.
 
-    ``variance`` Var x and ``relative`` ω̄ are (m,), or None for zero and one. The entries are added to the histogram of
-    ω̄ D, those in usual segments of the table at the middle of their segment; a bin spans a dozen.
+    ``values`` y, ``residual`` and ``variance`` Var x (None: zero) are (m,); ω̄ is one where ``noise`` is None. Added to
+    the sums: the histogram of ω̄ D, in which a table counts entries of usual segments at the middle of their segment, a
+    bin spanning a dozen; and the statistics of slices and of a mixture.
     """
     deviation = np.square(residual, dtype=np.float64)
     if variance is not None:
         deviation += variance
-    if relative is not None:
-        deviation *= relative
-    rho = tau * deviation
-    count_deviations(_counted_at(table, tau, deviation), counts, totals)
-    log_evidence, weight = evidence(table, rho)
-    kind = residual.dtype
-    return LocalPosteriors(
-        float(log_evidence.sum()),
-        float(weight.sum()),
-        float(deviation.max(initial=0.0)),
-        rho.astype(kind, copy=False),
-        weight.astype(kind, copy=False),
-    )
+    if noise is not None:
+        deviation *= noise.relative[_places(noise.at)]
+    if isinstance(local, Mixture):
+        found = _mixture_posteriors(local, tau, values, residual, deviation, noise, sums)
+    else:
+        count_deviations(_counted_at(local, tau, deviation), sums.counts, sums.totals)
+        log_evidence, weight = evidence(local, tau * deviation)
+        found = LocalPosteriors(
+            float(log_evidence.sum()),
+            float(weight.sum()),
+            float(deviation.max(initial=0.0)),
+            (tau * deviation).astype(residual.dtype, copy=False),
+            weight.astype(residual.dtype, copy=False),
+        )
+    if noise is not None:
+        np.add.at(sums.squares, _places(noise.at), tau * deviation * found.weight)
+    return found
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:
@@ -274,16 +286,10 @@ def solve_completed(
     """
     scaled = values * values.dtype.type(1.0 / scale)
     residual = scaled - left @ right
-    relative = None if noise is None else noise.relative.astype(values.dtype)[_places(noise.at)]
-    flat = None if relative is None else relative.ravel()
-    if isinstance(local, Mixture):
-        found = _mixture_posteriors(local, tau, scaled, residual, flat, noise, sums)
-    else:
-        found = local_posteriors(local, tau, residual.ravel(), None, flat, sums.counts, sums.totals)
-    if noise is not None:
-        np.add.at(sums.squares, _places(noise.at).ravel(), found.rho * found.weight)
+    found = local_posteriors(local, tau, scaled.ravel(), residual.ravel(), None, noise, sums)
     targets = completed(scaled, residual, found.weight.reshape(values.shape), largest_weight)
-    targets = targets if relative is None else targets * relative
+    if noise is not None:
+        targets = targets * noise.relative.astype(values.dtype)[_places(noise.at)].reshape(values.shape)
     linear, cov = targets @ right.T + offset, unpack_symmetric(covs, left.shape[1])
     mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
     sums.products[...] += targets.T @ mean.astype(values.dtype)
@@ -291,69 +297,73 @@ def solve_completed(
 
 
 def _places(at: Positions) -> NDArray[np.int64]:
-    """The slice of every entry, (b, C)."""
-    return np.add.outer(at.rows, at.columns)
+    """The slice or group of every entry, (m,)."""
+    return np.add.outer(at.rows, at.columns).ravel()
 
 
 def _mixture_posteriors(
     mixture: Mixture,
     tau: float,
-    scaled: Array,
+    values: Array,
     residual: Array,
-    relative: Array | None,
+    deviation: Array,
     noise: SliceWeights | None,
     sums: PassSums,
 ) -> LocalPosteriors:
-    """Local posteriors of complete data (b, C) under a mixture; adds to its sums."""
-    deviation = np.square(residual.ravel(), dtype=np.float64)
-    deviation = deviation if relative is None else deviation * relative
-    rho, positive = tau * deviation, residual.ravel() >= 0.0
+    """C16: local posteriors under a mixture of entries with the given ω̄ D; adds to the sums of the mixture.
+
+    Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
+    """
+    rho, positive = tau * deviation, residual >= 0.0
     (log_spike, spike_weight), (log_slab, slab_weight) = evidence(mixture.spike, rho), evidence(mixture.slab, rho)
-    bins = ((scaled.ravel() - mixture.law_range[0]) * mixture.law_range[1]).astype(np.intp)
+    bins = ((values - mixture.law_range[0]) * mixture.law_range[1]).astype(np.intp)
     bins = np.clip(bins, 0, max(mixture.log_law.size - 1, 0))
     if mixture.log_law.size:
-        places = 0 if noise is None or mixture.log_counted.size == 1 else _places(noise.at).ravel()
+        places = 0 if noise is None or mixture.log_counted.size == 1 else _places(noise.at)
         log_slab, slab_weight = mixture.log_law[bins] - mixture.log_counted[places], np.zeros(rho.size)
     log_slab = log_slab + np.where(positive, *mixture.log_sides)
-    rates = _places(mixture.at).ravel()
     regular, outlying, law, rate_sums, others, above, sides = (
         sums.structured[:2],
         sums.structured[2:4],
         *sums.structured[4:],
     )
-    if mixture.groups.size:
-        n_groups = int(mixture.groups.max()) + 1
-        groups = np.add.outer(n_groups * np.arange(len(scaled)), mixture.groups).ravel()
+    if mixture.groups.rows.size:
+        groups = _places(mixture.groups)
+        occupied = np.bincount(groups) > 0
         spikes, slabs = (np.bincount(groups, branch) / mixture.n_channels for branch in (log_spike, log_slab))
         log_evidence, share = mix_branches(spikes + mixture.log_rates[1, 0], slabs + mixture.log_rates[0, 0])
-        outlier, log_evidence = share[groups], mixture.n_channels * log_evidence
-        others[:2] += share.sum(), share.size
-        clipped = np.where(positive, 1.0, -1.0) * np.minimum(np.sqrt(rho), mixture.clipped) * (outlier < 0.5)
+        outlier, log_evidence = share[groups], mixture.n_channels * log_evidence[occupied]
+        others[:2] += share[occupied].sum(), np.count_nonzero(occupied)
+        relative = 1.0 if noise is None else noise.relative[_places(noise.at)]
+        standardised = np.sqrt(tau * relative) * residual
+        clipped = np.clip(standardised, -mixture.clipped, mixture.clipped) * (outlier < 0.5)
         others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
     else:
-        log_rates, log_rests = mixture.log_rates
+        (log_rates, log_rests), rates = mixture.log_rates, _places(mixture.at)
         log_evidence, outlier = mix_branches(log_rests[rates] + log_spike, log_rates[rates] + log_slab)
         others[:2] += outlier.sum(), outlier.size
-    middle = _counted_at(mixture.spike, tau, deviation)
-    count_deviations(middle, sums.counts, sums.totals)
-    count_deviations(middle, regular[0], regular[1], 1.0 - outlier)
-    count_deviations(middle, outlying[0], outlying[1], outlier)
+        if rate_sums.size:
+            np.add.at(rate_sums, rates, outlier)
+    bin_of = _bins(deviation)
+    shares = np.ones(outlier.size), 1.0 - outlier, outlier
+    for (counts, totals), share in zip(((sums.counts, sums.totals), regular, outlying), shares, strict=True):
+        counts += np.bincount(bin_of, share, N_BINS)
+        totals += np.bincount(bin_of, share * deviation, N_BINS)
     if mixture.log_law.size:
         np.add.at(law, bins, outlier)
         if sums.replaced.size and noise is not None:
-            np.add.at(sums.replaced, _places(noise.at).ravel(), outlier)
-    if rate_sums.size:
-        np.add.at(rate_sums, rates, outlier)
+            np.add.at(sums.replaced, _places(noise.at), outlier)
     if above.size:
-        count_deviations(middle[positive], above, np.zeros(N_BINS))
+        above += np.bincount(bin_of[positive], minlength=N_BINS)
         sides += outlier[positive].sum(), outlier[~positive].sum()
     weight = (1.0 - outlier) * spike_weight + outlier * slab_weight
     return LocalPosteriors(
         float(log_evidence.sum()),
         float(weight.sum()),
         float(deviation.max(initial=0.0)),
-        rho,
+        rho.astype(residual.dtype, copy=False),
         weight.astype(residual.dtype, copy=False),
+        outlier,
     )
 
 
@@ -371,12 +381,17 @@ def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
 
 def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
     """Add entries, or a fraction of each (m,), to a histogram of D: count and sum in each of the ``N_BINS`` bins."""
+    place = _bins(deviation)
+    counts += np.bincount(place, share, N_BINS)
+    totals += np.bincount(place, deviation if share is None else share * deviation, N_BINS)
+
+
+def _bins(deviation: Array) -> NDArray[np.int64]:
+    """The bin of every D, (m,)."""
     mantissa, exponent = _mantissa_and_exponent(deviation)
     within = ((2.0 * mantissa - 1.0) * (1 << LOG2_BINS)).astype(np.int64)
     place = ((exponent.astype(np.int64) - 1 - FIRST_BIN_OCTAVE) << LOG2_BINS) + within
-    place = np.clip(place, 0, N_BINS - 1)
-    counts += np.bincount(place, share, N_BINS)
-    totals += np.bincount(place, deviation if share is None else share * deviation, N_BINS)
+    return np.clip(place, 0, N_BINS - 1)
 
 
 def _mantissa_and_exponent(numbers: Array) -> tuple[Array, NDArray[np.int32]]:

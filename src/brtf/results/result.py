@@ -23,7 +23,7 @@ from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_fr
 from brtf.data.memory import available_bytes, check_memory
 from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions, observe
 from brtf.data.passes import Sums, add_up, visit
-from brtf.inference.entry_posterior import block_outliers, grouped, relative_precision
+from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
 from brtf.inference.trace import Doubt, Record, StopReason
 from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
 from brtf.kernels.reference import symmetric_multiplicity
@@ -318,17 +318,13 @@ class Result:
     @property
     def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
         """Responsibility of a block's entries, and the share of a deviation due to an outlier if it is one; (m,)."""
-        state, observations = self.state, self.entries_together
-        means, variance = [rows.mean for rows in state.factors], variance_field(state.factors)
+        observations, law = self.entries_together, EntryLaw(self.state)
+        means, variance = [rows.mean for rows in self.state.factors], variance_field(self.state.factors)
 
         def found(block: Block) -> tuple[Array, Array]:
-            values, rho = scaled_values(observations, block), kernels.low_rank_at(block, means)
-            positive = values >= rho
-            np.square(np.subtract(values, rho, out=rho), out=rho)
-            rho += variance(block)
-            relative = relative_precision(state, block)
-            rho *= float(state.tau.mean) if relative is None else float(state.tau.mean) * relative
-            return block_outliers(state, block, values, rho, positive)
+            values, residual = scaled_values(observations, block), kernels.low_rank_at(block, means)
+            np.subtract(values, residual, out=residual)
+            return block_outliers(law, block, values, residual, variance(block))
 
         return found
 
