@@ -165,12 +165,13 @@ def options_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
         arguments.update({argument: pick(rng, *methods[name][argument][1]) for argument in bad})
         mentioned = (*(bad or arguments), *DATA_NAMES, "X", name, *options)
         try:
-            answer = door.ask(partial(methodcaller(name, **arguments), fitted), *mentioned)
+            given = [arguments.pop("Y")] if "Y" in arguments else []  # scikit-learn calls the data X
+            answer = door.ask(partial(methodcaller(name, *given, **arguments), fitted), *mentioned)
         except Refused:
             continue
         if bad:
             harmless = set(bad) <= {"of", "random_state"} and name in ("predict", "sample")
-            shown = ", ".join(f"{argument}={arguments[argument]!r}" for argument in bad)
+            shown = ", ".join(f"{argument}={arguments.get(argument, given)!r}" for argument in bad)
             check(harmless, f"{name} accepted {shown}"[:400])
         else:
             for numbers in answer if isinstance(answer, tuple) else (answer,):

@@ -32,7 +32,7 @@ da = pytest.importorskip("dask.array")
 SHAPE = (45, 16, 12)
 ROUNDING = 1e-9
 """Sums of a few thousand terms in another order, carried through a few sweeps."""
-FEW = {"max_rank": 5, "max_sweeps": 8, "random_state": 0}
+FEW = {"max_rank": 5, "max_sweeps": 8, "link": None, "arrangement": None, "random_state": 0}
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 

@@ -83,7 +83,7 @@ def interrupted_fit(model, data, path):
 
         def interrupting(self, moment):
             keep(self, moment)
-            if moment.n_sweeps == 2:
+            if moment.n_sweeps >= 2:
                 raise KeyboardInterrupt
 
         patch.setattr(checkpoint.Keeper, "keep", interrupting)

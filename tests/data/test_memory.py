@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -52,12 +53,13 @@ def peak_of(function):
 def fit(observations):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # three sweeps are not enough, and some rows have no entry
-        BRTF(max_rank=RANK, max_sweeps=3, random_state=0).fit(observations)
+        BRTF(RANK, max_sweeps=3, noise="common", link=None, arrangement=None, random_state=0).fit(observations)
 
 
 @pytest.mark.parametrize("layout", STATES)
 def test_a_fit_holds_few_states(layout):
     observations = observed(layout)
+    observations = replace(observations, plan=replace(observations.plan, cached_data=0))  # the states alone
     fit(observations)  # kernels and tables are not the data's
     state_bytes = 8 * sum(observations.shape) * (ON_THE_WAY + ON_THE_WAY**2)
     assert peak_of(lambda: fit(observations)) < STATES[layout] * state_bytes + BLOCK_BYTES

@@ -82,12 +82,21 @@ def test_other_data_have_no_step(name):
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
 def test_noise_is_not_below_rounding(noise, robust, unit):
     pixels = unit * video().reshape(30, -1).T
-    model = BRTF(4, noise=noise, robust=robust, random_state=0).fit(pixels)
-    sd = np.sqrt(model.noise_variance_)
+    model = BRTF(4, noise=noise, link=None, robust=robust, random_state=0).fit(pixels)
+    sd = np.sqrt(model.noise_variances_)
     rounded = unit / np.sqrt(12)
     assert np.min(sd) >= rounded * (1 - 1e-9)
     if noise == "per-slice":
         assert np.min(sd) < 1.2 * rounded and np.max(sd) > 2 * unit
+
+
+@pytest.mark.filterwarnings("ignore::brtf.FitWarning")
+@pytest.mark.parametrize("link", ["sqrt", "log", "auto"])
+def test_noise_of_a_link_is_not_below_rounding_either(link):
+    pixels = video().reshape(30, -1).T
+    model = BRTF(4, link=link, noise="common", random_state=0).fit(pixels)
+    at_largest = {None: 1.0, "sqrt": 0.5 / np.sqrt(pixels.max()), "log": 1.0 / pixels.max()}[model.link_]
+    assert np.sqrt(model.noise_variance_) >= 0.99 * at_largest / np.sqrt(12)
 
 
 def test_exact_whole_numbers_keep_their_rank():
@@ -106,10 +115,12 @@ def test_rounding_above_which_there_is_noise_changes_nothing():
     assert rounded.noise_variance_ == pytest.approx(exact.noise_variance_ + 0.01 / 12, rel=0.02)
 
 
-def test_of_transformed_data_nothing_is_known():
+def test_of_transformed_data_the_smallest_gap_is_known():
     plain, logged = (BRTF(2, link=name, random_state=0).fit(PIXELS + 1).result_ for name in (None, "log"))
     assert plain.state.prior.largest_precision == pytest.approx(12 * plain.observations.scale**2)
-    assert logged.state.prior.largest_precision == LARGEST_PRECISION
+    gap = np.diff(np.log(np.unique(PIXELS + 1))).min()
+    scale = logged.scale
+    assert logged.state.prior.largest_precision == pytest.approx(12 * (scale / gap) ** 2, rel=1e-6)
 
 
 def test_what_is_known_stays_known():

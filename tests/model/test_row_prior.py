@@ -291,9 +291,9 @@ def planted_fit(request, monkeypatch):
     """A prior of one's own, entered into the table of priors, with data that have it and the fit to the first rows."""
     kind, course = request.param
     data = planted(course)
-    plain = brtf.BRTF(random_state=0).fit(data[:-N_NEW])
+    plain = brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW])
     monkeypatch.setitem(ROW_PRIORS, kind.name, kind)
-    return kind, data, plain, brtf.BRTF(random_state=0).fit(data[:-N_NEW])
+    return kind, data, plain, brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW])
 
 
 def test_a_prior_from_outside_is_found_by_the_search(planted_fit):
@@ -329,8 +329,8 @@ def test_a_fit_with_a_prior_from_outside_is_resumed(planted_fit, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(Keeper, "keep", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            brtf.BRTF(random_state=0).fit(data[:-N_NEW], checkpoint=path, every=1e9)
-    resumed = brtf.BRTF(random_state=0).fit(data[:-N_NEW], resume=path)
+            brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW], checkpoint=path, every=1e9)
+    resumed = brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW], resume=path)
     assert [record.bound for record in resumed.result_.trace] == [record.bound for record in model.result_.trace]
     for found, wanted in zip(resumed.result_.state.row_priors, model.result_.state.row_priors, strict=True):
         same_prior(found, wanted, rtol=0)

@@ -22,9 +22,13 @@ ULPS, COARSE = 4.0, 16.0
 """Error of rounded numbers in units in the last place, and the smallest step as a multiple of that error."""
 
 
-def largest_precision(observations: Observations) -> float:
-    """Upper limit of the noise precision, in units of the data's scale: that of rounding, or a very large one."""
-    step = rounding_step(observations)
+def largest_precision(observations: Observations, *, linked: bool = False) -> float:
+    """Upper limit of the noise precision, in units of the data's scale: that of rounding, or a very large one.
+
+    Values that were rounded and then transformed by a link are not a step apart; there the smallest gap between two
+    values that occur takes its place.
+    """
+    step = smallest_gap(observations) if linked else rounding_step(observations)
     return min(LARGEST_PRECISION, 12.0 * (observations.scale / step) ** 2) if step > 0 else LARGEST_PRECISION
 
 
@@ -50,6 +54,25 @@ def rounding_step(observations: Observations) -> float:
     step = _common_step(np.concatenate([np.diff(levels), *steps]), error)
     enough = step > 0 and FEWEST_LEVELS - 1 <= round(float(np.ptp(levels)) / step) <= MOST_STEPS
     return step * unit if enough else 0.0
+
+
+def smallest_gap(observations: Observations) -> float:
+    """The smallest difference of two values, where values repeat as rounded ones do; zero otherwise."""
+
+    def look(_: Sums, block: Block) -> NDArray[np.floating[Any]] | None:
+        levels = np.unique(block.values)
+        return levels if levels.size <= max(FEWEST_LEVELS, block.n_entries // ENTRIES_PER_LEVEL) else None
+
+    _, looks = visit(observations, tuple, look)
+    found = [levels for levels in looks if levels is not None]
+    if len(found) < len(looks):
+        return 0.0
+    levels = np.unique(np.concatenate(found)).astype(np.float64)
+    if not FEWEST_LEVELS <= levels.size <= observations.n_observed // ENTRIES_PER_LEVEL:
+        return 0.0
+    error = ULPS * float(np.finfo(observations.values.dtype).eps) * float(np.abs(levels).max())
+    gaps = np.diff(levels)
+    return float(np.min(gaps[gaps > COARSE * error], initial=np.inf)) if np.any(gaps > COARSE * error) else 0.0
 
 
 def _levels_of(values: NDArray[np.floating[Any]], unit: float, error: float) -> tuple[Array, Array, int] | None:

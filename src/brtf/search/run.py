@@ -293,7 +293,7 @@ def calibrated_inference(
 def _problem(observations: Observations, settings: Settings) -> Problem:
     """The problem with which the search begins."""
     observations = grouped(observations, settings.shared_modes(observations.order))
-    finest = LARGEST_PRECISION if settings.link is not None else largest_precision(observations)
+    finest = largest_precision(observations, linked=settings.link is not None)
     return Problem(observations, sweep_order(observations), collapsed=True, largest_precision=finest)
 
 

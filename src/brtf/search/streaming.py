@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.data.containers import LabelledArrays
 from brtf.data.observations import Labels, Observations
 from brtf.data.passes import workers
 from brtf.inference.bound import LOG_TWO_PI
@@ -259,10 +260,14 @@ def place_last(block: Observations, earlier: Observations) -> Observations:
     coords = block.entry_coords().copy()
     coords[0] += earlier.shape[0]
     coords.flags.writeable = False
-    labels = earlier.labels
+    labels, container = earlier.labels, earlier.container
     if labels is not None:
         first = (labels.coords[0], None if block.labels is None else block.labels.coords[0])
         rows = None if first[0] is None or first[1] is None else np.concatenate([first[0], first[1]])
         labels = Labels(labels.dims, (rows, *labels.coords[1:]), labels.name)
+        if isinstance(container, LabelledArrays):  # its coordinates end with the earlier rows
+            named = zip(labels.dims, labels.coords, strict=True)
+            coordinates = {dim: (dim, names) for dim, names in named if names is not None}
+            container = replace(container, coords=coordinates)
     shape = (earlier.shape[0] + block.shape[0], *block.shape[1:])
-    return Observations(shape, block.values.reshape(-1), None, coords, earlier.scale, labels)
+    return Observations(shape, block.values.reshape(-1), None, coords, earlier.scale, labels, container=container)
