@@ -231,6 +231,13 @@ class TestMaxSeconds:
         np.testing.assert_array_equal(resumed.trace_, whole.trace_)
         assert all(map(np.array_equal, resumed.factors_, whole.factors_))
 
+    def test_a_resumed_fit_has_all_of_its_own_time(self, tmp_path, monkeypatch):
+        path, as_given = tmp_path / "c.brtf", {"link": None, "arrangement": None}
+        monkeypatch.setitem(Keeper.__init__.__kwdefaults__, "seconds", 1000.0)  # that the first fit is said to take
+        with pytest.warns(ConvergenceWarning, match="Stopped after max_seconds"):
+            brtf.BRTF(random_state=0, max_seconds=1e-9, **as_given).fit(SMALL, checkpoint=path)
+        assert brtf.BRTF(random_state=0, max_seconds=500.0, **as_given).fit(SMALL, resume=path).converged_
+
     def test_of_a_block(self, monkeypatch):
         data = synthetic((30, 8, 7), 2, outliers=0.1, seed=0).observed
         model = brtf.BRTF(random_state=0, max_seconds=10**6, tol=0.0, max_sweeps=2000).fit(data[:20])

@@ -109,8 +109,9 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     random_state : int, numpy.random.Generator, numpy.random.RandomState or None
         Seed of the fit.
     progress : bool
-        Show a progress bar and, on a cluster, the address of its dashboard; and say so on stderr where the first fit
-        after an installation compiles, once. The logger ``brtf`` says it anyway, at level INFO.
+        Show a progress bar with the phase of the search, the bound, the rank and, with ``max_seconds``, the time left;
+        on a cluster also the address of its dashboard. Say so on stderr where the first fit after an installation
+        compiles, once. The logger ``brtf`` says it anyway, at level INFO.
     executor : None, "processes", address or distributed.Client
         What processes data in chunks (Dask, Zarr, memory-mapped files, :meth:`Observations.from_parts`): this process,
         ``n_jobs`` other processes on this machine (None: all cores), or the cluster of a Dask scheduler such as

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
-from tqdm import tqdm
 
 from brtf import __version__
+from brtf.api.progress import Show, progress_bar
 from brtf.data.checks import count_of
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
-from brtf.inference.trace import Record, StopReason
+from brtf.inference.trace import StopReason
 from brtf.io.archive import pack_outline, pack_reading
 from brtf.io.checkpoint import Checkpoint, Keeper
 from brtf.model.settings import Settings
@@ -54,8 +54,6 @@ def fit(
     ``progress`` is the label of the progress bar; None for no bar. If the fit is interrupted, ``rescue`` receives the
     best result so far, if there is one, before ``KeyboardInterrupt`` is raised.
     """
-    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
-    deadline = Deadline(settings.max_seconds)
     if observations.in_chunks:
         _check_chunked(settings)
     given_reading(observations, settings)
@@ -64,9 +62,30 @@ def fit(
         observations, held_back = _hold_back(observations, rng)
     warn_empty_slices(observations)
     _check_fit_memory(observations, settings)
+    with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:
+        return _choose_and_run(observations, held_back, settings, rng, show, earlier, keeper, rescue)
+
+
+def _choose_and_run(
+    observations: Observations,
+    held_back: Observations | None,
+    settings: Settings,
+    rng: np.random.Generator,
+    show: Show,
+    earlier: Checkpoint | None,
+    keeper: Keeper | None,
+    rescue: Callable[[Result], None],
+) -> Result:
+    """Choose how the data are read, run the inference, and wrap what it found; see :func:`fit`."""
+    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
+    deadline = Deadline(settings.max_seconds)
     if earlier is None:
+
+        def watch_trial(moment: Moment) -> None:
+            show(moment.n_sweeps, moment.latest, stage="trials of links and arrangements")
+
         half = None if settings.max_seconds is None else 0.5 * settings.max_seconds
-        chosen = choose(observations, settings, rng, half)
+        chosen = choose(observations, settings, rng, half, watch_trial)
     else:
         chosen = earlier.chosen()
     reading = chosen.reading
@@ -74,7 +93,6 @@ def fit(
     observations = replace(observations, scale=modelled.scale)
     since = chosen.since if earlier is None else earlier.moment(modelled)
     resolved = replace(reading.settings(settings), max_seconds=deadline.left)
-    n_done = 0 if since is None else since.n_sweeps
     latest = since
 
     def result(fitted: Fitted) -> Result:
@@ -99,12 +117,12 @@ def fit(
         pack_reading(reading, chosen.comparisons, keeper.outline[0])
         keeper.outline[0]["bound_shift"] = reading.link.bound_shift(observations)
     try:
-        with _progress_bar(settings.max_sweeps, n_done, begin=progress) as show, keeper or nullcontext() as keep:
+        with keeper or nullcontext() as keep:
 
             def watch(moment: Moment) -> None:
                 nonlocal latest
                 latest = moment
-                show(moment.n_sweeps, moment.latest)
+                show(moment.n_sweeps, moment.latest, moment.position)
                 if keep is not None:
                     keep(moment)
 
@@ -133,7 +151,7 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
         )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
-    with _progress_bar(settings.max_sweeps, 0, begin=progress) as show:
+    with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:
         fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
@@ -220,21 +238,3 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
         rank = affordable_rank(observations, settings)
     n_bytes = fit_bytes(observations, settings, rank)
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
-
-
-@contextmanager
-def _progress_bar(n_sweeps: int, n_done: int, *, begin: str | None) -> Iterator[Callable[[int, Record | None], None]]:
-    """Yield a function that shows the number of sweeps and the last record on a progress bar with an optional label.
-
-    The remaining time shown is an upper limit: a fit usually ends long before its maximum number of sweeps.
-    """
-    layout = "{n_fmt}/{total_fmt} sweeps{postfix} |{bar:10}| {elapsed}, at most {remaining} left"
-    layout = f"{begin}  {layout}" if begin else layout
-    with tqdm(total=n_sweeps, initial=n_done, bar_format=layout, smoothing=0.05, disable=begin is None) as bar:
-
-        def show(n_sweeps: int, record: Record | None) -> None:
-            if record is not None:
-                bar.set_postfix(bound=f"{record.bound:.6g}", rank=record.rank, refresh=False)
-            bar.update(n_sweeps - bar.n)
-
-        yield show

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -114,11 +115,15 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
 
 
 def choose(
-    observations: Observations, settings: Settings, rng: np.random.Generator, seconds: float | None = None
+    observations: Observations,
+    settings: Settings,
+    rng: np.random.Generator,
+    seconds: float | None = None,
+    watch: Callable[[Moment], object] = lambda moment: None,
 ) -> Chosen:
     """The reading of the data that the bound prefers among those that the settings leave open.
 
-    After so many seconds it is the best one so far.
+    After so many seconds it is the best one so far. ``watch`` receives every moment of the searches that race.
     """
     plain = given_reading(observations, settings)
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
@@ -128,7 +133,7 @@ def choose(
     mergers = settings.arrangement == "auto" and automatic and observations.order > 2
     if len(links) == 1 and not mergers:
         return Chosen(plain)
-    race = Race(observations, settings, rng, Deadline(seconds))
+    race = Race(observations, settings, rng, Deadline(seconds), watch)
     if not race.is_possible(plain):
         return Chosen(plain)
     race.runner(plain).go_to(LAP)
@@ -155,9 +160,14 @@ class Race:
     """Searches of the same entries under different readings."""
 
     def __init__(
-        self, observations: Observations, settings: Settings, rng: np.random.Generator, deadline: Deadline
+        self,
+        observations: Observations,
+        settings: Settings,
+        rng: np.random.Generator,
+        deadline: Deadline,
+        watch: Callable[[Moment], object] = lambda moment: None,
     ) -> None:
-        self.whole, self.settings, self.rng, self.deadline = observations, settings, rng, deadline
+        self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
         self.part = part_of(observations, copy.deepcopy(rng))
         self.runners: dict[Reading, Runner] = {}
 
@@ -170,7 +180,9 @@ class Race:
         """The search of a reading."""
         if reading not in self.runners:
             rng = copy.deepcopy(self.rng)
-            self.runners[reading] = Runner(self.part, self.whole, reading, self.settings, rng, self.deadline)
+            self.runners[reading] = Runner(
+                self.part, self.whole, reading, self.settings, rng, self.deadline, self.watch
+            )
         return self.runners[reading]
 
     def moment(self, reading: Reading) -> Moment | None:
@@ -304,8 +316,9 @@ class Runner:
         settings: Settings,
         rng: np.random.Generator,
         deadline: Deadline,
+        watch: Callable[[Moment], object],
     ) -> None:
-        self.reading, self.rng, self.deadline = reading, rng, deadline
+        self.reading, self.rng, self.deadline, self.watch = reading, rng, deadline, watch
         self.settings = replace(reading.settings(settings), max_seconds=None)
         self.modelled = reading.apply(part)
         self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))
@@ -321,6 +334,7 @@ class Runner:
         """Go on until so many sweeps after the starts, or the end of the search or of the time."""
 
         def until(moment: Moment) -> bool:
+            self.watch(moment)
             if self.deadline.look():
                 return True
             if moment.position is None or moment.position.phase == NAMES.index("start"):
