@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from brtf.data.passes import workers
-from brtf.research.bench import fits, options, sweeps
+from brtf.research.bench import answers, fits, options, sweeps
 from brtf.research.bench.measure import Effort, Measurement, copying, cube_product, fastest
 
 MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] = {
@@ -25,6 +25,8 @@ MEASUREMENTS: dict[int, tuple[Callable[[Effort], Iterator[Measurement]], ...]] =
     7: (sweeps.growth, sweeps.threads),
     8: (fits.first_use,),
     9: (options.option_sweeps,),
+    10: (answers.answers,),
+    11: (answers.sweeps_of_moves,),
 }
 """What is measured for each target, by the target's number."""
 HEADER = ("target", "measured", "value", "asked for", "met", "against", "note")
@@ -32,7 +34,8 @@ PAGE = """# Performance
 
 Speed and memory as ratios to references measured in the same run: a copy of the data, a dense matrix product, a fit
 by another library. One thread unless stated otherwise; tasks take turns, and the fastest of {n_repeats} runs of each
-counts, in CPU time. `make bench` prints the table and writes this page; `brtf bench` prints it for your machine.
+counts, in CPU time; of the fits of target 10, the time to answer, a single one. `make bench` prints the table and
+writes this page; `brtf bench` prints it for your machine.
 
 {machine}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +13,8 @@ import numpy as np
 from brtf.api.datasets import Synthetic
 from brtf.research.bench.measure import Array
 
-HUBER_THRESHOLD = 0.25
-"""2.5 standard deviations of the paper's noise."""
+HUBER_THRESHOLD = 2.5
+"""Where Huber's loss becomes linear, in standard deviations of the noise."""
 SPARSITY = 0.1
 """Weight of the outliers in robust PCA: with a smaller one all data are outliers, with a larger one none."""
 
@@ -38,7 +39,8 @@ def huber(data: Synthetic) -> Array:
     rng = np.random.default_rng(0)
     start = [rng.standard_normal((length, _rank(data))) for length in data.low_rank.shape]
     tensor, mask = pyttb.tensor(_filled(data)), pyttb.tensor(data.mask.astype(float))
-    objective: Any = setup(Objectives.HUBER, additional_parameter=HUBER_THRESHOLD)
+    threshold = HUBER_THRESHOLD * math.sqrt(data.noise_variance)
+    objective: Any = setup(Objectives.HUBER, additional_parameter=threshold)
     logging.disable(logging.WARNING)  # of every copy that it makes
     try:
         found, _, _ = pyttb.gcp_opt(tensor, _rank(data), objective, LBFGSB(), init=start, mask=mask, printitn=0)
@@ -62,8 +64,9 @@ def robust_pca(data: Synthetic) -> Array:
     return np.asarray(robust_pca(_filled(data), mask=_mask(data), reg_E=SPARSITY, verbose=0)[0])
 
 
+HUBER = Peer("pyttb", "pyttb gcp_opt with Huber loss, given the rank and the noise", huber, 1.0)
 PEERS = (
-    Peer("pyttb", "pyttb gcp_opt with Huber loss, given the rank and the noise", huber, 1.0),
+    HUBER,
     Peer("tensorly", "TensorLy parafac, given the rank", parafac),
     Peer("tensorly", "TensorLy robust_pca", robust_pca),
 )
