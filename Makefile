@@ -9,8 +9,8 @@ FLOOR_TESTS := $(addprefix tests/,data/test_chunks.py data/test_observations.py 
 	api/test_estimator.py)
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-slow test-floors lint docs pictures oracle calibration bench reproduction scale real video \
-	comparison fuzz clean
+.PHONY: demo test test-slow test-floors lint docs dist pictures oracle calibration bench reproduction scale real video \
+	comparison peers fuzz clean
 
 demo: .venv/installed
 	$(BIN)/brtf demo
@@ -36,9 +36,23 @@ docs: .venv/documented
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
-# The pictures of the README.
+# The source distribution and the wheel, in dist; the wheel is installed and passes tests of the unpacked source.
+DIST_TESTS := tests/test_package.py tests/api/test_estimator.py tests/io/test_storage.py tests/kernels/test_twins.py
+dist:
+	rm -rf build/dist && mkdir -p build/dist
+	$(PYTHON) -m venv build/dist/builder
+	build/dist/builder/bin/python -m pip install --quiet build twine
+	build/dist/builder/bin/python -m build --outdir build/dist/files .
+	build/dist/builder/bin/twine check --strict build/dist/files/*
+	$(PYTHON) -m venv build/dist/user
+	wheel=$$(echo build/dist/files/*.whl) && build/dist/user/bin/python -m pip install --quiet "$$wheel[all]" pytest hypothesis
+	tar -xzf build/dist/files/*.tar.gz -C build/dist
+	cd build/dist/brtf-*/ && rm -r src && ../user/bin/python -m pytest -m "not slow" $(DIST_TESTS)
+	mkdir -p dist && cp build/dist/files/* dist
+
+# The pictures of the README and of the documents.
 pictures: .venv/installed
-	$(BIN)/python docs/picture.py
+	$(BIN)/python docs/draw.py
 	$(BIN)/python docs/thumbnails.py
 
 # How close a fit that is told nothing comes to least squares that knows the outliers and the rank (about ten minutes).
@@ -77,6 +91,10 @@ video: .venv/installed
 comparison: .venv/installed
 	$(BIN)/python benchmarks/comparison.py
 
+# Libraries for the same tasks, on generated data (some minutes; installs them into .venv-peers).
+peers: .venv-peers/installed
+	.venv-peers/bin/python benchmarks/peers.py --seeds 5 --write docs/peers.md
+
 # Random inputs, options and damaged files: each is answered soundly or refused in a sentence (some minutes). By night:
 # make fuzz CASES=100000 SEED=1
 CASES ?= 10000
@@ -85,8 +103,8 @@ fuzz: .venv/installed
 	$(BIN)/python benchmarks/fuzz.py --cases $(CASES) --seed $(SEED)
 
 lint: .venv/installed
-	$(BIN)/ruff check src tests benchmarks docs examples
-	$(BIN)/ruff format --check src tests benchmarks docs examples
+	$(BIN)/ruff check src tests benchmarks docs examples packaging
+	$(BIN)/ruff format --check src tests benchmarks docs examples packaging
 	$(BIN)/mypy
 
 .venv/installed: pyproject.toml
@@ -102,9 +120,14 @@ lint: .venv/installed
 	.venv-floors/bin/python -m pip install --quiet --requirement .venv-floors/floors.txt 'pytest<9' 'pyparsing<3.3' --editable '.[dev]'
 	touch $@
 
+.venv-peers/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --editable '.[all]' pyod pypots opencv-python-headless
+	touch $@
+
 .venv/documented: .venv/installed
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv .venv-floors build dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-floors .venv-peers build dist docs/_build docs/gallery .pytest_cache .mypy_cache .ruff_cache .hypothesis

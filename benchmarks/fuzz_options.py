@@ -47,15 +47,34 @@ OPTIONS: dict[str, Choices] = {
     "inference": (["calibrated", "paper"], [None, "Paper", 1, *STRANGE]),
     "robust": ([True, False], [None, 1, 0, "yes", *STRANGE]),
     "init": (["spectral", "random"], WRONG_STARTS),
+    "modes": (
+        ["auto", None, {0: "ordered"}, {0: "nonnegative"}, {-1: ("nonnegative",), 1: "unordered"}, {}],
+        [
+            "ordered?",
+            {0: "odd"},
+            {3: "nonnegative"},
+            {0: ()},
+            {0: ("ordered", "unordered")},
+            {"a": "nonnegative"},
+            {0.5: "unordered"},
+            [0],
+            *STRANGE,
+        ],
+    ),
     "noise": (["common", "per-slice", "auto"], [None, "per_slice", 0, *STRANGE]),
     "noise_modes": (
         [None, (0,), [1], (0, 1), (-1,)],
         [(3,), (0, 0), (-4,), 0, "0", (True,), (2**70,), (0.5,), *STRANGE],
     ),
     "outlier_modes": ([None, (0,), [1], (-1,)], [(3,), (0, 1, 2), (0, 0), 1, "0", (None,), (2**70,), *STRANGE]),
-    "outlier_kind": (["additive", "replacement"], [None, "sparse", *STRANGE]),
+    "outlier_kind": (["auto", "additive", "replacement"], [None, "sparse", *STRANGE]),
     "calibrate": ([None, "conformal"], [True, "yes", 0.9, *STRANGE]),
     "link": ([None, "sqrt", "log"], ["cube", True, np.sqrt, *STRANGE]),
+    "arrangement": (
+        ["auto", None, ((0, 1), (2,)), [[0], [-1, 1]], {0: 2}, {-1: 2, 0: 3}],
+        ["merged", ((0, 1, 2),), ((0, 1), (1, 2)), {0: 5}, {3: 2}, {0: 1}, {0: 2.0}, {"0": 2}, {0: 2, -3: 2}, *STRANGE],
+    ),
+    "smooth_residual": (["auto", None, 0, 1, -1], [3, -4, "time", True, 0.5, (0,), *NO_INTEGER]),
     "max_sweeps": ([1, 2, 7, np.int32(4)], [0, None, 2.0, True, *STRANGE]),
     "tol": ([0, 1e-6, 1e-3, 1.0, 1e300, 5e-324, np.float32(1e-4)], [None, True, "1e-6", 10**400, *NO_HALF]),
     "dtype": (
@@ -84,7 +103,7 @@ OF: Choices = (["low_rank", "observation"], [None, "obs", 1, *STRANGE])
 YES_NO: Choices = ([False, True], [])
 
 
-CHOSEN_APART = ("max_sweeps", "init", "executor", "noise_modes", "outlier_modes", "random_state")
+CHOSEN_APART = ("modes", "max_sweeps", "init", "executor", "noise_modes", "outlier_modes", "random_state")
 """Options that `random_options` chooses to fit the data and each other."""
 
 
@@ -99,7 +118,7 @@ def random_options(rng: np.random.Generator, order: int) -> dict[str, Any]:
         return options
     paper = "inference" in options
     for name, (values, _) in OPTIONS.items():
-        if name in ("noise", "outlier_kind", "outlier_modes", "noise_modes") and paper:
+        if name in ("modes", "noise", "outlier_kind", "outlier_modes", "noise_modes") and paper:
             continue
         if name not in CHOSEN_APART and rng.random() < 0.2:
             options[name] = pick(rng, *values)
@@ -107,6 +126,8 @@ def random_options(rng: np.random.Generator, order: int) -> dict[str, Any]:
         options["outlier_modes"] = [int(rng.integers(order))]
     if options.get("noise", "common") != "common" and order > 1 and rng.random() < 0.5:
         options["noise_modes"] = [int(rng.integers(order))]
+    if not paper and order > 0 and rng.random() < 0.2:
+        options["modes"] = {int(rng.integers(order)): ("nonnegative", "ordered")[int(rng.integers(2))]}
     if not options.get("robust", True):
         options.pop("outlier_kind", None)
     return options

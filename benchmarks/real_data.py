@@ -1,7 +1,8 @@
 """Held-out accuracy on real data: parking occupancy, metro flows, surveillance video, fluorescence.
 
-Run ``make real`` or ``python benchmarks/real_data.py [--data DIR] [--only TEXT]``. The data are not part of the
-project; sets that are not found are skipped with a message. Every fit is one line, and nothing is tuned on the truth:
+Run ``make real`` or ``python benchmarks/real_data.py [--plain] [--data DIR] [--only TEXT]``. The data are not part of
+the project; sets that are not found are skipped with a message. Every fit is one line, and nothing is tuned on the
+truth:
 
 - Birmingham parking (30 × 77 × 18) and Hangzhou metro (80 × 25 × 108): random entries hidden by the masks of the
   published comparison (github.com/xinychen/transdim), RMSE and MAPE on them;
@@ -38,6 +39,8 @@ PARTS = ("input", "groundtruth")
 SHOWN_FRAMES = (10, 35, 60)
 PICTURES: Path | None = None
 """The folder for pictures; None draws none."""
+PLAIN_SECONDS = 60
+"""The time limit of the fits to which nothing else is said."""
 
 
 def fit(observed: Array, **options: Any) -> tuple[BRTF, float]:
@@ -215,10 +218,11 @@ def sugar(data: Path, **options: Any) -> str:
     return f"rank {model.rank_}, {held_out(model, np.nan_to_num(truth), hidden)}, {seconds:.0f} s"
 
 
-def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
-    """The lines of the table: name, settings and the function that measures."""
+def jobs(data: Path, *, plain: bool) -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """The lines of a table: name, settings and the function that measures; ``plain``: nothing is said but a limit."""
 
     def job(name: str, measure: Callable[..., str], *which: Any, **options: Any) -> tuple[str, str, Callable[[], str]]:
+        options = {"max_seconds": PLAIN_SECONDS} if plain else options
         settings = ", ".join(f"{key}={value!r}" for key, value in options.items())
         return name, f"BRTF({settings})", lambda: measure(data, *which, **options)
 
@@ -240,11 +244,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--only", default="", help="only sets whose name contains this text")
+    parser.add_argument("--plain", action="store_true", help="say nothing to the fits but a time limit")
     parser.add_argument("--pictures", type=Path, help="also draw frames, faces and a day of parking into this folder")
     options = parser.parse_args()
     PICTURES = options.pictures
     print("| data | settings | held out |\n| --- | --- | --- |", flush=True)
-    for name, settings, measure in jobs(options.data):
+    for name, settings, measure in jobs(options.data, plain=options.plain):
         if options.only.lower() in name.lower():
             try:
                 print(f"| {name} | `{settings}` | {measure()} |", flush=True)

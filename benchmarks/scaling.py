@@ -21,7 +21,10 @@ from brtf import Observations
 from brtf.data import executors
 from brtf.data.observations import observe
 from brtf.data.passes import workers
-from brtf.inference.sweep import Problem, evaluate, sweep, with_noise
+from brtf.inference.learn_noise import with_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import sweep
 from brtf.search.components import add_components, empty_state
 from brtf.search.starts import START_MODEL
 

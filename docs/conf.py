@@ -52,7 +52,8 @@ def place_on_site(app, docname, source):
     """The README as the first page; links to where the repository keeps a thing lead to where the site does."""
     text = source[0]
     if docname == "index":
-        text = README.read_text(encoding="utf-8").partition("\n## Licence")[0] + "\n\n" + text
+        readme = re.sub(r"^\[!\[(?:Version|Licence)\].*\n", "", README.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        text = readme.partition("\n## Support")[0] + "\n\n" + text
         app.env.note_dependency(str(README))
     text = re.sub(r"\]\((?:\.\./)?README\.md", "](index.md", text)
     text = re.sub(r"\]\((?:\.\./)?examples/(\w+)\.py\)", r"](gallery/\1.rst)", text)

@@ -6,6 +6,7 @@ Also the builders of tiny random problems and states on which the library and th
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,19 +15,18 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import stats
 from scipy.integrate import quad
 from scipy.optimize import brentq
-from scipy.special import digamma, expit, gammaln, log_expit, logit
+from scipy.special import digamma, expit, gammaln, log_expit, log_ndtr, logit
 
 from brtf.data.observations import Observations, observe
 from brtf.data.scale import robust_scale
 from brtf.inference import sweep as calibrated
+from brtf.inference.learn_noise import with_noise
 from brtf.inference.noise_fit import Histogram, NoisePrior
-from brtf.inference.sweep import with_noise
+from brtf.inference.statistics import entry_values, fit_at_entries
+from brtf.inference.update_rows import update_factor
 from brtf.inference.updates import (
-    entry_values,
-    fit_at_entries,
     learn_outlier_prior,
     update_component_precisions,
-    update_factor,
     update_noise,
     update_outlier_precisions,
     update_outliers,
@@ -306,6 +306,33 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     return np.array(means).reshape(linear.shape), covs, np.array([-np.linalg.slogdet(p)[1] for p in precision])
 
 
+def truncated_moments(location: float, scale: float) -> tuple[float, float, float]:
+    """Mean, variance and entropy of a normal cut off below zero, by the trapezoidal rule over ln a."""
+    nodes = np.linspace(math.log(scale) - 45.0, math.log(scale) + 5.0, 400_001)
+    a = np.exp(nodes)
+    log_density = -0.5 * ((a - location) / scale) ** 2
+    mass = np.exp(log_density - log_density.max() + nodes - nodes.max())
+    total = mass.sum()
+    mean = (mass * a).sum() / total
+    log_total = math.log(total * (nodes[1] - nodes[0])) + log_density.max() + nodes.max()
+    return mean, (mass * (a - mean) ** 2).sum() / total, log_total - (mass * log_density).sum() / total
+
+
+def solve_truncated(precision: Array, linear: Array, n_cycles: int = 300) -> tuple[Array, Array]:
+    """Locations and means of truncated normals by coordinate ascent, a loading at a time."""
+    location, mean = np.zeros_like(linear), np.zeros_like(linear)
+    for i, own in enumerate(linear):
+        matrix = precision[i if len(precision) > 1 else 0]
+        for _ in range(n_cycles):
+            for r in range(own.size):
+                others = sum(matrix[r, k] * mean[i, k] for k in range(own.size) if k != r)
+                location[i, r] = (own[r] - others) / matrix[r, r]
+                alpha = location[i, r] * math.sqrt(matrix[r, r])
+                hazard = math.exp(-0.5 * alpha**2 - 0.5 * math.log(2.0 * math.pi) - float(log_ndtr(alpha)))
+                mean[i, r] = (alpha + hazard) / math.sqrt(matrix[r, r])
+    return location, mean
+
+
 # Updates
 
 
@@ -458,6 +485,7 @@ def bound_terms(case: Case) -> dict[str, float]:
         "noise": gamma_term(state.tau, state.prior.tau_concentration, state.prior.tau_rate),
         "outliers": 0.0,
         "outlier_precisions": 0.0,
+        "smooth": 0.0,
     }
     if isinstance(state.outliers, MeanFieldOutliers):
         gamma = state.outliers.gamma

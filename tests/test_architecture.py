@@ -57,6 +57,8 @@ HEAVY = (
 def room(module):
     """The room of the package that a module belongs to."""
     first = module.relative_to(ROOT).parts[0]
+    if first == "__main__.py":
+        return "cli"
     return "public" if first.endswith(".py") else first
 
 

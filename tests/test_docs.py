@@ -5,6 +5,7 @@ import contextlib
 import io
 import re
 import tomllib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,16 @@ from brtf import cli
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INPUTS = (ROOT / "docs" / "inputs.md").read_text(encoding="utf-8")
+RUN = [
+    "tutorial",
+    "modes",
+    "anomalies",
+    "howto-gaps",
+    "howto-images",
+    "howto-chemistry",
+    "howto-settings",
+    "howto-large",
+]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 KEY = r"[URPC]\d+"
@@ -101,6 +112,26 @@ class TestReadme:
         assert len(named) > 10
         assert [name for name in sorted(named) if not hasattr(model, name)] == []
 
+    def test_peers_are_those_measured(self):
+        section = README.partition("## How it compares")[2].partition("\n## ")[0]
+        measured = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+        numbers = re.findall(r"\d\.\d{3}", section)
+        assert len(numbers) > 10
+        assert [number for number in numbers if f" {number} |" not in measured] == []
+
+    def test_badges_are_true(self):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        minors = re.findall(r"Python :: (3\.\d+)\b", "\n".join(project["classifiers"]))
+        said = {
+            "version": brtf.__version__,
+            "python": f"{minors[0]}–{minors[-1]}",
+            "licence": project["license"],
+            "types": "mypy strict",
+        }
+        assert set(re.findall(r"docs/pictures/badge-(\w+)\.svg", README)) == set(said)
+        for name, words in said.items():
+            assert f">{words}</text>" in (ROOT / "docs" / "pictures" / f"badge-{name}.svg").read_text(encoding="utf-8")
+
 
 def test_equations_and_docstrings_agree():
     text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
@@ -111,6 +142,84 @@ def test_equations_and_docstrings_agree():
     assert sorted(listed) == sorted(keyed_docstrings())
     keys = [key for key, *_ in listed]
     assert len(keys) == len(set(keys)) > 8
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_code_of_a_page_runs_and_prints_what_its_comments_say(page, tmp_path):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    namespace = {}
+    data = ROOT.parent / "shared" / "data" / "chemometrics" / "claus.mat"
+    with contextlib.chdir(tmp_path), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # fits that are stopped early, and the like
+        warnings.simplefilter("ignore", ResourceWarning)
+        for block in blocks(text, "python"):
+            if "claus.mat" in block:
+                if not data.exists():
+                    continue
+                block = block.replace("claus.mat", str(data))
+            with contextlib.redirect_stdout(io.StringIO()) as stream:
+                exec(block, namespace)
+            said = re.findall(r"^print\(.*\)  # (.+)$", block, flags=re.MULTILINE)
+            came = stream.getvalue().splitlines()
+            assert [line for line in said if line not in came] == []
+
+
+def test_tutorial_shows_what_is_printed(tmp_path):
+    """The blocks of text, but for columns of digits, and lines that are left out."""
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    with contextlib.chdir(tmp_path), contextlib.redirect_stdout(io.StringIO()) as stream:
+        namespace = {}
+        for block in blocks(text, "python"):
+            exec(block, namespace)
+    came = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    shown = [" ".join(line.split()) for block in blocks(text, "text") for line in block.splitlines()]
+    digits = r"(?<=\d)\.\d+|\d+ nats"
+    came = {re.sub(digits, "", line) for line in came}
+    assert len(shown) > 10
+    assert [line for line in shown if line != "..." and re.sub(digits, "", line) not in came] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_commands_of_a_page_exist(page):
+    """Every `brtf` command in a block of shell, with its options."""
+    for line in "\n".join(blocks(page.read_text(encoding="utf-8"), "bash")).splitlines():
+        words = line.partition(" #")[0].split()
+        if not words or words[0] != "brtf":
+            continue
+        assert words[1] in cli.COMMANDS
+        known = {name for p in cli.main.get_command(None, words[1]).params for name in (*p.opts, *p.secondary_opts)}
+        assert [word for word in words if word.startswith("--") and word not in known] == []
+
+
+USER_PAGES = [
+    "tutorial",
+    "modes",
+    "model",
+    "limits",
+    "peers",
+    "anomalies",
+    "inputs",
+    "command-line",
+    "evaluation",
+    "scaling",
+]
+
+
+@pytest.mark.parametrize("page", [*USER_PAGES, *(page for page in RUN if page.startswith("howto")), "howto-cluster"])
+def test_pages_for_users_have_pictures(page):
+    assert re.search(r"!\[[^\]]+\]\([^)]+\.(?:png|svg)\)", (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+
+
+def test_every_picture_is_shown_and_small():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    pictures = sorted((ROOT / "docs").rglob("pictures/*"))
+    assert [path.name for path in pictures if path.name not in text] == []
+    assert max(path.stat().st_size for path in pictures) < 100_000
+
+
+def test_every_page_is_on_the_site():
+    listed = set((ROOT / "docs" / "index.md").read_text(encoding="utf-8").split())
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
 
 
 def test_examples_of_inputs_run(tmp_path):
@@ -137,11 +246,23 @@ def test_bad_input_gets_its_sentence(line, raised, sentence):
     assert (type(caught.value).__name__, str(caught.value)) == (raised, sentence)
 
 
+def anchors(page):
+    """The anchors of the headings of a page, as they are where the files are browsed and on the site."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    text = page.read_text(encoding="utf-8")
-    links = re.findall(r"\]\(([^)#]+)", text)
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    missing = []
+    for link in links:
+        target, _, anchor = link.partition("#")
+        path = page if not target else page.parent / target
+        if "://" in link or (path.exists() and (not anchor or anchor in anchors(path))):
+            continue
+        missing.append(link)
     assert missing == []
 
 

@@ -176,7 +176,7 @@ def test_a_result_is_shown_in_a_line(matrix):
 def test_a_misspelt_quantity_is_refused(matrix):
     model = BRTF(random_state=0).fit(matrix)
     for wrong in ("obs", np.array(["low_rank", "observation"]), None):
-        with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
+        with pytest.raises(ValueError, match="of must be 'low_rank', 'signal' or 'observation'"):
             model.predict(of=wrong)
     with pytest.raises(ValueError, match="of must be 'outliers' or 'imputed'"):
         model.to_frame(of=np.array(["outliers", "imputed"]))

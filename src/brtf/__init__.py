@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from brtf.api.evaluation import evaluate
     from brtf.api.tabular import AnomalyDetector, Imputer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BRTF",
     "AnomalyDetector",

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from brtf.datasets import paper_synthetic, synthetic, toy_video
+from brtf.datasets import paper_synthetic, synthetic, toy_sales, toy_video
 from brtf.metrics import best_f_measure, f_measure
 
 # Rounding of a few hundred operations on numbers near 1.
@@ -331,3 +331,37 @@ class TestToyVideo:
     def test_errors_name_the_argument(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             toy_video(**arguments)
+
+
+class TestToySales:
+    def test_same_seed_same_table(self):
+        once, again = toy_sales(seed=3), toy_sales(seed=3)
+        assert once.table.equals(again.table)
+        assert not once.table.equals(toy_sales(seed=4).table)
+
+    def test_numbers_follow_what_was_expected(self):
+        sales = toy_sales(seed=1)
+        codes = [sales.table[name].astype("category").cat.codes for name in ("shop", "item", "week")]
+        assert sales.expected.shape == tuple(code.max() + 1 for code in codes) == (12, 8, 52)
+        off = sales.table["sold"] - sales.expected[tuple(codes)]
+        fine = off[~sales.wrong]
+        # Noise of 5, rounding, and zero as the smallest number: about 5, by some per cent in 3,800 numbers.
+        assert 4.7 < fine.std() < 5.3
+        assert fine.abs().max() < 30
+        assert 0.005 < sales.wrong.mean() < 0.016
+
+    def test_rank_is_three(self):
+        expected = toy_sales().expected
+        for mode in range(3):
+            unfolded = np.moveaxis(expected, mode, 0).reshape(expected.shape[mode], -1)
+            assert np.linalg.matrix_rank(unfolded) == 3
+
+    def test_gaps(self):
+        table = toy_sales(missing=0.0, seed=2).table
+        assert len(table) == 12 * 8 * 52 - 4 * 8 * 8
+        assert 0.6 < len(toy_sales(missing=0.3, seed=2).table) / (12 * 8 * 52) < 0.7
+
+    @pytest.mark.parametrize("options", [{"weeks": 15}, {"weeks": True}, {"missing": 1.0}, {"missing": -0.1}])
+    def test_invalid_options(self, options):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be"):
+            toy_sales(**options)

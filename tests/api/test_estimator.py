@@ -595,7 +595,7 @@ class TestErrors:
             with pytest.raises(ValueError, match="n must be an integer of at least 1"):
                 fitted.sample(number)
         for ask in (fitted.predict_interval, fitted.sample, lambda of: fitted.predict(return_std=True, of=of)):
-            with pytest.raises(ValueError, match="of must be 'low_rank' or 'observation'"):
+            with pytest.raises(ValueError, match="of must be 'low_rank', 'signal' or 'observation'"):
                 ask(of="noise")
         with pytest.raises(ValueError, match="random_state must be"):
             fitted.sample(random_state=-1)

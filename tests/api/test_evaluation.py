@@ -115,10 +115,21 @@ class TestHidden:
         with pytest.raises(ValueError, match=sentence):
             evaluate(DATA.observed, **options)
 
-    @pytest.mark.parametrize("model", ["calibrated", {}, {"a": 3}, BRTF])
+    @pytest.mark.parametrize("model", ["calibrated", {}, {"a": 3, "b": BRTF()}, BRTF])
     def test_bad_models(self, model):
-        with pytest.raises(TypeError, match="model must be a BRTF, or a dict with a BRTF for every name"):
+        with pytest.raises(TypeError, match="model must be a BRTF, a dict of its options, or a dict with either"):
             evaluate(DATA.observed, model=model)
+
+    @pytest.mark.parametrize("model", [{"max_rnk": 3}, {"mine": {"max_rnk": 3}}])
+    def test_misspelt_options(self, model):
+        with pytest.raises(TypeError, match=r"BRTF has no option max_rnk=: did you mean max_rank=\?"):
+            evaluate(DATA.observed, model=model)
+
+    @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning")
+    def test_options_are_compared_with_none(self):
+        found = evaluate(DATA.observed, model={"max_rank": 1, "max_sweeps": 5}, seed=1)
+        assert [row["model"] for row in found.rows] == ["BRTF()", "BRTF(max_rank=1, max_sweeps=5)"]
+        assert found.rows[1]["rank"] == 1
 
 
 # ---- what is said of the predictions -----------------------------------------------------------------------

@@ -18,7 +18,8 @@ from brtf import cli
 from brtf.api import fitting
 from brtf.data.observations import Observations, observe
 from brtf.datasets import synthetic
-from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import StopReason
 from brtf.io.checkpoint import Keeper
 from brtf.model.settings import Settings
@@ -355,7 +356,7 @@ class TestCheckpoints:
         assert StopReason.UNFINISHED.value in page
         assert 'id="components"' in page
         assert 'id="residuals"' not in page
-        assert "Residuals, and which entries are outliers. A checkpoint, or the result" in page
+        assert "Residuals. A checkpoint, or the result" in page
         np.save(tmp_path / "y.npy", SMALL)
         outcome = invoke("report", tmp_path / "c.brtf", "--overwrite", "--data", tmp_path / "y.npy")
         assert outcome.exit_code == 2

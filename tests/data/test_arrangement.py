@@ -61,7 +61,7 @@ def test_arrays_along_some_groups():
     merged = wanted.transpose(0, 2, 1).reshape(20, 3)
     np.testing.assert_array_equal(arrangement.along((0, 1), merged, SHAPE), wanted)
     assert arrangement.modes_of((0, 1)) == (0, 1, 2)
-    assert arrangement.group_numbers((0, 2, 3)) == (0, 2)
+    assert arrangement.factor_numbers((0, 2, 3)) == (0, 2)
     assert arrangement.keeps((0, 2))
     assert not arrangement.keeps((0, 1))
 
@@ -90,3 +90,50 @@ def test_a_part_of_the_tensor(layout):
     part = observations.at_positions(positions)
     np.testing.assert_array_equal(as_dense(part), dense[np.ix_(*positions)])
     assert part.layout == layout
+
+
+FOLDS = [{0: 3}, {1: 2}, {2: 2, 0: 2}, {-2: 4}]
+
+
+@pytest.mark.parametrize("folds", FOLDS, ids=str)
+@pytest.mark.parametrize("layout", ["complete", "masked", "coordinates"])
+def test_folded_there_and_back(layout, folds):
+    dense, observations = observed(layout)
+    arrangement = Arrangement.folded(folds, SHAPE)
+    folded, shape = arrangement.apply(observations), arrangement.shape(SHAPE)
+    assert folded.shape == shape
+    assert len(arrangement.read_modes) == len(shape) == len(SHAPE) + len(folds)
+    found = as_dense(folded)
+    for place in np.ndindex(SHAPE):
+        spread = []
+        for mode, position in enumerate(place):
+            period = arrangement.periods.get(mode)
+            spread += [position] if period is None else [position // period, position % period]
+        np.testing.assert_array_equal(found[tuple(spread)], dense[place])
+    assert folded.n_observed == observations.n_observed
+    np.testing.assert_array_equal(arrangement.tensor(found, SHAPE), dense)
+    np.testing.assert_array_equal(arrangement.tensor(found[None], SHAPE), dense[None])
+    np.testing.assert_array_equal(arrangement.entries(folded.values.ravel(), observations), observations.values.ravel())
+    coords = observations.entry_coords()
+    np.testing.assert_array_equal(found[tuple(arrangement.coords(coords, SHAPE))], dense[tuple(coords)])
+
+
+def test_arrays_along_one_half_are_repeated():
+    arrangement = Arrangement.folded({2: 2}, SHAPE)
+    assert arrangement.shape(SHAPE) == (4, 3, 3, 2, 2)
+    assert arrangement.modes_of((3,)) == (2,)
+    assert arrangement.factor_numbers((2,)) == (2, 3)
+    np.testing.assert_array_equal(arrangement.along((3,), np.array([1.0, 2.0]), SHAPE), [1, 2, 1, 2, 1])
+    np.testing.assert_array_equal(arrangement.along((2,), np.array([1.0, 2.0, 3.0]), SHAPE), [1, 1, 2, 2, 3])
+    both = arrangement.along((0, 3), np.arange(8.0).reshape(4, 2), SHAPE)
+    np.testing.assert_array_equal(both[1], [2, 3, 2, 3, 2])
+    np.testing.assert_array_equal(arrangement.along((2, 3), np.arange(6.0).reshape(3, 2), SHAPE), np.arange(5))
+
+
+@pytest.mark.parametrize(
+    ("folds", "message"),
+    [({4: 2}, "folds mode 4"), ({0: 4}, "below its length"), ({0: 1}, "at least 2"), ({0: 2, -4: 3}, "twice")],
+)
+def test_impossible_folds_are_refused(folds, message):
+    with pytest.raises(ValueError, match=message):
+        Arrangement.folded(folds, SHAPE)

@@ -20,8 +20,8 @@ from brtf.data.executors import in_tree
 from brtf.data.observations import observe
 from brtf.data.passes import SomeRows, add_up
 from brtf.data.plan import Plan
-from brtf.inference import updates
-from brtf.inference.updates import gaussian_rows
+from brtf.inference import statistics
+from brtf.inference.update_rows import gaussian_rows
 from brtf.io.archive import pack, unpack
 from brtf.io.checkpoint import Origin
 from brtf.model.settings import Settings
@@ -261,7 +261,7 @@ class TestRunsOfRows:
             numbers.append(len(runs))
             return runs
 
-        for module in (passes, updates):
+        for module in (passes, statistics):
             monkeypatch.setattr(module, "runs_of", counted)
         plan = replace(plan, run_bytes=500, sparse_sums=1, separate_bytes=0)
         found = BRTF(**FEW).fit(replace(observations, plan=plan))
@@ -335,7 +335,7 @@ class TestNothingLargeIsHeld:
         model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, np.random.default_rng(0).standard_normal(SHAPE)))
         model.report(tmp_path / "report.html")
         page = (tmp_path / "report.html").read_text(encoding="utf-8")
-        assert "Residuals, and which entries are outliers. A checkpoint, or the result" in page
+        assert "Residuals. A checkpoint, or the result" in page
         assert 'id="residuals"' not in page
         with pytest.raises(ValueError, match="all entries in memory"):
             model.plot_outliers()

@@ -19,7 +19,9 @@ from brtf.data.passes import LANES, Remembered, add_up, count_workers, whole, wo
 from brtf.data.plan import Plan
 from brtf.datasets import synthetic
 from brtf.inference.entry_posterior import grouped, initial_law
-from brtf.inference.sweep import Problem, evaluate, sweep
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import sweep
 from brtf.model.links import IDENTITY
 from brtf.model.local_models import StudentSlab
 from brtf.model.settings import Settings

@@ -15,11 +15,13 @@ from brtf.api.datasets import synthetic
 from brtf.data.observations import observe
 from brtf.inference import bound as bounds
 from brtf.inference.entry_posterior import grouped
-from brtf.inference.sweep import Problem, evaluate
-from brtf.inference.updates import fit_at_entries, negligible_components
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import fit_at_entries
+from brtf.inference.updates import negligible_components
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.model.row_prior import Centred
+from brtf.model.row_priors import Centred
 from brtf.model.state import Prior, Sides, component_amplitudes
 from brtf.search.starts import random_start
 

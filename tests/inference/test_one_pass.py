@@ -10,14 +10,17 @@ import oracle
 from brtf.data.observations import Observations, block_positions, observe, row_and_column_positions
 from brtf.data.plan import Plan
 from brtf.inference.entry_posterior import EntryLaw, initial_law, initial_rates, zero_sums
-from brtf.inference.sweep import Problem, evaluate, slice_noise, update_all_factors
-from brtf.inference.updates import Spectrum
-from brtf.kernels import compiled, entries, reference
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.learn_noise import slice_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.update_rows import Spectrum
+from brtf.kernels import compiled, entries, mixtures, reference
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab
-from brtf.model.row_prior import Centred
+from brtf.model.row_priors import Centred
 from brtf.model.state import OutlierStructure, Prior, Sides, State
 
 SHAPE = (37, 4, 11)
@@ -195,7 +198,7 @@ def test_twins_judge_entries_alike(kind, structure, modes, spread, layout):
 def test_log_odds_become_shares():
     odds = np.concatenate([[0.0, -0.0, 1e-300, 750.0, -750.0, 1e300, -1e300], np.linspace(-60.0, 60.0, 4001)])
     share, softened = np.empty(odds.size), np.empty(odds.size)
-    entries._soften(odds, share, softened)
+    mixtures.soften(odds, share, softened)
     np.testing.assert_allclose(share, expit(odds), rtol=1e-14, atol=1e-300)
     np.testing.assert_allclose(softened, np.logaddexp(0.0, odds), rtol=1e-14, atol=1e-300)
 

@@ -125,7 +125,7 @@ def test_of_transformed_data_the_smallest_gap_is_known():
 
 def test_what_is_known_stays_known():
     rows = np.tile(video()[:, :3].reshape(30, -1), (1, 2))
-    model = BRTF(2, random_state=0).fit(rows[:20])
+    model = BRTF(2, outlier_kind="additive", random_state=0).fit(rows[:20])
     known = model.result_.state.prior.largest_precision
     assert known < LARGEST_PRECISION
     model.partial_fit(rows[20:])

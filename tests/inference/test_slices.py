@@ -12,17 +12,10 @@ import oracle
 from brtf import BRTF, load
 from brtf.data.observations import entry_positions
 from brtf.datasets import synthetic
-from brtf.inference.sweep import (
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise,
-    promised_by_slices,
-    slice_grams,
-    slice_noise,
-    slice_variances,
-    sweep,
-)
+from brtf.inference.learn_noise import learn_noise, promised_by_slices, slice_noise
+from brtf.inference.point import evaluate, evaluate_at
+from brtf.inference.problem import Problem, slice_grams, slice_variances
+from brtf.inference.sweep import sweep
 from brtf.inference.updates import update_slice_noise
 from brtf.metrics import coverage, rrse
 from brtf.model.distributions import Gamma

@@ -28,6 +28,8 @@ from brtf.inference.entry_posterior import (
     measured_channels,
     shared_positions,
 )
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.learn_noise import learn_noise, learn_noise_globally, noise_worth, with_sides
 from brtf.inference.noise_fit import (
     MINORITY,
     Histogram,
@@ -39,17 +41,9 @@ from brtf.inference.noise_fit import (
     sided_step,
     worth,
 )
-from brtf.inference.sweep import (
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise,
-    learn_noise_globally,
-    noise_worth,
-    sweep,
-    update_all_factors,
-    with_sides,
-)
+from brtf.inference.point import evaluate, evaluate_at
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import sweep
 from brtf.inference.updates import update_component_precisions
 from brtf.kernels.reference import LOG2_BINS, N_BINS
 from brtf.model.distributions import Gamma, RowGaussians

@@ -13,23 +13,17 @@ from brtf.data.passes import whole
 from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.entry_posterior import relative_deviation
-from brtf.inference.sweep import (
-    Problem,
-    balance,
-    evaluate,
-    learn_noise,
-    learn_noise_globally,
-    retemper,
-    rotate,
-    slice_noise,
-    sweep,
-    update_all_factors,
-)
-from brtf.inference.updates import fit_at_entries, update_component_precisions
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.learn_noise import learn_noise, learn_noise_globally, retemper, slice_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import fit_at_entries
+from brtf.inference.sweep import balance, rotate, sweep
+from brtf.inference.updates import update_component_precisions
 from brtf.kernels.reference import LOG2_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.model.row_prior import Centred
+from brtf.model.row_priors import Centred
 from brtf.model.state import Prior
 from brtf.search.starts import random_start
 

@@ -10,19 +10,15 @@ import oracle
 from brtf.data.observations import Observations
 from brtf.data.plan import Plan
 from brtf.inference.bound import bound
+from brtf.inference.statistics import entry_values, fit_at_entries, row_grams, row_products
+from brtf.inference.update_rows import gaussian_rows, update_factor
 from brtf.inference.updates import (
     PRUNE_NATS,
-    entry_values,
     expected_square_sum,
-    fit_at_entries,
-    gaussian_rows,
     learn_outlier_prior,
     negligible_components,
-    row_grams,
-    row_products,
     solve_concentration,
     update_component_precisions,
-    update_factor,
     update_outlier_precisions,
 )
 from brtf.model.distributions import Gamma, RowGaussians

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import stat
 import struct
 import subprocess
@@ -447,7 +448,8 @@ class TestDamage:
         place = data.index(b"tau.npy") - 2  # the length of the extra field in its local header
         data[place : place + 2] = b"\xff\xff"
         written.write_bytes(data)
-        assert refusal(written) == "it ends in the middle of a member"
+        # From Python 3.13 on zipfile itself sees that the member reaches into what follows.
+        assert re.fullmatch("it ends in the middle of a member|Overlapped entries: 'tau.npy' .*", refusal(written))
 
     def test_bytes_added(self, written: Path) -> None:
         good = written.read_bytes()

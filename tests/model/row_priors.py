@@ -1,4 +1,7 @@
-"""Two priors of rows from outside the library: rows about a known course, and rows that follow each other."""
+"""Two priors of rows from outside the library: rows about a known course, and rows that follow each other.
+
+And ways to propose the library's own rows in order.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_prior import IndependentRows, RowPrior, RowSolver
+from brtf.model.row_priors import IndependentRows, Ordered, RowPrior, RowSolver
 
 Array = NDArray[np.float64]
 
@@ -47,7 +50,7 @@ class KnownCourse(IndependentRows):
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         return self
 
-    def for_new_rows(self, n_rows: int) -> RowPrior:
+    def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         return KnownCourse(line(self.course.size, n_rows), self.mean, self.var)
 
     def followed_by(self, new: RowPrior) -> RowPrior:
@@ -169,7 +172,7 @@ class Chain(RowPrior):
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         return self if self.cross.shape[1] == rows.rank else self.proposed(rows, lam)
 
-    def for_new_rows(self, n_rows: int) -> RowPrior:
+    def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         return Chain(np.zeros((n_rows - 1, *self.cross.shape[1:])))
 
     def followed_by(self, new: RowPrior) -> RowPrior:
@@ -182,3 +185,25 @@ class Chain(RowPrior):
 
     def rescaled(self, ratio: Array) -> RowPrior:
         return Chain(self.cross * np.outer(ratio, ratio))
+
+
+class InOrder:
+    """Rows in order at uneven steps, around zero or around a centre for every one of several groups."""
+
+    n_groups = 0
+
+    @classmethod
+    def proposed(cls, rows: RowGaussians, lam: Gamma) -> Ordered:
+        steps = 0.5 + np.arange(1, rows.n_rows) % 3
+        share = 1.0 + np.arange(4.0) + np.arange(rows.rank)[:, None]
+        groups = np.arange(rows.n_rows) % cls.n_groups if cls.n_groups else None
+        share /= share.sum(axis=1, keepdims=True)
+        return Ordered.begun(rows, lam, steps, share, groups)
+
+
+class AroundOne(InOrder):
+    n_groups = 1
+
+
+class AroundTwo(InOrder):
+    n_groups = 2

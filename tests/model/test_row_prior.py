@@ -10,20 +10,28 @@ import brtf
 import oracle
 from brtf.data.plan import Plan
 from brtf.inference.bound import bound
-from brtf.inference.sweep import balance, evaluate, rotate, sweep, update_all_factors
-from brtf.inference.updates import complete_gram, gaussian_rows, update_component_precisions, update_factors
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.point import evaluate
+from brtf.inference.statistics import complete_gram
+from brtf.inference.sweep import balance, rotate, sweep
+from brtf.inference.update_rows import gaussian_rows, update_factors
+from brtf.inference.updates import update_component_precisions
 from brtf.io.checkpoint import Keeper
 from brtf.io.storage import CorruptFile
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab
-from brtf.model.row_prior import ROW_PRIORS, Centred, KnownCentre, ZeroMean
+from brtf.model.row_priors import ROW_PRIORS, Centred, KnownCentre, Ordered, ZeroMean
+from brtf.model.row_priors.ordered import memories
 from brtf.model.state import Prior
-from row_priors import Chain, Course, KnownCourse, line
+from row_priors import AroundOne, AroundTwo, Chain, Course, InOrder, KnownCourse, line
 
 INDEPENDENT = (ZeroMean, Centred, Course)
-KINDS = (*INDEPENDENT, Chain)
+ORDERED = (InOrder, AroundOne, AroundTwo)
+KINDS = (*INDEPENDENT, Chain, *ORDERED)
 kinds = pytest.mark.parametrize("kind", KINDS)
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
+HELD = ("course", "steps", "log_det", "groups")
+"""Numbers of a prior that are given, or follow from others."""
 
 
 def with_priors(state, kind, modes=None):
@@ -73,6 +81,8 @@ def prior_log_ratio(prior, rows, lam, rng):
         spread = scale * np.sqrt(1.0 - prior.phi**2)
         steps = stats.norm.logpdf(rows[:, 1:], prior.phi * rows[:, :-1], spread[:, None]).sum(axis=(1, 2))
         return stats.norm.logpdf(rows[:, 0], scale=scale).sum(axis=1) + steps - paper
+    if isinstance(prior, Ordered):
+        return ordered_log_density(prior, rows, scale, rng) - paper
     if isinstance(prior, ZeroMean):
         return np.zeros(len(lam))
     course = prior.course if isinstance(prior, Course) else np.ones(rows.shape[1])
@@ -81,6 +91,25 @@ def prior_log_ratio(prior, rows, lam, rng):
     total = stats.norm.logpdf(rows, course[:, None] * own[:, None], scale[:, None]).sum(axis=(1, 2))
     total += stats.norm.logpdf(own, scale=scale).sum(axis=1) - stats.norm.logpdf(own, prior.mean, spread).sum(axis=1)
     return total - paper
+
+
+def ordered_log_density(prior, rows, scale, rng):
+    """ln p(A, k, μ | λ) − ln q(k, μ) for draws of the kinds and centres."""
+    n_draws, n = len(scale), prior.share.shape[1]
+    kind = np.array([rng.choice(n, n_draws, p=share) for share in prior.share]).T
+    total = -np.log(n * np.take_along_axis(prior.share, kind.T, axis=1)).sum(axis=0)
+    centres = np.zeros_like(rows)
+    if prior.centre.shape[1]:
+        for r, (mean, cov) in enumerate(zip(prior.centre, prior.centre_cov, strict=True)):
+            law = stats.multivariate_normal(mean, cov)
+            own = law.rvs(n_draws, random_state=rng).reshape(n_draws, -1)
+            total += stats.norm.logpdf(own, scale=scale[:, r, None]).sum(axis=1) - law.logpdf(own)
+            centres[:, :, r] = own[:, prior.groups.astype(int)]
+    deviation, log_phi = rows - centres, memories(n)[kind]
+    rho = np.exp(log_phi[:, None] * prior.steps[:, None])
+    spread = scale[:, None] * np.sqrt(1.0 - rho**2)
+    steps = stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=(1, 2))
+    return total + steps + stats.norm.logpdf(deviation[:, 0], scale=scale).sum(axis=1)
 
 
 @kinds
@@ -125,7 +154,7 @@ def test_rows_and_numbers_are_where_the_divergence_is_smallest(kind):
         return prior.kl(rows, lam) - np.sum(linear * rows.mean) + 0.5 * np.sum(precision * moments)
 
     prior = kind.proposed(rows, lam)
-    for _ in range(300):
+    for _ in range(300 if kind not in ORDERED else 2000):
         rows, prior = prior.posterior(precision, linear, lam, gaussian_rows)
         prior = prior.learnt(rows, lam)
     least = cost(rows, prior)
@@ -133,8 +162,14 @@ def test_rows_and_numbers_are_where_the_divergence_is_smallest(kind):
         noise = sign * step * rng.standard_normal(rows.mean.shape)
         assert cost(RowGaussians(rows.mean + noise, rows.cov), prior) > least
         for name, number in numbers(prior).items():
-            if name != "course":
-                assert cost(rows, replace(prior, **{name: number + sign * step * np.abs(number)})) > least
+            if name == "share":
+                other = number * np.exp(sign * step * rng.standard_normal(number.shape))
+                assert cost(rows, replace(prior, share=other / other.sum(axis=1, keepdims=True))) > least
+            elif name not in HELD and number.size:
+                changed = {name: number + sign * step * np.abs(number)}
+                if kind in ORDERED:
+                    changed["log_det"] = np.zeros(0)  # which follows from the covariances
+                assert cost(rows, replace(prior, **changed)) > least
 
 
 def test_chain_is_solved_as_one_gaussian():
@@ -264,6 +299,7 @@ def test_known_grams_are_the_data_s(kind):
 # ---- from outside ----------------------------------------------------------------------------------------------
 
 N_NEW = 5
+PLAIN = {"link": None, "arrangement": None, "modes": None, "random_state": 0}
 
 
 def planted(course, seed=0):
@@ -291,9 +327,9 @@ def planted_fit(request, monkeypatch):
     """A prior of one's own, entered into the table of priors, with data that have it and the fit to the first rows."""
     kind, course = request.param
     data = planted(course)
-    plain = brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW])
+    plain = brtf.BRTF(**PLAIN).fit(data[:-N_NEW])
     monkeypatch.setitem(ROW_PRIORS, kind.name, kind)
-    return kind, data, plain, brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW])
+    return kind, data, plain, brtf.BRTF(**PLAIN).fit(data[:-N_NEW])
 
 
 def test_a_prior_from_outside_is_found_by_the_search(planted_fit):
@@ -329,8 +365,8 @@ def test_a_fit_with_a_prior_from_outside_is_resumed(planted_fit, tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(Keeper, "keep", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW], checkpoint=path, every=1e9)
-    resumed = brtf.BRTF(link=None, arrangement=None, random_state=0).fit(data[:-N_NEW], resume=path)
+            brtf.BRTF(**PLAIN).fit(data[:-N_NEW], checkpoint=path, every=1e9)
+    resumed = brtf.BRTF(**PLAIN).fit(data[:-N_NEW], resume=path)
     assert [record.bound for record in resumed.result_.trace] == [record.bound for record in model.result_.trace]
     for found, wanted in zip(resumed.result_.state.row_priors, model.result_.state.row_priors, strict=True):
         same_prior(found, wanted, rtol=0)

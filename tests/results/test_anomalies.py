@@ -9,7 +9,9 @@ from scipy.stats import cauchy, norm
 
 from brtf import BRTF
 from brtf.datasets import synthetic
+from brtf.model.distributions import Gamma
 from brtf.results.anomalies import KINDS, Evidence, anomaly_table, discoveries, integrand
+from brtf.results.noisy_slices import noise_evidence
 
 SHAPE = (25, 20, 10)
 
@@ -77,6 +79,31 @@ def test_slices_that_are_slightly_off(kind, size):
     assert model.anomalies(0.1, of="rows").mode_0.tolist() == [4]
     if kind == "shift":
         assert not found.low[0] < found.observed[0] < found.high[0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_noisy_slice_is_listed_although_its_noise_was_fitted(seed):
+    """Noise per slice explains it; it is an anomaly all the same, unless the noise of slices differs anyway."""
+    data, _ = generated(seed, outliers=0.0)
+    rng = np.random.default_rng(seed)
+    data[4] += 1.5 * rng.normal(size=SHAPE[1:])
+    model = BRTF(random_state=0).fit(data)
+    assert model.noise_modes_ == (0,)
+    found = model.anomalies(0.1, of="slices")
+    assert (len(found), found.mode_0[0], found.kind[0]) == (1, 4, "spread")
+
+
+def test_slices_whose_noise_differs_anyway_are_not_listed():
+    n_listed = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        true = rng.normal(0.0, rng.uniform(0.2, 2.0), 15)
+        found = rng.gamma(60.0, np.exp(true) / 60.0)
+        evidence = noise_evidence(Gamma(np.full(15, 60.0), 60.0 / found))
+        n_listed += int((Evidence.probability_of(evidence, evidence) > 0.5).sum())
+    assert n_listed <= 3
+    noisy = Gamma(np.full(15, 60.0), np.where(np.arange(15) == 7, 600.0, 60.0))
+    assert Evidence.probability_of(*[noise_evidence(noisy)] * 2)[7] > 0.99
 
 
 def test_slice_with_a_component_of_its_own():

@@ -35,7 +35,7 @@ def test_text_and_table_hold_every_row(model):
         assert name in text
         assert said in text
         assert f"<tr><th>{name}</th><td>{said}</td></tr>" in table
-    assert model.result_._repr_html_() == table
+    assert table in model.result_._repr_html_()
 
 
 def test_the_table_escapes_what_it_shows(model):

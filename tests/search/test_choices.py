@@ -19,7 +19,7 @@ from brtf.search.run import Deadline
 pytestmark = pytest.mark.filterwarnings(  # the fits to compare with are bad ones
     "ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning"
 )
-PLAIN = {"link": None, "arrangement": None, "noise": "common"}
+PLAIN = {"link": None, "arrangement": None, "noise": "common", "outlier_kind": "additive"}
 
 
 def merged(seed, groups=((0, 1), (2,)), shape=(14, 12, 18), rank=2):

@@ -10,7 +10,7 @@ import pytest
 
 import brtf
 from brtf.data.observations import observe
-from brtf.inference.sweep import evaluate
+from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
 from brtf.search.loop import Search

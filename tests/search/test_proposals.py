@@ -7,8 +7,10 @@ from brtf import BRTF
 from brtf.data.observations import observe
 from brtf.data.passes import whole
 from brtf.datasets import synthetic
-from brtf.inference.sweep import Problem, evaluate, with_noise
-from brtf.inference.updates import variance_field
+from brtf.inference.learn_noise import with_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import variance_field
 from brtf.kernels.reference import khatri_rao
 from brtf.search.components import add_components, component_cosines, empty_state
 from brtf.search.moves.birth import birth

@@ -47,7 +47,7 @@ def test_salt_and_pepper():
     hit = rng.random(shape) < 0.35
     data = np.where(hit, (rng.random(shape) < 0.5).astype(float), noisy)
     replaced = BRTF(outlier_kind="replacement", random_state=0).fit(data)
-    added = BRTF(random_state=0).fit(data)
+    added = BRTF(outlier_kind="additive", random_state=0).fit(data)
     assert replaced.rank_ == 2
     found, other = (f_measure(model.outlier_probability() > 0.5, hit) for model in (replaced, added))
     assert found > 0.96

@@ -13,7 +13,8 @@ import brtf
 from brtf.api import fitting
 from brtf.data.observations import observe
 from brtf.datasets import paper_synthetic, synthetic
-from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind, StopReason, comparable
 from brtf.metrics import rrse
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab

@@ -8,8 +8,8 @@ import pytest
 import brtf
 from brtf.data.observations import observe
 from brtf.data.passes import of_entries, whole
-from brtf.inference.sweep import Problem
-from brtf.inference.updates import scaled_values
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import scaled_values
 from brtf.search import approximation
 from brtf.search.sketch import is_sketched, sketch
 

@@ -12,13 +12,16 @@ from sklearn.utils.estimator_checks import check_estimators_partial_fit_n_featur
 from brtf import BRTF, load
 from brtf.data.observations import observe
 from brtf.datasets import synthetic
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.learn_noise import noise_prior, with_noise
 from brtf.inference.noise_fit import Histogram, joint_step
-from brtf.inference.sweep import Problem, evaluate, noise_prior, update_all_factors, with_noise
-from brtf.inference.updates import gaussian_rows
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
 from brtf.model.predictive import error_law
-from brtf.model.row_prior import ZeroMean
+from brtf.model.row_priors import ZeroMean
 from brtf.model.state import Prior, State
 from brtf.search.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep
 

@@ -290,7 +290,7 @@ def test_an_array_file_is_a_clip(tmp_path: Path) -> None:
     ("array", "error", "words"),
     [
         (np.zeros((4, 4)), ValueError, r"must be \(frames, height, width\)"),
-        (np.zeros((2, 4, 4, 4)), ValueError, r"got shape \(2, 4, 4, 4\)"),
+        (np.zeros((2, 4, 4, 4, 1)), ValueError, r"got shape \(2, 4, 4, 4, 1\)"),
         (np.zeros((2, 0, 4), dtype=np.uint8), ValueError, "has no pixel"),
         (np.full((2, 4, 4), 0.5), ValueError, "multiply it by 255"),
         (np.full((2, 4, 4), "a"), TypeError, "real numbers"),

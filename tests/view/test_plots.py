@@ -52,6 +52,17 @@ def test_components_are_bars_of_their_strengths(model):
     drawn(ax)
 
 
+def test_components_have_the_names_they_are_given(model):
+    names = ["first $x", "second"]
+    ax = model.plot_components(names=names)
+    assert [text.get_text() for text in ax.get_xticklabels()] == [r"first \$x", "second"]
+    axes = model.plot_factors(names=names)
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == [r"first \$x", "second"]
+    drawn(axes)
+    with pytest.raises(ValueError, match="names must be a text for each of the 2 components"):
+        model.plot_factors(names=["one"])
+
+
 def test_factors_are_lines_with_their_bands(model):
     axes = model.plot_factors(level=0.8)
     assert axes.shape == (model.rank_, 3)

@@ -13,11 +13,14 @@ from click.testing import CliRunner
 from brtf import BRTF, FitWarning, Observations, cli
 from brtf.data.observations import observe
 from brtf.datasets import synthetic, toy_video
+from brtf.results.headline import headline
+from brtf.view.view_data import axis_of, factor_profiles, leverages
 from pages import Page
 
 for library in ("jinja2", "PIL"):
     pytest.importorskip(library, reason="a report needs jinja2 and pillow: pip install brtf[viz]")
-from brtf.view.report.entries import EntryVector, unseen, values_of  # noqa: E402
+from brtf.view.entries import EntryVector, unseen, values_of  # noqa: E402
+from brtf.view.report.charts import profile_chart  # noqa: E402
 from brtf.view.report.page import build_page  # noqa: E402
 from brtf.view.report.svg import number  # noqa: E402
 
@@ -78,7 +81,9 @@ class TestPage:
         nonces = {a["nonce"] for tag, a in elements if tag in ("script", "style") and "nonce" in a}
         assert len(nonces) == 1
         assert f"'nonce-{nonces.pop()}'" in policy
-        assert [a.get("type") for tag, a in elements if tag == "script" and "nonce" not in a] == ["application/json"]
+        assert [a.get("type") for tag, a in elements if tag == "script" and "nonce" not in a] == [
+            "application/json"
+        ] * 2
         assert build_page(model.result_) != markup, "a nonce is used once"
 
     def test_labels_stand_on_axes_and_in_the_table(self):
@@ -103,6 +108,58 @@ class TestPage:
         assert evil in page.text
         assert not [a for _, a in page.elements if any(name.startswith("on") for name in a)]
 
+    def test_begins_with_the_findings_in_plain_words(self, model):
+        words = Page(build_page(model.result_)).text
+        for sentence in headline(model.result_):
+            assert " ".join(sentence.split()) in words
+        assert words.index("patterns explain") < words.index("entries of a 12 × 10 × 8 tensor")
+
+    def test_components_have_the_names_they_are_given(self, model, tmp_path):
+        names = ["Tryptophan", "<i>Tyrosine</i>"]
+        page = Page(build_page(model.result_, names=names))
+        for name in names:
+            assert f"{name}, strength" in page.text
+        assert "component 0" not in page.text and page.count("i") == 0
+        model.save(tmp_path / "fit.brtf")
+        outcome = CliRunner().invoke(cli.main, ["report", str(tmp_path / "fit.brtf"), "--names", "Phe, Tyr"])
+        assert outcome.exit_code == 0, outcome.output
+        assert "Tyr, strength" in (tmp_path / "fit.html").read_text(encoding="utf-8")
+        for wrong in (["one"], "ab", ["a", 2]):
+            with pytest.raises(ValueError, match="names must be a text for each of the 2 components, strongest first"):
+                build_page(model.result_, names=wrong)
+
+    def test_factors_are_tables_too(self, model):
+        page = build_page(model.result_)
+        mean, std = factor_profiles(model.result_)[1]
+        for number_ in (mean[3, 1], std[9, 0]):
+            assert f'data-value="{number_:.12g}"' in page
+        assert 'data-file="factor of mode 1"' in page
+        leverage = leverages(model.result_)[(1,)]
+        assert f'data-value="{leverage[4]:.12g}"' in page
+
+    def test_loadings_that_are_never_negative_have_bands_that_end_at_zero(self):
+        rng = np.random.default_rng(0)
+        level = np.einsum("ir,jr,kr->ijk", *(rng.exponential(size=(length, 2)) for length in (12, 10, 8)))
+        modes = dict.fromkeys(range(3), "nonnegative")
+        fit = BRTF(max_rank=2, modes=modes, random_state=0).fit(level + 0.3 * rng.standard_normal(level.shape)).result_
+        for mean, _ in factor_profiles(fit):
+            assert (mean >= 0).all()
+        axis, mean, std = axis_of(fit.observations, 0), np.full(12, 0.1), np.full(12, 0.2)
+        lowest = [
+            max(float(y) for y in re.findall(r",([\d.]+)", re.search(r'class="band one" d="([^"]*)"', chart).group(1)))
+            for chart in (str(profile_chart(axis, mean, std, "a", signed=signed)) for signed in (False, True))
+        ]
+        zeros = [
+            float(re.search(r'class="zero" d="M[\d.]+,([\d.]+)', str(profile_chart(axis, mean, std, "a", signed=s)))[1])
+            for s in (False, True)
+        ]
+        assert lowest[0] == pytest.approx(zeros[0], abs=0.1) and lowest[1] > zeros[1] + 1
+
+    def test_the_choices_of_the_bound_have_their_nats(self, model):
+        words = Page(build_page(model.result_)).text
+        for choice in model.choices_.values():
+            assert str(choice) in words
+
     def test_a_label_with_half_a_surrogate_pair_is_written(self, tmp_path, model):
         model.report(tmp_path / "page.html", title="broken \ud800 name")
         assert "broken ? name" in (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -119,7 +176,7 @@ class TestPage:
         replaced = BRTF(max_rank=3, outlier_kind="replacement", random_state=0).fit(DATA.observed)
         assert "no common distribution of outlier deviations" in Page(build_page(replaced.result_)).text
         shared = BRTF(max_rank=3, outlier_modes=[2], random_state=0).fit(DATA.observed)
-        assert "additive, shared along modes 2" in Page(build_page(shared.result_)).text
+        assert "auto, shared along modes 2" in Page(build_page(shared.result_)).text
         per_slice = BRTF(max_rank=3, noise="per-slice", random_state=0).fit(DATA.observed)
         assert "in a typical slice" in Page(build_page(per_slice.result_)).text
         logged = BRTF(max_rank=3, link="log", random_state=0).fit(np.exp(0.3 * DATA.observed))

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -18,8 +19,10 @@ for library in ("jinja2", "PIL"):
 from PIL import Image  # noqa: E402
 
 from brtf.view.report import frames  # noqa: E402
+from brtf.view.report.blocks import Sides  # noqa: E402
+from brtf.view.report.layout import layout_of  # noqa: E402
 from brtf.view.report.page import build_page  # noqa: E402
-from brtf.view.report.pictures import diverging, photograph, ramp  # noqa: E402
+from brtf.view.report.pictures import diverging, palette, photograph, ramp, sequential  # noqa: E402
 from brtf.view.report.svg import Chart, Scale, number  # noqa: E402
 
 DATA = synthetic((12, 10, 8), 2, outliers=0.08, missing=0.25, seed=0)
@@ -42,6 +45,16 @@ def filmed(clip):
     return BRTF(max_rank=3, max_sweeps=500, tol=1e-3, random_state=0).fit(clip.observed).result_
 
 
+def numbers_of(viewer):
+    """The tensors that the page holds, as its script reads them."""
+    codes = np.frombuffer(zlib.decompress(base64.b64decode(viewer.source["numbers"])), "<u2")
+    codes = codes.reshape(4, *viewer.source["shape"])
+    return [
+        np.where(code == 65535, np.nan, low + code / 65534 * (high - low))
+        for code, (low, high) in zip(codes, viewer.source["ranges"], strict=True)
+    ]
+
+
 def pixels(address):
     """A picture of the page as numbers (H, W, 4)."""
     raw = base64.b64decode(address.removeprefix("data:image/webp;base64,"))
@@ -50,16 +63,19 @@ def pixels(address):
 
 class TestViewer:
     def test_frames_of_a_clip_are_its_pictures(self, clip, filmed):
-        layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout)
-        assert [panel.name for panel in viewer.panels] == ["Data", "Low rank", "Outliers", "Standard deviation"]
-        assert viewer.names == [f"mode 2 = {k}" for k in range(9)]
+        layout = layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, Sides())
+        scenes, frames_shown = [shown.scene for shown in viewer.pictures], viewer.source["pictures"]
+        assert [scene.name for scene in scenes] == ["Data", "Low rank", "Outliers", "Standard deviation"]
+        assert [shown.address for shown in viewer.pictures] == frames_shown[0]
+        assert viewer.sliders[0].name == "mode 2"
+        assert viewer.sliders[0].labels == viewer.source["names"] == [str(k) for k in range(9)]
         assert viewer.notes == []
         low_rank, std = filmed.low_rank(), filmed.std()
         outliers = filmed.place(filmed.outliers_at_entries(), 0.0)
         seen = clip.mask.all(axis=1)
         for k in (0, 8):
-            data, level, outlier, spread = map(pixels, viewer.pictures[k])
+            data, level, outlier, spread = map(pixels, frames_shown[k])
             expected = np.clip(low_rank[:, :, k], 0, 255).reshape(HEIGHT, WIDTH, 3)
             np.testing.assert_allclose(level[..., :3], expected, atol=0.5001)  # levels are whole
             np.testing.assert_array_equal(data[..., 3].ravel() > 0, seen[:, k])
@@ -67,62 +83,95 @@ class TestViewer:
                 data[..., :3].reshape(-1, 3)[seen[:, k]], clip.observed[seen[:, k], :, k], atol=0.5001
             )
             largest = np.take_along_axis(outliers[:, :, k], np.abs(outliers[:, :, k]).argmax(1)[:, None], 1).ravel()
-            opacity = np.minimum(np.abs(largest) / viewer.panels[2].high, 1.0)
+            opacity = np.minimum(np.abs(largest) / scenes[2].high, 1.0)
             np.testing.assert_allclose(outlier[..., 3].ravel() / 255, opacity, atol=0.5 / 63 + 0.003)  # 64 shades
-            least, most = viewer.panels[3].low, viewer.panels[3].high
+            least, most = scenes[3].low, scenes[3].high
             share = np.clip((std[:, :, k].mean(axis=1) - least) / (most - least), 0, 1)
             np.testing.assert_allclose(spread[..., 3].ravel() / 255, share, atol=0.5 / 63 + 0.003)
 
     def test_rows_and_columns_as_modes_are_the_same_pictures(self, clip, filmed):
         tensor = clip.observed.reshape(HEIGHT, WIDTH, 3, 9)
         found = BRTF(max_rank=3, inference="paper", tol=1e-2, random_state=0).fit(tensor).result_
-        viewer = frames.make_viewer(found, [found.observations], frames.layout_of(found.observations, (0, 1, 2), None))
-        pixelwise = frames.make_viewer(
-            filmed, [filmed.observations], frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        )
+        shown = [
+            frames.make_viewer(fit, [fit.observations], layout_of(fit.observations, *how), Sides()).source["pictures"]
+            for fit, how in ((found, ((0, 1, 2), None)), (filmed, ((0, 1), (HEIGHT, WIDTH))))
+        ]
         for k in range(9):
-            assert viewer.pictures[k][0] == pixelwise.pictures[k][0]
+            assert shown[0][k][0] == shown[1][k][0]
 
     def test_other_entries_that_are_known_fill_the_data(self, model):
         observations = model.result_.observations
         hidden = observe(FULL, ~DATA.mask)
-        layout = frames.layout_of(observations, None, None)
-        missing = frames.make_viewer(model.result_, [observations], layout)
-        filled = frames.make_viewer(model.result_, [observations, hidden], layout)
+        layout = layout_of(observations, None, None)
+        missing, filled = (
+            frames.make_viewer(model.result_, known, layout, Sides())
+            for known in ([observations], [observations, hidden])
+        )
+        np.testing.assert_array_equal(np.isnan(numbers_of(missing)[0]), ~DATA.mask)
+        np.testing.assert_allclose(numbers_of(filled)[0], FULL, atol=np.ptp(FULL) / 65534)
         grey = (128, 128, 128, 64)
-        for k, (before, after) in enumerate(zip(missing.pictures, filled.pictures, strict=True)):
-            is_grey = (pixels(before[0]) == grey).all(axis=2)
-            np.testing.assert_array_equal(is_grey, ~DATA.mask[:, :, k])
-            assert not (pixels(after[0]) == grey).all(axis=2).any()
-            assert before[1:] == after[1:]
+        is_grey = (pixels(missing.pictures[0].address) == grey).all(axis=2)
+        np.testing.assert_array_equal(is_grey, ~DATA.mask[:, :, 0])
+        assert not (pixels(filled.pictures[0].address) == grey).all(axis=2).any()
+
+    def test_the_page_holds_all_numbers_for_other_choices_of_modes(self, model):
+        result = model.result_
+        sides = Sides()
+        viewer = frames.make_viewer(result, [result.observations], layout_of(result.observations, None, None), sides)
+        outliers = result.place(result.outliers_at_entries(), 0.0)
+        expected = np.where(DATA.mask, DATA.observed, np.nan), result.low_rank(), outliers, result.std()
+        for shown, truth in zip(numbers_of(viewer), expected, strict=True):
+            step = (np.nanmax(truth) - np.nanmin(truth)) / 65534
+            np.testing.assert_allclose(shown, truth, atol=0.51 * step, rtol=0)
+        assert viewer.modes == ["mode 0", "mode 1", "mode 2"]
+        assert [slider.hidden for slider in viewer.sliders] == [True, True, False]
+        assert [sides.numbers[key]["labels"] for key in viewer.source["sides"]] == [
+            tuple(map(str, range(length))) for length in (12, 10, 8)
+        ]
+
+    def test_a_large_tensor_is_thinned_in_every_mode_and_it_is_said(self, model):
+        result = model.result_
+        layout = layout_of(result.observations, None, None)
+        viewer = frames.make_viewer(result, [result.observations], layout, Sides(), most_bytes=6 * 6 * 6 * 32 // 3)
+        assert viewer.source["shape"] == (6, 6, 6)
+        assert len(viewer.source["numbers"]) <= 6 * 6 * 6 * 32 // 3 + 100
+        positions = [np.round(np.linspace(0, length - 1, 6)).astype(int) for length in (12, 10, 8)]
+        truth = result.low_rank()[np.ix_(*positions)]
+        np.testing.assert_allclose(numbers_of(viewer)[1], truth, atol=np.ptp(truth) / 65534)
+        assert viewer.notes == [
+            "The pictures are drawn from 6 × 6 × 6 evenly spaced positions of 12 × 10 × 8, to keep the page small; the "
+            "fit used them all."
+        ]
 
     def test_too_many_frames_are_thinned_and_it_is_said(self, filmed):
-        layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout, most_frames=4)
-        assert viewer.names == ["mode 2 = 0", "mode 2 = 3", "mode 2 = 5", "mode 2 = 8"]
+        layout = layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, Sides(), most_frames=4)
+        assert viewer.source["names"] == ["0", "3", "5", "8"]
         assert viewer.notes == [
             "4 of 9 frames are embedded, evenly spread, to keep the page small; the fit used them all."
         ]
 
     def test_pictures_stay_within_their_bytes(self, filmed):
-        layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout, most_bytes=12000)
-        assert 1 <= len(viewer.pictures) < 9
-        assert sum(len(uri) for pictures in viewer.pictures for uri in pictures) <= 12000
+        layout = layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, Sides(), most_bytes=12000)
+        frames_shown = viewer.source["pictures"]
+        assert 1 <= len(frames_shown) < 9
+        assert sum(len(uri) for pictures in frames_shown for uri in pictures) <= 12000
         assert "frames are embedded" in viewer.notes[-1]
 
     def test_large_pictures_are_sampled_and_it_is_said(self, filmed):
-        layout = frames.layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
-        viewer = frames.make_viewer(filmed, [filmed.observations], layout, longest_side=8)
-        assert pixels(viewer.pictures[0][1]).shape == (8, 8, 4)
+        layout = layout_of(filmed.observations, (0, 1), (HEIGHT, WIDTH))
+        viewer = frames.make_viewer(filmed, [filmed.observations], layout, Sides(), longest_side=8)
+        assert pixels(viewer.pictures[1].address).shape == (8, 8, 4)
         assert viewer.notes == ["Each picture shows 8 × 8 of 16 × 20 entries."]
 
     def test_a_matrix_is_one_picture(self):
         data = synthetic((20, 15), 2, missing=0.2, seed=0)
         found = BRTF(max_rank=3, random_state=0).fit(data.observed).result_
-        viewer = frames.make_viewer(found, [found.observations], frames.layout_of(found.observations, None, None))
-        assert len(viewer.pictures) == 1
-        assert Page(build_page(found)).count("input") == 0
+        layout = layout_of(found.observations, None, None)
+        viewer = frames.make_viewer(found, [found.observations], layout, Sides())
+        assert all(slider.hidden for slider in viewer.sliders)
+        assert Page(build_page(found)).count("select") == 0
 
     def test_hardly_any_data_are_no_picture(self):
         data = synthetic((60, 50, 40), 1, missing=0.994, seed=0)
@@ -148,7 +197,7 @@ class TestViewer:
     )
     def test_colour_pictures_are_guessed(self, shape, top, photo):
         values = np.random.default_rng(0).uniform(0, top, shape)
-        layout = frames.layout_of(observe(values), None, None)
+        layout = layout_of(observe(values), None, None)
         assert (layout.photo, layout.colours) == (photo, 2 if photo else None)
         assert (layout.rows, layout.columns) == (0, 1)
 
@@ -166,7 +215,7 @@ class TestViewer:
     )
     def test_modes_that_make_no_picture_are_refused(self, clip, modes, size, sentence):
         with pytest.raises(ValueError, match=sentence):
-            frames.layout_of(observe(clip.observed), modes, size)
+            layout_of(observe(clip.observed), modes, size)
 
 
 class TestDrawing:
@@ -219,6 +268,13 @@ class TestDrawing:
             [128, 128, 128, 64],
         ]
         assert ramp(values, 0.0, 2.0, (1, 2, 3))[0, :, 3].tolist() == [0, 0, 0, 130, 64]
+        shades = palette()
+        assert shades.shape == (64, 3) and shades[0].tolist() == [68, 1, 84] and shades[-1].tolist() == [253, 231, 37]
+        assert sequential(values, 0.0, 1.0)[0].tolist() == [
+            *[[68, 1, 84, 255]] * 3,
+            [253, 231, 37, 255],
+            [128, 128, 128, 64],
+        ]
         assert photograph(values, 0.0, 1.0)[0].tolist() == [[0, 0, 0, 255]] * 3 + [[255] * 4, [0, 0, 0, 0]]
 
 
@@ -227,7 +283,21 @@ def test_what_is_far_below_the_noise_is_no_outlier_in_the_picture():
     rng = np.random.default_rng(0)
     numbers = rng.standard_normal((6, 7))
     frame = frames.Frame(numbers, numbers, 3e-5 * numbers, np.ones((6, 7)))
-    layout = frames.Layout(0, 1, None, (6, 7), False)
-    assert frames.Shades.of([frame], layout, 0.3).reach == pytest.approx(1.2)
+    assert frames.Shades.of([frame], False, 0.3).reach == pytest.approx(1.2)
     large = frame._replace(outliers=50.0 * numbers)
-    assert frames.Shades.of([large], layout, 0.3).reach > 50.0
+    assert frames.Shades.of([large], False, 0.3).reach > 50.0
+
+
+def test_non_negative_data_have_sequential_colours_whatever_their_noise():
+    rng = np.random.default_rng(0)
+    level = rng.uniform(0.0, 5.0, (6, 7))
+    noisy = level + 0.1 * rng.standard_normal((6, 7))
+
+    def colours(low_rank, data, noise_sd):
+        frame = frames.Frame(data, low_rank, np.zeros((6, 7)), np.ones((6, 7)))
+        return frames.Shades.of([frame], False, noise_sd).colours
+
+    assert colours(level, np.abs(noisy), 0.1) == "sequential"
+    assert colours(level - 0.05, noisy - 0.05, 0.1) == "sequential"
+    assert colours(level - 2.5, noisy - 2.5, 0.1) == "diverging"
+    assert colours(np.zeros((6, 7)), 0.1 * rng.standard_normal((6, 7)), 0.1) == "diverging"

@@ -34,7 +34,7 @@ def loadings_contained(observations: Observations, values: Array, modes: tuple[i
     The rows of ``values`` are the positions of these modes in C order.
     """
     shaped = values.reshape(*(observations.shape[mode] for mode in modes), values.shape[1])
-    return (observations.container or Container()).loadings(shaped, modes, names)
+    return (observations.container or Container()).loadings(shaped, modes, names, observations)
 
 
 def _container(observations: Observations) -> Container:

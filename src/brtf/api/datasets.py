@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 __all__ = ["Synthetic", "ToyVideo", "paper_synthetic", "synthetic", "toy_video"]
 
+EDGE = 0.02
+"""Share of a pixel that an object covers, or leaves free, below which it has no edge there."""
 Law = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
 _OUTLIER_LAWS: dict[str, Law] = {
@@ -75,18 +77,21 @@ class ToyVideo:
 
     Attributes
     ----------
-    observed : ndarray of shape (pixels, 3, frames)
+    observed : ndarray of shape (pixels, bands, frames)
         What the camera recorded, in [0, 255], NaN where missing.
-    mask : ndarray of bool, of shape (pixels, 3, frames)
+    mask : ndarray of bool, of shape (pixels, bands, frames)
         True where observed.
-    background : ndarray of shape (pixels, 3, frames)
-        The scene without objects, noise and defects; of rank 2 over the frames, 3 as a tensor.
+    background : ndarray of shape (pixels, bands, frames)
+        The scene without objects, noise and defects; for kind "lamp" of rank 2 over the frames, 3 as a tensor.
     foreground_mask : ndarray of bool, of shape (pixels, frames)
         True where an object covers the pixel.
     dead : ndarray of bool, of shape (pixels,)
         True where the sensor is stuck at 0 or 255 throughout.
     height, width : int
         Size of a frame; ``pixels = height * width``.
+    edge : ndarray of bool, of shape (pixels, frames), or None
+        True where an object covers part of a pixel: neither answer is wrong there. None for kind "lamp", whose objects
+        have sharp edges.
     """
 
     observed: NDArray[np.float64]
@@ -96,6 +101,7 @@ class ToyVideo:
     dead: NDArray[np.bool_]
     height: int
     width: int
+    edge: NDArray[np.bool_] | None = None
 
 
 def paper_synthetic(
@@ -264,22 +270,42 @@ def synthetic(
     )
 
 
-def toy_video(*, height: int = 48, width: int = 64, frames: int = 60, missing: float = 0.3, seed: int = 0) -> ToyVideo:
-    """A small colour clip from a fixed camera: a textured scene, flickering light, three moving objects.
+def toy_video(
+    kind: str = "lamp",
+    *,
+    height: int = 48,
+    width: int = 64,
+    frames: int = 60,
+    missing: float | None = None,
+    bands: int = 3,
+    seed: int = 0,
+) -> ToyVideo:
+    """A small clip from a fixed camera with a known truth: flickering light by default, or another phenomenon.
 
-    The background of frame t is ``texture + flicker_t * lamp``, where the lamp lights one side of the scene more than
-    the other. A car, a slow walker who pauses, and a ball move across it. Every pixel has Gaussian noise with its own
+    "lamp": a textured scene, flickering light, three moving objects. The background of frame t is
+    ``texture + flicker_t * lamp``, where the lamp lights one side of the scene more than the other. A car, a slow
+    walker who pauses, and a ball move across it. Every pixel has Gaussian noise with its own
     standard deviation, about 3; one sensor in 500 is stuck at 0 or 255; values are clipped to [0, 255].
+
+    The other kinds have a scene of several materials with texture, persons and cars that cross it, noise that grows
+    with the level and differs between pixels, and whole numbers as levels: "street", nothing else; "trees", leaves in
+    the wind; "jitter", a camera that shakes by parts of a pixel and more; "stays", somebody walks in and stays; "goes",
+    somebody stands there and leaves; "shadow", hard shadows; "light", a lamp is switched on; "faint", objects of low
+    contrast. Their objects are textured, and their edges cover parts of pixels.
 
     Parameters
     ----------
+    kind : {"lamp", "street", "trees", "jitter", "stays", "goes", "shadow", "light", "faint"}
+        The phenomenon.
     height, width : int
-        Size of a frame, at least 16 each.
+        Size of a frame, at least 16 each; at least 32 for kinds other than "lamp".
     frames : int
-        Length of the clip, at least 2.
-    missing : float
+        Length of the clip, at least 2; at least 10 for kinds other than "lamp".
+    missing : float, optional
         Fraction of the pixels of all frames that are missing, all colours together, below 1; their number is
-        ``round(missing * height * width * frames)``.
+        ``round(missing * height * width * frames)``. By default 0.3 for "lamp", else 0.
+    bands : int
+        Number of bands: 1 is grey, 3 are red, green and blue. "lamp" has three.
     seed : int
         The same seed gives the same clip.
 
@@ -287,11 +313,21 @@ def toy_video(*, height: int = 48, width: int = 64, frames: int = 60, missing: f
     -------
     ToyVideo
     """
-    height = _count("height", height, smallest=16)
-    width = _count("width", width, smallest=16)
-    frames = _count("frames", frames, smallest=2)
+    from brtf.api.toy_clips import CLIP_KINDS  # needs scipy.ndimage
+
+    _pick("kind", kind, {"lamp": "", **CLIP_KINDS})
+    is_lamp = kind == "lamp"
+    height = _count("height", height, smallest=16 if is_lamp else 32)
+    width = _count("width", width, smallest=16 if is_lamp else 32)
+    frames = _count("frames", frames, smallest=2 if is_lamp else 10)
+    bands = _count("bands", bands, smallest=1)
+    missing = (0.3 if is_lamp else 0.0) if missing is None else missing
     _check_fraction("missing", missing, below_one=True)
     rng = np.random.default_rng(seed)
+    if not is_lamp:
+        return _phenomenon(kind, height, width, frames, missing, bands, rng)
+    if bands != 3:
+        raise ValueError(f"bands must be 3 for kind 'lamp', got {bands}. Choose another kind for other bands.")
     pixels = height * width
 
     # Positions in the frame and times in the clip, all from 0 to 1.
@@ -337,6 +373,32 @@ def toy_video(*, height: int = 48, width: int = 64, frames: int = 60, missing: f
         dead=dead,
         height=height,
         width=width,
+    )
+
+
+def _phenomenon(
+    kind: str, height: int, width: int, frames: int, missing: float, bands: int, rng: np.random.Generator
+) -> ToyVideo:
+    """A clip of one of the kinds of :mod:`brtf.api.toy_clips`."""
+    from brtf.api.toy_clips import clip_of_kind
+
+    recorded, background, cover = clip_of_kind(kind, height, width, frames, bands, rng)
+    pixels = height * width
+    recorded, background = (
+        np.moveaxis(part.reshape(frames, pixels, bands), 0, 2).copy() for part in (recorded, background)
+    )
+    cover = np.ascontiguousarray(cover.reshape(frames, pixels).T)
+    seen = ~_largest(rng.random((pixels, 1, frames)), missing)
+    mask = np.broadcast_to(seen, recorded.shape).copy()
+    return ToyVideo(
+        observed=np.where(mask, recorded, np.nan),
+        mask=mask,
+        background=background,
+        foreground_mask=cover > 0.5,
+        dead=np.zeros(pixels, dtype=bool),
+        height=height,
+        width=width,
+        edge=(cover > EDGE) & (cover < 1 - EDGE),
     )
 
 

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -19,8 +18,10 @@ from sklearn.utils import Tags
 from brtf.api.anomalies import FindsAnomalies
 from brtf.api.answers import contained, entries_contained, loadings_contained, positions_of
 from brtf.api.fitting import fit, fit_on
+from brtf.api.forecasts import Forecasts
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
+    TakesY,
     UnavailableError,
     as_tuple,
     check_like_fitted,
@@ -28,6 +29,7 @@ from brtf.api.sklearn_compat import (
     feature_names,
     generator,
     mask_argument,
+    said_of_modes,
     suggests_options,
 )
 from brtf.data.checks import type_name
@@ -41,15 +43,14 @@ from brtf.io.checkpoint import begin, load_result
 from brtf.io.write_zarr import Written, write_result
 from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
-from brtf.model.uncertainty import honest_rows
-from brtf.results.choices import choices_of
+from brtf.results.choices import choices_of, modes_of
 from brtf.results.result import Quantity, Result, as_structured, check_quantity
 from brtf.search.run import fold_in
 
 Array = NDArray[np.float64]
 
 
-class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Bayesian robust tensor factorization of incomplete data.
 
     Models the observed entries as Y = X + S + noise and estimates the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the
@@ -69,6 +70,13 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     init : {"spectral", "random"} or list of arrays
         Start from the singular vectors of the unfoldings or from standard normal factors. Given factor matrices (I_n,
         R) are an additional start: the bound picks the best.
+    modes : None, "auto" or dict
+        What is known of the modes, by number or name: {"time": "ordered", "emission": "nonnegative"}. Along
+        an "ordered" mode every component follows a Markov chain, in the order of the rows as stored and with the
+        spacing of their labels if these are times or numbers. The loadings of a "nonnegative" mode are never negative.
+        Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried as non-negative where
+        nearly all of its loadings have one sign. "unordered", and None, the default, for all modes: nothing is known,
+        rows are a set and loadings have either sign.
     noise : {"auto", "common", "per-slice"}
         One noise level for all entries, or one per slice; "auto" lets the bound decide.
     noise_modes : sequence of int or None
@@ -77,9 +85,10 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     outlier_modes : list of modes
         Modes along which outliers are shared: entries that differ only in these modes are outliers together or not at
         all, like the colours of a covered pixel. The correlation of their noise is estimated.
-    outlier_kind : "additive" or "replacement"
+    outlier_kind : {"auto", "additive", "replacement"}
         Outliers are added to the data, or replace them with values from a learnt distribution: salt and pepper,
-        saturation, dead sensors, sentinel values.
+        saturation, dead sensors, sentinel values. "auto": the bound chooses, where most outliers repeat exact values;
+        it also chooses whether outliers are shared along a mode, and whether their rate differs along one.
     calibrate : None or "conformal"
         ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
         that they cover these: see :meth:`predict_interval`.
@@ -89,10 +98,17 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         different links of the same data compare. "auto": the bound chooses among those that the data allow, in short
         trials; None for data in chunks, and with ``outlier_kind="replacement"``, where values repeat exactly and their
         densities do not compare.
-    arrangement : "auto", None or groups of modes
+    arrangement : "auto", None, groups of modes, or dict of periods
         Which modes are read as one: ((0, 1), (2,)) fits a tensor of order 3 as a matrix whose rows are pairs of
-        positions of modes 0 and 1. None: every mode on its own. "auto": the bound chooses, in short trials, where the
-        residual has structure that a merged reading would explain. Whatever goes in or comes out has the shape of Y.
+        positions of modes 0 and 1. Or which are folded: {0: 24} reads hours as days × hours of the day, the last day
+        filled up with missing hours. None: every mode as it is. "auto": the bound chooses, in short trials, where the
+        residual has structure that a merged reading would explain, and among periods that evenly spaced time stamps or
+        lines in the spectrum of the data suggest. Whatever goes in or comes out has the shape of Y.
+    smooth_residual : None, "auto" or int
+        A smooth residual g beside the low-rank part, Y = X + G + S + noise: along this mode every fibre has a course of
+        its own, an autoregression whose variance is learnt. "auto": the bound chooses the mode, or none; tried only
+        where neighbouring residuals resemble each other beyond chance. Such a course can take the place of many small
+        components, which may predict better: compare by :func:`brtf.evaluate`. Not available for data in chunks.
     max_sweeps : int
         Maximum number of sweeps.
     max_seconds : float or None
@@ -122,16 +138,21 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
     rank_ : number of components found
     factors_ : list of (I_n, rank_) posterior means; low_rank() is the sum of their columns' outer products, or with a
         link the mean of t⁻¹ of it. The strongest component, by the root mean square of its outer product, is first; in
-        every mode but the last the loading of largest size is positive. ``partial_fit`` keeps order and signs. Where
-        modes are read as one, there is a matrix per group of ``arrangement_``, whose rows are the positions of its
-        modes in C order
+        every mode but the last, non-negative ones apart, the loading of largest size is positive. ``partial_fit`` keeps
+        order and signs. Where modes are read as one, there is a matrix per group of ``arrangement_``, whose rows are
+        the positions of its modes in C order. A folded mode has two, such as days and hours of the day; their products
+        at every position are in :meth:`to_xarray` and :meth:`to_tensorly`
     factor_covariances_ : list of (I_n, rank_, rank_) posterior covariances of the rows
     component_precisions_ : (rank_,) posterior means of λ, for data divided by their scale
     noise_variance_ : variance of the noise, in the squared units of Y, with a link of t(Y); where it differs between
         slices that of a typical one, the median
     noise_variances_ : the same as an array over ``noise_modes_``, of order 0 where the noise is common
     noise_, link_, arrangement_ : "common" or "per-slice", the link, and the groups of modes, as given or chosen
+    smooth_residual_ : the mode along which there is a smooth residual; None without one
+    folding_ : dict of the folded modes with their periods, as given or chosen
+    outlier_kind_, outlier_modes_ : "additive" or "replacement", and the modes along which outliers are shared, likewise
     choices_ : for every option that was "auto" what was chosen, its gain in nats, and both in a sentence
+    modes_ : what each mode is taken to be, by number: ("ordered",), ("unordered", "nonnegative"), …
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
@@ -160,13 +181,15 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         inference: str = "calibrated",
         robust: bool = True,
         init: Any = "spectral",
+        modes: Any = None,
         noise: str = "auto",
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,
-        outlier_kind: str = "additive",
+        outlier_kind: str = "auto",
         calibrate: str | None = None,
         link: str | None = "auto",
         arrangement: Any = "auto",
+        smooth_residual: Any = None,
         max_sweeps: int = 500,
         max_seconds: float | None = None,
         tol: float = 1e-6,
@@ -180,6 +203,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.inference = inference
         self.robust = robust
         self.init = init
+        self.modes = modes
         self.noise = noise
         self.noise_modes = noise_modes
         self.outlier_modes = outlier_modes
@@ -187,6 +211,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.calibrate = calibrate
         self.link = link
         self.arrangement = arrangement
+        self.smooth_residual = smooth_residual
         self.max_sweeps = max_sweeps
         self.max_seconds = max_seconds
         self.tol = tol
@@ -248,6 +273,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
             inference=self.inference,
             robust=self.robust,
             init=self.init,
+            modes=said_of_modes(self.modes),
             noise=self.noise,
             noise_modes=as_tuple(self.noise_modes),
             outlier_modes=as_tuple(self.outlier_modes),
@@ -255,6 +281,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
             calibrate=self.calibrate,
             link=self.link,
             arrangement=self.arrangement,
+            smooth_residual=self.smooth_residual,
             max_sweeps=self.max_sweeps,
             max_seconds=self.max_seconds,
             tol=self.tol,
@@ -279,6 +306,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
                     "array, a file mapped by numpy.load(…, mmap_mode='r') or Observations.from_parts, got "
                     f"{type_name(Y)}."
                 )
+            settings = settings.with_numbered_modes(() if observations.labels is None else observations.labels.dims)
             rng = generator(self.random_state)
             earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
             if earlier is not None:
@@ -310,7 +338,7 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
         The rank and the outlier model are those of the first block, which must be large enough to show every component.
         Requires ``inference="calibrated"`` with one noise level, which ``noise="auto"`` then means, and without
-        ``calibrate``. Ctrl-C leaves the model as it was before the block.
+        ``calibrate``; ``arrangement="auto"`` means None. Ctrl-C leaves the model as it was before the block.
 
         Parameters
         ----------
@@ -382,9 +410,13 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.noise_variances_ = result.noise_variances
         self.noise_ = "common" if result.state.slices is None else "per-slice"
         self.noise_modes_ = result.noise_modes
+        self.outlier_kind_, self.outlier_modes_ = result.outlier_kind, result.outlier_modes
+        self.modes_ = modes_of(result)
         self.choices_ = choices_of(result)
         self.link_ = result.link.name
         self.arrangement_ = result.arrangement.groups
+        self.folding_ = result.arrangement.periods
+        self.smooth_residual_ = result.smooth_mode
         self.outlier_rate_ = result.outlier_rate
         self.bound_ = result.bound
         self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
@@ -413,7 +445,10 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return self.rank_
 
     def low_rank(self) -> Any:
-        """The posterior mean of the low-rank part X, of the shape of Y and in the container that Y came in.
+        """The posterior mean of the low-rank part X, in the container that Y came in.
+
+        Of the shape of Y; of a long table a table with a row for every entry of the tensor, missing ones too. As an
+        array of ``shape_in_`` whatever Y was: ``model.result_.low_rank()``, or with labels ``model.to_xarray()``.
 
         With a link that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
         """
@@ -446,7 +481,9 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return entries_contained(result, result.outlier_probability_at_entries(), "outlier_probability")
 
     def impute(self, *, replace_outliers: bool = False) -> Any:
-        """Y with missing entries filled in by the low-rank part and, on request, with the outliers subtracted.
+        """Y with missing entries filled in by the low-rank part, with the smooth residual if there is one.
+
+        On request with the outliers subtracted.
 
         In the container of Y: an array, a masked array, a table of pandas or polars (if long, with a row for every
         entry), or an xarray.DataArray with its attributes and coordinates; an array if Y was sparse.
@@ -455,25 +492,31 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return contained(result, result.impute(replace_outliers=replace_outliers))
 
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
-        """The low-rank part at the given entries, or everywhere; its mean also predicts an observation.
+        """The low-rank part at the given entries, or everywhere, or with ``of="signal"`` with the smooth residual.
 
         ``coords`` are positions (N, M), or labels: a table with a column per mode, or a dict of them, by the names of
         the modes. Without it the answer is in the container of Y.
 
-        With ``return_std`` a pair (mean, standard deviation), of the low-rank part or ``of="observation"``. That of an
-        observation is infinite where it does not exist: always with ``link="log"``, as the exponential of a
-        Student-t has no mean. :meth:`predict_interval` is finite there too. The mean is always that of
-        :meth:`low_rank`. With a link that of an observation would be larger, by the noise, or infinite; where
-        outliers are one-sided, it would lie on their side.
+        Without a smooth residual both are the same, and the mean also predicts an observation.
+
+        With ``return_std`` a pair (mean, standard deviation), of the low-rank part, the signal or
+        ``of="observation"``. That of an observation is infinite where it does not exist: always with ``link="log"``, as
+        the exponential of a Student-t has no mean. :meth:`predict_interval` is finite there too. The mean for an
+        observation is that of the signal. With a link that of an observation would be larger, by the noise, or
+        infinite; where outliers are one-sided, it would lie on their side.
         """
         result = self._fitted()
         check_quantity(of)
         places = positions_of(result.observations, coords)
-        mean = contained(result, result.low_rank(places), places)
+        centre = result.low_rank(places) if of == "low_rank" else result.signal(places)
+        mean = contained(result, centre, places)
         return (mean, contained(result, result.std(places, of=of), places, "std")) if return_std else mean
 
     def predict_interval(self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Any, Any]:
-        """Central interval (low, high) that contains the low-rank part, or a new observation, with probability level.
+        """Central interval (low, high) of the low-rank part, the signal or a new observation, with probability level.
+
+        The signal is the low-rank part with the smooth residual, if there is one: between observed entries of a fibre
+        it is interpolated, and far from them its interval widens to the variance of the fibre.
 
         Both tails have the same probability, so where outliers are one-sided the interval of an observation is longer
         on that side. With a link its ends are those for t(Y), transformed back; with ``"sqrt"`` its probability is
@@ -516,20 +559,17 @@ class BRTF(FindsAnomalies, Shown, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Y has any number of rows; its other modes and its units are those of the fitted data: the link is applied to it.
         Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there. Where the first
         mode was read as one with others, they are an array (n, I_k, …, rank_), which no table can hold: fit with
-        ``arrangement=None`` for one.
+        ``arrangement=None`` for one. Where it was folded, the first row is taken to have the phase of the first row of
+        the fitted data, and the loadings of a row are those of its round times those of its phase.
         """
         result = self._fitted()
         observations = observe(Y, dtype=result.observations.values.dtype)
         check_like_fitted(observations, result.observations, same_rows=False)
-        rows = fold_in(result.as_modelled(observations), result.state, result.settings)
-        share = result.scale ** (1.0 / len(result.state.factors))
+        rows, prior = fold_in(result.as_modelled(observations), result.state, result.settings)
+        mean, std = result.loadings(rows, prior, observations.shape[0])
         modes, names = result.arrangement.groups[0], self.get_feature_names_out().tolist()
-        loadings = loadings_contained(observations, rows.mean * share, modes, names)
-        if not return_std:
-            return loadings
-        (honest,) = honest_rows(replace(result.state, factors=(rows,)))
-        std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", honest.cov)), rows.mean.shape) * share
-        return loadings, loadings_contained(observations, std, modes, names)
+        loadings = loadings_contained(observations, mean, modes, names)
+        return (loadings, loadings_contained(observations, std, modes, names)) if return_std else loadings
 
     def inverse_transform(self, X: Any) -> Array:
         """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.

@@ -65,7 +65,7 @@ def evaluate(
     Y: Any,
     mask: Any = None,
     *,
-    model: BRTF | Mapping[str, BRTF] | None = None,
+    model: BRTF | Mapping[str, Any] | None = None,
     hold_out: float = 0.1,
     pattern: str = "entries",
     mode: int = 0,
@@ -80,8 +80,9 @@ def evaluate(
     ----------
     Y, mask
         The data, as for :meth:`BRTF.fit`. Sparse data stay sparse.
-    model : BRTF, mapping of names to BRTF, or None
-        What to evaluate; None is ``BRTF()``. A model whose ``random_state`` is None gets ``seed``.
+    model : BRTF, dict of options, dict of names to either, or None
+        What to evaluate; None is ``BRTF()``. ``{"link": "sqrt"}`` stands for ``BRTF(link="sqrt")``, which is compared
+        with ``BRTF()``. A model whose ``random_state`` is None gets ``seed``.
     hold_out : float
         The share to hold out, between 0 and 1, and at most 0.5 for "slices".
     pattern : {"entries", "fibres", "slices"}
@@ -169,18 +170,21 @@ def text_table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
-def _named_models(model: BRTF | Mapping[str, BRTF] | None) -> dict[str, BRTF]:
+def _named_models(model: BRTF | Mapping[str, Any] | None) -> dict[str, BRTF]:
     from brtf.api.estimator import BRTF
 
     if model is None:
         model = BRTF()
     models = dict(model) if isinstance(model, Mapping) else {"BRTF": model}
-    if not models or not all(isinstance(given, BRTF) for given in models.values()):
+    named = any(isinstance(given, (BRTF, Mapping)) for given in models.values())
+    if isinstance(model, Mapping) and models and not named:
+        options = ", ".join(f"{name}={value!r}" for name, value in models.items())
+        models = {"BRTF()": {}, f"BRTF({options})": models}
+    if not models or not all(isinstance(given, (BRTF, Mapping)) for given in models.values()):
         raise TypeError(
-            f"model must be a BRTF, or a dict with a BRTF for every name, got {model!r}. "
-            "Options go to its constructor, as in BRTF(robust=False)."
+            f"model must be a BRTF, a dict of its options, or a dict with either for every name, got {model!r}."
         )
-    return {str(name): given for name, given in models.items()}
+    return {str(name): given if isinstance(given, BRTF) else BRTF(**given) for name, given in models.items()}
 
 
 def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:

@@ -149,6 +149,16 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
             "partial_fit cannot continue a fit with conformal intervals, got "
             f"calibrate={settings.calibrate!r}. Fit with calibrate=None."
         )
+    if earlier.state.smooth is not None:
+        raise ValueError(
+            "partial_fit cannot continue a fit with a smooth residual, which keeps numbers for every entry. Fit all "
+            "data at once, or the first block with smooth_residual=None."
+        )
+    if earlier.arrangement.folds:
+        raise ValueError(
+            f"partial_fit cannot continue a fit with folded modes, here {earlier.arrangement}: the block would begin "
+            "in the middle of a period. Fit all data at once, or the first block with arrangement=None."
+        )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
     with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:
@@ -201,8 +211,7 @@ def on_new_rows(observations: Observations, earlier: Result) -> Result:
             'New slices are judged by the outlier model of calibrated inference: fit with inference="calibrated".'
         )
     state = typical_rows(earlier.state)
-    rows = fold_in(earlier.as_modelled(observations), earlier.state, earlier.settings)
-    state = state.with_factor(0, rows, state.row_priors[0].for_new_rows(rows.n_rows))
+    state = state.with_factor(0, *fold_in(earlier.as_modelled(observations), earlier.state, earlier.settings))
     return replace(earlier, observations=replace(observations, scale=earlier.scale), state=state, held_back=None)
 
 
@@ -223,7 +232,13 @@ def _hold_back(observations: Observations, rng: np.random.Generator) -> tuple[Ob
 
 def _check_chunked(settings: Settings) -> None:
     """Refuse options that store a number per entry, which chunked data cannot have."""
-    for name, plain in (("inference", "calibrated"), ("link", None), ("arrangement", None), ("calibrate", None)):
+    for name, plain in (
+        ("inference", "calibrated"),
+        ("link", None),
+        ("arrangement", None),
+        ("smooth_residual", None),
+        ("calibrate", None),
+    ):
         if getattr(settings, name) not in (plain, "auto"):
             raise ValueError(
                 f"{name}={getattr(settings, name)!r} needs data in memory, but Y is read in chunks. Use {name}="

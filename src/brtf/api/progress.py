@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -35,7 +36,9 @@ def progress_bar(
     if begin is None:
         yield lambda n_sweeps, record, position=None, *, stage="": None
         return
-    from tqdm.auto import tqdm  # the notebook's, where there is one
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")  # without widgets the bar in text works too
+        from tqdm.auto import tqdm  # the notebook's, where there is one
 
     began = clock()
     layout = (f"{begin}  " if begin else "") + "{desc} |{bar}| {elapsed}{postfix}"
@@ -57,4 +60,5 @@ def progress_bar(
             bar.update(share - bar.n)
 
         yield show
-        bar.update(1.0 - bar.n)
+        bar.n = 1.0  # exactly: a notebook would call a bar that is not full a failure
+        bar.refresh()

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from brtf import kernels
 from brtf.api.evaluation import draw_hidden, text_table
 from brtf.data.observations import observe
 from brtf.inference.trace import FitWarning
+from brtf.model.settings import Settings
+from brtf.results.core import balanced, consistency
+from brtf.results.halves import SplitHalf, compared
+from brtf.results.result import Result
 
-__all__ = ["RankCurve", "bound_curve", "core_consistency"]
-
-Array = NDArray[np.float64]
+__all__ = ["RankCurve", "SplitHalf", "bound_curve", "core_consistency", "split_half"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,33 +151,71 @@ def core_consistency(factors: Sequence[ArrayLike], Y: Any, mask: Any = None) -> 
         At most 100.
     """
     observations = observe(Y, mask)
-    balanced = _balanced([np.asarray(factor, dtype=np.float64) for factor in factors], observations.shape)
-    n_components = balanced[0].shape[1]
-    inverses = [np.asarray(np.linalg.pinv(factor), dtype=np.float64) for factor in balanced]
-    # One column for every combination of components in the modes after the first, in C order.
-    combinations = np.indices((n_components,) * (observations.order - 1)).reshape(observations.order - 1, -1)
-    columns = [inverse.T[:, chosen] for inverse, chosen in zip(inverses[1:], combinations, strict=True)]
-    excess = np.zeros((n_components, combinations.shape[1]))
-    for block in observations.blocks():
-        residual = block.values - kernels.low_rank_at(block, balanced)
-        rows = slice(observations.shape[0]) if block.coords is not None else block.rows
-        contracted = np.zeros((balanced[0][rows].shape[0], combinations.shape[1]))
-        kernels.contract(block, residual, [balanced[0], *columns], 0, contracted)
-        excess += inverses[0][:, rows] @ contracted
-    return float(100.0 * (1.0 - np.sum(excess**2) / n_components))
+    matrices = balanced([np.asarray(factor, dtype=np.float64) for factor in factors], observations.shape)
+    return consistency(
+        observations, matrices, lambda block: np.asarray(block.values - kernels.low_rank_at(block, matrices))
+    )
 
 
-def _balanced(factors: list[Array], shape: tuple[int, ...]) -> list[Array]:
-    """Rescale every component so that its columns have the same norm in all modes."""
-    shapes = [factor.shape for factor in factors]
-    n_components = shapes[0][1] if shapes and len(shapes[0]) == 2 else 0
-    if n_components == 0 or shapes != [(length, n_components) for length in shape]:
+def split_half(fitted: Any, *, mode: int | None = None, seed: int = 0) -> SplitHalf:
+    """Fit two random halves of the data on their own, and compare their components with each other.
+
+    Components that both halves show do not depend on which data were seen. The halves are positions of one mode; the
+    factors of the other modes are compared. Link, arrangement and options are those of the fit, and the rank of a half
+    is at most that of the fit.
+
+    Parameters
+    ----------
+    fitted : BRTF or Result
+        A finished fit with its entries, of a tensor that is read with three or more modes.
+    mode : int or None
+        The mode to split; None: the longest. It needs four or more positions.
+    seed : int
+        Seed of the halves and of the fits.
+
+    Returns
+    -------
+    SplitHalf
+
+    Examples
+    --------
+    >>> import brtf
+    >>> data = brtf.datasets.synthetic((30, 20, 10), 2, seed=0)
+    >>> model = brtf.BRTF(random_state=0).fit(data.observed)
+    >>> bool(brtf.ranks.split_half(model).stable.all())
+    True
+    """
+    from brtf.api.estimator import BRTF
+
+    result: Result = getattr(fitted, "result_", fitted)
+    observations, arrangement = result.observations, result.arrangement
+    if observations.in_chunks:
+        raise ValueError("split_half needs the entries, which this result does not contain: fit data in memory.")
+    if len(result.state.factors) < 3 or result.rank == 0:
+        got = f"rank {result.rank}" if result.rank == 0 else f"{len(result.state.factors)} modes"
         raise ValueError(
-            f"factors have shapes {shapes}, but Y has shape {shape}. Pass one matrix per mode, with a row for every "
-            "position and the same number of columns, at least one."
+            f"split_half needs a fit with components and three or more modes, got {got}: the components of a matrix "
+            "can be rotated, so those of its halves need not agree."
         )
-    norms = np.stack([np.linalg.norm(factor, axis=0) for factor in factors])
-    if not (np.isfinite(norms).all() and norms.all()):
-        raise ValueError("factors have a column that is zero or not finite. Leave that component out in all modes.")
-    size = np.exp(np.mean(np.log(norms), axis=0))
-    return [factor / norm * size for factor, norm in zip(factors, norms, strict=True)]
+    allowed = [k for k, length in enumerate(observations.shape) if length >= 4 and k not in arrangement.periods]
+    split = max(allowed, key=lambda k: observations.shape[k], default=None) if mode is None else mode
+    if isinstance(split, bool) or split not in allowed:
+        raise ValueError(
+            f"mode must be one of {', '.join(map(str, allowed)) or 'none'}, those with four or more positions that are "
+            f"not folded, got {mode!r} for shape {observations.shape}."
+        )
+    drawn = np.random.default_rng(seed).permutation(observations.shape[split])
+    positions = tuple(np.sort(half) for half in np.array_split(drawn, 2))
+    options = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}
+    options |= {"max_rank": result.rank, "link": result.link.name, "calibrate": None}
+    options["arrangement"] = arrangement.periods or arrangement.groups
+    if not isinstance(options["init"], str):
+        options["init"] = "spectral"  # factors of the whole tensor
+    halves = []
+    for half in positions:
+        everywhere = [half if k == split else np.arange(length) for k, length in enumerate(observations.shape)]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="max_rank=", category=FitWarning)  # the rank is to be the same
+            model = BRTF(**options, random_state=seed).fit(observations.at_positions(everywhere))
+        halves.append(model.result_)
+    return compared(result, (halves[0], halves[1]), split, positions)

@@ -16,6 +16,28 @@ class Shown:
     def _fitted(self) -> Result:
         raise TypeError("Shown is abstract")  # every implementation defines it
 
+    def _card(self) -> str:
+        """The fit as HTML, empty before it."""
+        from sklearn.exceptions import NotFittedError
+
+        from brtf.results.notebook import card
+
+        try:
+            return card(self._fitted())
+        except NotFittedError:
+            return ""
+
+    def _repr_html_inner(self) -> str:
+        """In a notebook: scikit-learn's view of the options, and below it the fit in plain words."""
+        return f"{super()._repr_html_inner()}{self._card()}"  # type: ignore[misc]
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        """See :meth:`_repr_html_inner`; notebooks ask for this first."""
+        bundle: dict[str, str] = super()._repr_mimebundle_(**options)  # type: ignore[misc]
+        if "text/html" in bundle:
+            bundle["text/html"] = self._repr_html_inner()
+        return bundle
+
     def summary(self) -> Summary:
         """The main numbers of the fit; prints as text, and as a table in a notebook."""
         from brtf.results.summary import Summary
@@ -46,8 +68,16 @@ class Shown:
 
         return plot_outliers(self._fitted(), **options)
 
-    def report(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write one self-contained HTML page about the fit: see :func:`brtf.view.report.write_report`."""
-        from brtf.view.report import write_report
+    def report(self, path: str | os.PathLike[str], *, split_half: bool = False, **options: Any) -> None:
+        """Write one self-contained HTML page about the fit: see :func:`brtf.view.report.write_report`.
 
-        write_report(self._fitted(), path, **options)
+        With ``split_half`` two halves of the data are fitted too, and the page compares their components: see
+        :func:`brtf.ranks.split_half`.
+        """
+        from brtf.api.ranks import split_half as fit_halves
+        from brtf.view.report import require_page, write_report
+
+        require_page()
+        result = self._fitted()
+        halves = fit_halves(result) if split_half else None
+        write_report(result, path, split_half=halves, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec
 
 import numpy as np
@@ -40,6 +40,26 @@ def check_options(given: Iterable[str], names: Sequence[str], error: type[Except
         else:
             remedy = f"did you mean {close[0]}=?" if close else f"its options are {', '.join(names)}."
         raise error(f"BRTF has no option {option}=: {remedy}")
+
+
+class TakesY:
+    """Base class of transformers whose data are called Y: scikit-learn's wrapper of ``transform`` takes X only."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("transform", "fit_transform"):
+            if name in cls.__dict__:
+                setattr(cls, name, _takes_y(cls.__dict__[name]))
+
+
+def _takes_y(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that scikit-learn has wrapped, with its data by position, as ``X=`` or as ``Y=``."""
+
+    @functools.wraps(method)
+    def called(self: Any, *args: Any, **named: Any) -> Any:
+        return method(self, named.pop("Y"), **named) if "Y" in named and not args else method(self, *args, **named)
+
+    return called
 
 
 class UnavailableError(AttributeError, ValueError):
@@ -100,3 +120,10 @@ def as_tuple(modes: Any) -> Any:
     if isinstance(modes, str | bytes) or getattr(modes, "ndim", 1) == 0:
         return modes
     return tuple(modes) if isinstance(modes, Iterable) else modes
+
+
+def said_of_modes(modes: Any) -> Any:
+    """What a dictionary says of modes as pairs of a mode and a tuple of words; else left for the settings to reject."""
+    if not isinstance(modes, Mapping):
+        return modes
+    return tuple((mode, (words,) if isinstance(words, str) else as_tuple(words)) for mode, words in modes.items())

@@ -34,7 +34,7 @@ class _OnSamples(BaseEstimator):
         samples = self._samples(X, reset=True, allow_nd=allow_nd)
         plain = np.zeros(samples.shape[1:]), np.ones(samples.shape[1:])
         self.center_, self.scale_ = _column_scales(samples) if self.scale and samples.ndim == 2 else plain
-        model = BRTF(random_state=self.random_state) if self.model is None else clone(self.model)
+        model = clone(self._plain if self.model is None else self.model)
         if not isinstance(model, BRTF) or model.inference == "paper":
             raise ValueError(f'model must be None or a BRTF with inference="calibrated", got {self.model!r}.')
         scaled = np.asarray((samples - self.center_) / self.scale_)
@@ -45,6 +45,11 @@ class _OnSamples(BaseEstimator):
             self.model_ = model.fit(scaled)
         self.n_iter_ = self.model_.n_iter_
         return scaled
+
+    @property
+    def _plain(self) -> BRTF:
+        """The model where none is given: samples have no outlier rates of their own."""
+        return BRTF(outlier_kind="additive", random_state=self.random_state)
 
     def _prepare(self, model: BRTF, order: int) -> None:
         """Settle what the estimator needs of a model for samples of that order and the model leaves open."""
@@ -77,7 +82,8 @@ class AnomalyDetector(_OnSamples):
     q : float
         Expected share of false alarms among the samples labelled 1.
     model : BRTF or None
-        The model to fit, which is cloned; None: ``BRTF(random_state=random_state)``. With ``noise="auto"`` its noise
+        The model to fit, which is cloned; None: a BRTF with ``outlier_kind="additive"``, as an outlier
+        rate per sample would explain anomalies away. With ``noise="auto"`` its noise
         may differ between features but not between samples: a sample that is noisier than others is an anomaly.
     scale : bool
         Whether the columns of a matrix, which may have different units, are centred at their medians and divided by
@@ -174,7 +180,7 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, _OnSamples):
     Parameters
     ----------
     model : BRTF or None
-        The model to fit, which is cloned; None: ``BRTF(random_state=random_state)``.
+        The model to fit, which is cloned; None: a BRTF with ``outlier_kind="additive"``.
     scale, random_state
         As for :class:`AnomalyDetector`.
 

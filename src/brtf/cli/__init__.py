@@ -25,6 +25,7 @@ COMMANDS = (
     "show",
     "report",
     "anomalies",
+    "forecast",
     "evaluate",
     "compare",
     "bench",

@@ -13,6 +13,7 @@ import numpy as np
 from brtf.cli.fit import has_page
 from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
+from brtf.data.description import label_text
 
 if TYPE_CHECKING:
     from brtf.data.exports import Table
@@ -146,14 +147,14 @@ def _length(found: Table) -> int:
 
 def _cells(found: Table, most: int) -> list[list[str]]:
     """The first rows of a table as text."""
-    columns = [[_text(cell) for cell in column[:most].tolist()] for column in found.values()]
+    columns = [[_text(cell) for cell in column[:most]] for column in found.values()]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _text(cell: Any) -> str:
     if cell is None:
         return "all"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.4g}" if isinstance(cell, (float, np.floating)) else label_text(cell)
 
 
 def _records(found: Table) -> list[dict[str, Any]]:

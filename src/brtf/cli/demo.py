@@ -39,7 +39,7 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     written = [out / "result.brtf", out / "report.html"]
     refuse_overwriting(written, overwrite=overwrite)
     require_page()
-    clip = toy_video(**SIZE, missing=0.3, seed=0)
+    clip = toy_video("lamp", **SIZE, missing=0.3, seed=0)
     if not as_json:
         click.echo(
             "A fixed camera films a scene in flickering light; a car, a walker and a ball pass by. 30 % of the pixels "

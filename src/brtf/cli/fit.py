@@ -158,20 +158,9 @@ def fit(
 
 def understood(source: Path, observations: Observations, note: str | None) -> str:
     """One line about what was read: modes, labels, missing entries, units."""
-    labels, shape = observations.labels, observations.shape
-    dims = [None] * len(shape) if labels is None else list(labels.dims)
-    coords = (None,) * len(shape) if labels is None else labels.coords
-    modes = []
-    for length, dim, own in zip(shape, dims, coords, strict=True):
-        ends = "" if own is None or not len(own) else f" ({own[0]!s} … {own[-1]!s})"
-        modes.append(f"{length:,}{'' if dim is None else f' {dim}'}{ends}")
-    missing = 1.0 - observations.n_observed / observations.n_entries
-    told = f"{source.name}: {' × '.join(modes)}; {observations.n_observed:,} values, {100 * missing:.3g} % missing"
-    name = None if labels is None else labels.name
-    units = getattr(observations.container, "attrs", {}).get("units")
-    if name or units:
-        told += f"; {name or 'values'}{f' in {units}' if units else ''}"
-    return f"Read {told}{f'; {note}' if note else ''}."
+    from brtf.data.description import described
+
+    return f"Read {source.name}: {described(observations)}{f'; {note}' if note else ''}."
 
 
 def _security(scheduler: str | None, *files: str | None) -> Any:

@@ -72,14 +72,40 @@ def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> li
 
 
 def _groups(_: click.Context, parameter: click.Parameter, text: str) -> Any:
-    """Parse groups of modes separated by slashes."""
+    """Parse groups of modes separated by slashes, or modes with their periods separated by commas."""
     if text in ("auto", "none"):
         return None if text == "none" else text
     try:
+        if ":" in text:
+            return {int(mode): int(period) for mode, period in (pair.split(":") for pair in text.split(","))}
         return tuple(tuple(int(mode) for mode in group.split(",")) for group in text.split("/"))
     except ValueError:
         name = parameter.opts[0]
-        raise click.BadParameter(f"{name} must be groups of modes such as 0,1/2, auto or none; got {text}.") from None
+        raise click.BadParameter(
+            f"{name} must be groups of modes such as 0,1/2, a mode and its period such as 0:24, auto or "
+            f"none; got {text}."
+        ) from None
+
+
+def _said_of_modes(_: click.Context, parameter: click.Parameter, text: str) -> Any:
+    """Parse what is said of modes: MODE=WORD, separated by commas; several words of a mode are joined by +."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    said = [pair.strip().partition("=") for pair in text.split(",")]
+    if not all(mode and words for mode, _, words in said):
+        name = parameter.opts[0]
+        raise click.BadParameter(f"{name} must be such as 0=ordered, auto or none; got {text}.")
+    return {int(mode) if mode.lstrip("-").isdecimal() else mode: tuple(words.split("+")) for mode, _, words in said}
+
+
+def _one_mode(_: click.Context, parameter: click.Parameter, text: str) -> Any:
+    """Parse a mode."""
+    if text in ("auto", "none"):
+        return None if text == "none" else text
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{parameter.opts[0]} must be a mode, auto or none; got {text}.") from None
 
 
 def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
@@ -89,12 +115,14 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     def collected(
         max_rank: int | None,
         robust: bool,
+        modes: Any,
         noise: str,
         noise_modes: list[int] | None,
         outlier_modes: list[int] | None,
         outlier_kind: str,
         link: str | None,
         arrangement: Any,
+        smooth_residual: Any,
         max_sweeps: int,
         max_seconds: float | None,
         tol: float,
@@ -104,12 +132,14 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         model_options = {
             "max_rank": max_rank,
             "robust": robust,
+            "modes": modes,
             "noise": noise,
             "noise_modes": noise_modes,
             "outlier_modes": outlier_modes,
             "outlier_kind": outlier_kind,
             "link": None if link == "none" else link,
             "arrangement": arrangement,
+            "smooth_residual": smooth_residual,
             "max_sweeps": max_sweeps,
             "max_seconds": max_seconds,
             "tol": tol,
@@ -137,7 +167,17 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             default=DEFAULTS.arrangement,
             show_default=True,
             callback=_groups,
-            help="Modes to read as one, such as 0,1/2; 'none' for every mode on its own, or chosen by the bound.",
+            help="Modes to read as one, such as 0,1/2, or a mode and the period to fold it by, such as 0:24; 'none' "
+            "for every mode as it is, or chosen by the bound.",
+        ),
+        click.option(
+            "--smooth-residual",
+            metavar="MODE",
+            default=DEFAULTS.smooth_residual or "none",
+            show_default=True,
+            callback=_one_mode,
+            help="Mode along which every fibre has a smooth course of its own beside the low-rank part; 'none', or "
+            "chosen by the bound.",
         ),
         click.option(
             "--link",
@@ -151,7 +191,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             type=click.Choice(OUTLIER_KINDS),
             default=DEFAULTS.outlier_kind,
             show_default=True,
-            help="Whether outliers are added to the data or replace them.",
+            help="Whether outliers are added to the data or replace them, or chosen by the bound.",
         ),
         click.option(
             "--outlier-modes",
@@ -168,6 +208,15 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             default=DEFAULTS.noise,
             show_default=True,
             help="One noise level, one per slice, or chosen by the bound.",
+        ),
+        click.option(
+            "--modes",
+            metavar="MODE=WORD",
+            default=DEFAULTS.modes or "none",
+            show_default=True,
+            callback=_said_of_modes,
+            help="What is known of modes, by number or name, such as time=ordered,1=nonnegative; 'none' for "
+            "nothing, or chosen by the bound.",
         ),
         click.option(
             "--robust/--no-robust",

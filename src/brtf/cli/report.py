@@ -44,6 +44,8 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     help="Height and width, if --image-modes is pixels[, colours].",
 )
 @click.option("--title", help="Title of the page.")
+@click.option("--names", metavar="A,B", help="Names of the components, strongest first, separated by commas.")
+@click.option("--split-half", is_flag=True, help="Also fit two halves of the data and compare their components.")
 def report(
     result: Path,
     out: Path | None,
@@ -56,6 +58,8 @@ def report(
     image_modes: list[int] | None,
     image_size: list[int] | None,
     title: str | None,
+    names: str | None,
+    split_half: bool,
 ) -> int:
     """Write a report on a saved fit or a checkpoint, as one self-contained HTML file.
 
@@ -63,6 +67,7 @@ def report(
     residuals against the fitted distribution, the course of the fit, and slices of the data beside the low-rank part.
     A checkpoint does not contain the data: parts that need them are left out, and the page says so.
     """
+    from brtf.api.ranks import split_half as fit_halves
     from brtf.io.checkpoint import load_result
     from brtf.view.report import require_page, write_report
 
@@ -70,6 +75,16 @@ def report(
     target = result.with_suffix(".html") if out is None else out
     refuse_overwriting([target], overwrite=overwrite)
     given = None if data is None else read_source(data, key, index, value, wide).tensor
-    write_report(load_result(result), target, data=given, image_modes=image_modes, image_size=image_size, title=title)
+    finished = load_result(result)
+    write_report(
+        finished,
+        target,
+        data=given,
+        image_modes=image_modes,
+        image_size=image_size,
+        title=title,
+        names=None if names is None else [name.strip() for name in names.split(",")],
+        split_half=fit_halves(finished) if split_half else None,
+    )
     click.echo(f"Wrote {target}.")
     return 0

@@ -1,8 +1,11 @@
-"""``brtf video``: separate a clip from a fixed camera into background and foreground."""
+"""``brtf video``: find what moves in a clip from a fixed camera."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +24,24 @@ from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting,
 
 if TYPE_CHECKING:
     from brtf.api.estimator import BRTF
+    from brtf.data.exports import Table
     from brtf.video.clips import Clip
+    from brtf.video.decision import Foreground
     from brtf.video.foreground import Mask
 
-WRITTEN = ("background.mp4", "foreground.mp4", "mask.mp4", "result.brtf", "report.html")
+WRITTEN = (
+    "mask.mp4",
+    "mask",
+    "background.png",
+    "foreground.mp4",
+    "boxes.mp4",
+    "boxes.csv",
+    "boxes.json",
+    "report.html",
+)
+WRITTEN_LOW_RANK = ("background.mp4", "foreground.mp4", "mask.mp4", "result.brtf", "report.html")
+OF_LOW_RANK = ("clean", "max_rank", "max_sweeps", "max_seconds", "tol", "jobs", "checkpoint", "every", "resume")
+"""Options of the low-rank fit."""
 FEWEST_COMPONENTS = 2
 """One component for the scene and one for changes of its light; a scene with C channels needs C components."""
 
@@ -39,6 +56,7 @@ FEWEST_COMPONENTS = 2
 )
 @click.option("--gray", is_flag=True, help="Convert to grey first.")
 @click.option("--drop", type=float, default=0.0, show_default=True, help="Share of the pixels to hide at random.")
+@click.option("--low-rank", is_flag=True, help="Fit a low-rank background instead; the options below are its own.")
 @click.option("--clean", is_flag=True, help="Smooth the mask into connected objects.")
 @click.option("--max-rank", type=int, help="Largest rank of the background  [default: 2, or 3 in colour].")
 @click.option(
@@ -61,6 +79,7 @@ def video(
     frames: str | None,
     gray: bool,
     drop: float,
+    low_rank: bool,
     clean: bool,
     max_rank: int | None,
     max_sweeps: int,
@@ -72,56 +91,64 @@ def video(
     quiet: bool,
     kept: dict[str, Any],
 ) -> int:
-    """Separate the clip in INPUT into background and foreground.
+    """Find what moves in the clip in INPUT.
 
     INPUT is a video from a fixed camera (MP4, MOV, Matroska, WebM, AVI, MPEG, GIF and others), a folder of PNG or JPEG
-    images, a quoted pattern such as "in*.jpg", or an .npy or .npz array (frames, height, width[, 3]) of levels from 0
-    to 255. The background is the low-rank part of pixels x channels x frames, with a noise level per pixel
-    and outliers shared by the colours. A pixel is foreground when it is more likely an outlier than not.
+    images, a quoted pattern such as "in*.jpg", or an .npy or .npz array (frames, height, width[, bands]) of levels from
+    0 to 255. Everything is decided from the clip: whether the camera shook and the light changed, what the scene is,
+    and which pixels belong to objects. The decisions are printed.
 
-    Writes into DIR: background.mp4, foreground.mp4 (on grey) and mask.mp4, which any browser plays, result.brtf (the
-    complete result, for `brtf show` and `brtf.load`) and report.html, a page with the frames. Dropped pixels are never
-    foreground, but with --clean they take the label of their nearest neighbour.
+    Writes into DIR: mask.mp4, and the same without loss as mask/*.png; background.png; foreground.mp4 (on grey);
+    boxes.mp4, the clip with a box around every object; boxes.csv and boxes.json (as in COCO); and report.html, a page
+    with the decisions, the frames, and the number and sizes of the objects. Frames are numbered as in INPUT, boxes are
+    in pixels of the frames after --scale.
 
+    With --low-rank, the background is the low-rank part of pixels x channels x frames, with a noise level per pixel and
+    outliers shared by the colours; a pixel is foreground when it is more likely an outlier than not. This writes
+    background.mp4, foreground.mp4, mask.mp4, result.brtf (the complete result, for `brtf show` and `brtf.load`) and
+    report.html. Dropped pixels are never foreground, but with --clean they take the label of their nearest neighbour.
     With --checkpoint, a fit that was interrupted or killed can be continued with --resume and otherwise the same
     options. Without --checkpoint, an interrupted fit is saved in DIR.
     """
-    from brtf.api.estimator import BRTF
     from brtf.video.clips import read_clip
-    from brtf.video.foreground import foreground_probability, smooth_mask
     from brtf.view.report import require_page
 
-    refuse_overwriting((out / name for name in WRITTEN), overwrite=overwrite)
+    if not low_rank:
+        _refuse_options_of_the_low_rank_fit()
+    names = WRITTEN_LOW_RANK if low_rank else WRITTEN
+    refuse_overwriting((out / name for name in names), overwrite=overwrite)
     require_page()
-    clip = read_clip(source, frames=_frames(frames), scale=scale, gray=gray, drop=drop, seed=seed)
-    model = BRTF(
-        max_rank=max(FEWEST_COMPONENTS, clip.n_channels) if max_rank is None else max_rank,
-        noise="per-slice",
-        link=None,
-        arrangement=None,
-        outlier_modes=None if clip.tensor.ndim == 2 else (1,),
-        n_jobs=jobs,
-        max_sweeps=max_sweeps,
-        max_seconds=max_seconds,
-        tol=tol,
-        random_state=seed,
-        progress=not quiet and sys.stderr.isatty(),
-    )
-    written: list[Path] = []
-    with staged(out) as staging:
-        model.fit(clip.tensor, **kept)
-        probability = foreground_probability(model, clip)
-        mask = smooth_mask(probability) if clean else probability > 0.5
-        if staging is not None:
-            written = [out / name for name in _write(staging, model, clip, mask)]
-    n_judged = mask.size if clean else np.count_nonzero(~np.isnan(probability))
-    numbers = _numbers(model, clip, np.count_nonzero(mask) / n_judged)
+    chosen = _frames(frames)
+    clip = read_clip(source, frames=chosen, scale=scale, gray=gray, drop=drop, seed=seed)
+    written = [out / name for name in names]
+    if not low_rank:
+        numbers = _find_objects(out, clip, chosen, Path(source).name)
+        text = _objects_text(numbers)
+    else:
+        settings = {"n_jobs": jobs, "max_sweeps": max_sweeps, "max_seconds": max_seconds, "tol": tol}
+        shown = not quiet and sys.stderr.isatty()
+        model = _low_rank_model(clip, max_rank, random_state=seed, progress=shown, **settings)
+        numbers = _fit_low_rank(out, model, clip, clean, kept)
+        text = _text(numbers)
     if as_json:
         print_json({**numbers, "written": [str(path) for path in written]})
     else:
-        click.echo(_text(numbers))
+        click.echo(text)
         click.echo(written_text(written))
-    return DONE if model.converged_ else NOT_CONVERGED
+    return DONE if not low_rank or model.converged_ else NOT_CONVERGED
+
+
+def _refuse_options_of_the_low_rank_fit() -> None:
+    """Raise if an option was given that only the low-rank fit has."""
+    context = click.get_current_context()
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in OF_LOW_RANK
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if given:
+        what = "is an option" if len(given) == 1 else "are options"
+        raise ValueError(f"{', '.join(given)} {what} of the low-rank fit. Add --low-rank, or leave out {given[0]}.")
 
 
 def _frames(text: str | None) -> slice | None:
@@ -135,8 +162,121 @@ def _frames(text: str | None) -> slice | None:
         raise ValueError(f"--frames must be like 10:60, :60 or 10:, or 0:600:5 for every fifth; got {text}.") from None
 
 
-def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
-    """Write the clips and the result; returns their names."""
+# ---- moving objects ------------------------------------------------------------------------------------------
+
+
+def _find_objects(out: Path, clip: Clip, chosen: slice | None, title: str) -> dict[str, Any]:
+    """Decide what moves, write it, and return the results by name."""
+    from brtf.video.boxes import boxes
+    from brtf.video.decision import foreground
+
+    first, step = (0, 1) if chosen is None else (chosen.start or 0, chosen.step or 1)
+    frames = range(first, first + step * clip.n_frames, step)
+    with staged(out) as staging:
+        start = time.perf_counter()
+        found = foreground(clip)
+        seconds = time.perf_counter() - start
+        objects = boxes(found.mask, frames)
+        if staging is not None:
+            _write_objects(staging, clip, found, objects, frames, title)
+    return {
+        **_clip_numbers(clip),
+        "foreground_share": float(found.mask.mean()),
+        "objects": int(objects["frame"].size),
+        "camera_shift": None if found.shifts is None else np.abs(found.shifts).max(axis=0).tolist(),
+        "light_courses": len(found.light),
+        "decisions": found.sentences(),
+        "seconds": seconds,
+    }
+
+
+def _write_objects(
+    directory: Path, clip: Clip, found: Foreground, objects: Table, frames: Sequence[int], title: str
+) -> None:
+    """Write the clips, the images, the boxes and the page."""
+    from brtf import __version__
+    from brtf.data.extras import require
+    from brtf.io.writers import write_csv
+    from brtf.video.boxes import boxes_document, boxes_images
+    from brtf.video.clips import as_colours, write_clip
+    from brtf.video.foreground import foreground_images
+    from brtf.video.page import foreground_page
+
+    pillow = require("PIL.Image", extra="video", purpose="images")
+    (directory / "mask").mkdir()
+    masks = [255 * found.mask[:, :, k].astype(np.uint8) for k in range(clip.n_frames)]
+    for mask, frame in zip(masks, frames, strict=True):
+        pillow.fromarray(mask).save(directory / "mask" / f"{frame:06d}.png")
+    scene = np.clip(np.rint(np.nan_to_num(as_colours(found.background))), 0, 255).astype(np.uint8)
+    pillow.fromarray(scene).save(directory / "background.png")
+    write_clip(directory / "mask.mp4", masks, clip.rate)
+    write_clip(directory / "foreground.mp4", foreground_images(clip, found.mask), clip.rate)
+    write_clip(directory / "boxes.mp4", boxes_images(clip, objects, frames), clip.rate)
+    write_csv(directory / "boxes.csv", objects)
+    document = boxes_document(objects, frames, clip.height, clip.width)
+    (directory / "boxes.json").write_text(json.dumps(document), encoding="utf-8")
+    page = foreground_page(clip, found, objects, frames, title, __version__)
+    (directory / "report.html").write_text(page, encoding="utf-8", errors="replace")
+
+
+def _clip_numbers(clip: Clip) -> dict[str, Any]:
+    return {
+        "frames": clip.n_frames,
+        "frames_announced": clip.announced,
+        "width": clip.width,
+        "height": clip.height,
+        "channels": clip.n_channels,
+        "frames_per_second": float(clip.rate),
+    }
+
+
+def _clip_text(numbers: dict[str, Any]) -> str:
+    announced = "" if numbers["frames_announced"] is None else f" ({numbers['frames_announced']} announced)"
+    return f"{numbers['frames']} frames{announced} of {numbers['width']} x {numbers['height']} pixels"
+
+
+def _objects_text(numbers: dict[str, Any]) -> str:
+    rows = [
+        ("clip", _clip_text(numbers)),
+        ("objects", f"{numbers['objects']} boxes in all frames"),
+        ("foreground", f"{100 * numbers['foreground_share']:.3g} % of the pixels"),
+        ("decided", f"in {numbers['seconds']:.1f} s"),
+    ]
+    return "\n".join([table(rows), "", *numbers["decisions"]])
+
+
+# ---- low-rank fit --------------------------------------------------------------------------------------------
+
+
+def _low_rank_model(clip: Clip, max_rank: int | None, **settings: Any) -> BRTF:
+    from brtf.api.estimator import BRTF
+
+    return BRTF(
+        max_rank=max(FEWEST_COMPONENTS, clip.n_channels) if max_rank is None else max_rank,
+        noise="per-slice",
+        link=None,
+        arrangement=None,
+        outlier_modes=None if clip.tensor.ndim == 2 else (1,),
+        **settings,
+    )
+
+
+def _fit_low_rank(out: Path, model: BRTF, clip: Clip, clean: bool, kept: dict[str, Any]) -> dict[str, Any]:
+    """Fit, write what was found, and return the results by name."""
+    from brtf.video.foreground import foreground_probability, smooth_mask
+
+    with staged(out) as staging:
+        model.fit(clip.tensor, **kept)
+        probability = foreground_probability(model, clip)
+        mask = smooth_mask(probability) if clean else probability > 0.5
+        if staging is not None:
+            _write(staging, model, clip, mask)
+    n_judged = mask.size if clean else np.count_nonzero(~np.isnan(probability))
+    return _numbers(model, clip, np.count_nonzero(mask) / n_judged)
+
+
+def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> None:
+    """Write the clips and the result."""
     from brtf.video.clips import write_clip
     from brtf.video.foreground import background_images, foreground_images
 
@@ -150,7 +290,6 @@ def _write(directory: Path, model: BRTF, clip: Clip, mask: Mask) -> list[str]:
     model.save(directory / "result.brtf")
     pixel_modes = (0,) if clip.tensor.ndim == 2 else (0, 1)
     model.report(directory / "report.html", image_modes=pixel_modes, image_size=(clip.height, clip.width))
-    return list(WRITTEN)
 
 
 def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]:
@@ -160,12 +299,7 @@ def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]
         **model.summary().numbers,
         "noise_sd": noise,
         "noise_variance": [level**2 for level in noise],
-        "frames": clip.n_frames,
-        "frames_announced": clip.announced,
-        "width": clip.width,
-        "height": clip.height,
-        "channels": clip.n_channels,
-        "frames_per_second": float(clip.rate),
+        **_clip_numbers(clip),
         "foreground_share": foreground_share,
     }
 
@@ -173,11 +307,10 @@ def _numbers(model: BRTF, clip: Clip, foreground_share: float) -> dict[str, Any]
 def _text(numbers: dict[str, Any]) -> str:
     from brtf.results.summary import rank_in_words
 
-    announced = "" if numbers["frames_announced"] is None else f" ({numbers['frames_announced']} announced)"
     low, middle, high = numbers["noise_sd"]
     return table(
         [
-            ("clip", f"{numbers['frames']} frames{announced} of {numbers['width']} x {numbers['height']} pixels"),
+            ("clip", _clip_text(numbers)),
             ("observed", f"{100 * numbers['observed_share']:.4g} % of the pixels"),
             ("rank", rank_in_words(numbers)),
             ("noise", f"standard deviation {low:.3g} to {high:.3g} levels of 255, typically {middle:.3g}"),

@@ -131,7 +131,7 @@ class Chunk:
             raise ChunkError(f"{self.name} cannot be read: {reason}.") from error
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ChunkedObservations(Observations):
     """Observations whose entries are stored elsewhere, in chunks.
 

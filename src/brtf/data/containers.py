@@ -27,7 +27,9 @@ class Container:
         """Numbers at the observed entries: as a tensor, dense or sparse, and as a vector."""
         return placed
 
-    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
+    def loadings(
+        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
+    ) -> Any:
         """Numbers per slice of the first mode, (n, R), or per position of it and of others read as one with it."""
         return values
 
@@ -73,7 +75,9 @@ class WideFrame(Container):
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return self.dense(placed, observations)
 
-    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
+    def loadings(
+        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
+    ) -> Any:
         return self._frame(values, list(names))
 
     def _frame(self, values: NDArray[Any], columns: Any) -> Any:
@@ -94,6 +98,25 @@ class LongFrame(Container):
 
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return self._table(vector, observations.entry_coords(), observations, name)
+
+    def loadings(
+        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
+    ) -> Any:
+        """A row per slice, with its label as index; polars tables have no index."""
+        flat = values.reshape(-1, values.shape[-1])
+        if self.is_polars:
+            return require("polars", extra="polars", purpose="polars tables").DataFrame(flat, schema=list(names))
+        from brtf.data.exports import mode_names
+
+        pandas = require("pandas", extra="label", purpose="tables")
+        own = (None,) * observations.order if observations.labels is None else observations.labels.coords
+        positions = [np.arange(observations.shape[mode]) if own[mode] is None else own[mode] for mode in modes]
+        dims = [mode_names(observations)[mode] for mode in modes]
+        if len(modes) == 1:
+            index = pandas.Index(positions[0], name=dims[0])
+        else:
+            index = pandas.MultiIndex.from_product(positions, names=dims)
+        return pandas.DataFrame(flat, index, list(names))
 
     def _table(
         self, values: NDArray[Any], coords: NDArray[np.intp], observations: Observations, name: str | None
@@ -124,7 +147,9 @@ class LabelledArrays(Container):
             return self._array(placed, self.dims, self.coords, {}, name)
         return self.dense(placed, observations, name)
 
-    def loadings(self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str]) -> Any:
+    def loadings(
+        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
+    ) -> Any:
         dims = tuple(self.dims[mode] for mode in modes)
         own = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {*dims}}
         return self._array(values, (*dims, "component"), own, {}, None)

@@ -32,6 +32,7 @@ from brtf.data.checks import (
 )
 from brtf.data.containers import Container, LongFrame, container_of
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long
+from brtf.data.description import described
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
 from brtf.data.scale import robust_scale
 
@@ -98,7 +99,7 @@ class Block:
         return _layout(self.mask, self.coords)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Observations:
     """The observed entries of a tensor, in one of three layouts.
 
@@ -137,6 +138,9 @@ class Observations:
     mask_doubted: bool = field(default=False, kw_only=True)
     plan: Plan = field(default=DEFAULT_PLAN, kw_only=True)
     container: Container | None = field(default=None, kw_only=True)
+
+    def __repr__(self) -> str:
+        return f"<Observations: {described(self)}>"
 
     @property
     def order(self) -> int:
@@ -251,6 +255,14 @@ class Observations:
         if self.mask is not None:
             return np.stack(np.nonzero(self.mask))
         return np.indices(self.shape, dtype=np.intp).reshape(self.order, -1)
+
+    def coords_at(self, entries: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Coordinates (N, K) of some entries of the entry vector."""
+        if self.coords is not None:
+            return self.coords[:, entries]
+        if self.mask is not None:
+            entries = np.flatnonzero(self.mask)[entries]
+        return np.stack(np.unravel_index(entries, self.shape)).astype(np.intp)
 
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
         """Keep the chosen entries and treat the others as missing: dense data stay dense, sparse data sparse.
@@ -527,6 +539,11 @@ def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
         coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
         name = None if Y.name is None else str(Y.name)
         return Y.data, Labels(tuple(str(dim) for dim in Y.dims), coords, name)
+    if package == "xarray" and hasattr(Y, "data_vars"):
+        first = next(iter(Y.data_vars), "name")
+        raise TypeError(
+            f"Y is an xarray.Dataset with the variables {list(Y.data_vars)}: pass one of them, such as Y[{first!r}]."
+        )
     if package == "pandas" and getattr(getattr(Y, "index", None), "nlevels", 1) > 1:
         raise ValueError(
             "Y has a MultiIndex, so it is a long table with a row per entry: pass "

@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 
 DEPTH = 5
@@ -95,7 +94,5 @@ def _with_means(state: State, means: Array) -> State:
     ends = np.cumsum([rows.mean.size for rows in state.factors])[:-1]
     for mode, part in enumerate(np.split(means, ends)):
         rows = state.factors[mode]
-        moved = RowGaussians(part.reshape(rows.mean.shape), rows.cov_packed)
-        moved.__dict__["log_det_cov"] = rows.log_det_cov
-        state = state.with_factor(mode, moved)
+        state = state.with_factor(mode, *state.row_priors[mode].moved(rows, part.reshape(rows.mean.shape)))
     return state

@@ -17,11 +17,12 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import EntryLaw, grouped, relative_precision
-from brtf.inference.updates import Fit, expected_square_sum, fit_at_entries, variance_field
+from brtf.inference.statistics import Fit, fit_at_entries, variance_field
+from brtf.inference.updates import expected_square_sum
 from brtf.model.state import MeanFieldOutliers, State
 
 if TYPE_CHECKING:
-    from brtf.inference.sweep import Problem
+    from brtf.inference.problem import Problem
 
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
@@ -36,6 +37,7 @@ class BoundTerms:
     noise: float
     outliers: float
     outlier_precisions: float
+    smooth: float = 0.0
 
     @property
     def total(self) -> float:
@@ -68,6 +70,9 @@ def bound(problem: Problem, state: State) -> BoundTerms:
                 f"The state has outliers of {outliers.mean.size} entries, got data of {observations.n_observed}."
             )
         return bound_terms(state, fit_at_entries(observations, state.factors))
+    smooth = state.smooth
+    if smooth is not None and (not problem.collapsed or smooth.mean.size != observations.n_observed):
+        raise TypeError("A smooth residual has a bound in form 2 only, for the entries that it was fitted to.")
     means = [rows.mean_as(problem.dtype) for rows in state.factors]
     variance_at = variance_field(state.factors)
     price, law = 0.5 * float(state.tau.mean) * outliers.largest_weight, EntryLaw(state)
@@ -76,6 +81,8 @@ def bound(problem: Problem, state: State) -> BoundTerms:
         values = problem.values(block)
         residual = values - kernels.low_rank_at(block, means)
         variance = variance_at(block) if state.rank else np.zeros(block.n_entries)
+        if smooth is not None:
+            residual, variance = residual - smooth.mean[block.entries], variance + smooth.var[block.entries]
         found = law.posterior(block, values, residual, variance if problem.collapsed else None)
         sums[0][...] += found.log_evidence
         if not problem.collapsed:
@@ -127,6 +134,7 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
         noise=noise,
         outliers=-sum(part.kl for part in parts if part is not None),
         outlier_precisions=0.0,
+        smooth=0.0 if state.smooth is None else -state.smooth.divergence,
     )
 
 

@@ -191,7 +191,8 @@ def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.in
 def grouped(observations: Observations, structure_modes: tuple[int, ...]) -> Observations:
     """The observations in blocks that do not split groups of entries that share an outlier indicator."""
     parted = structure_modes and (0 in structure_modes or observations.coords is not None)
-    return observations.in_one_block() if parted else observations
+    whole = not observations.in_chunks and len(observations.block_list) == 1
+    return observations.in_one_block() if parted and not whole else observations
 
 
 def block_outliers(
@@ -283,7 +284,14 @@ def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> 
     return SliceRates(modes, np.full(n_slices, prior[0]), np.full(n_slices, prior[1]), prior)
 
 
-def initial_law(lowest: float, highest: float) -> ReplacementLaw:
-    """Initial distribution of replaced values: uniform between two limits."""
+def initial_law(lowest: float, highest: float, step: float = 0.0) -> ReplacementLaw:
+    """Initial distribution of replaced values: uniform between two limits.
+
+    Values that were rounded to a coarse ``step`` have a bin for each level.
+    """
     width = max(highest - lowest, LEAST_RANGE)
-    return ReplacementLaw(lowest, lowest + width, np.full(LAW_BINS, 1.0 / width))
+    n_bins = LAW_BINS
+    if width < (LAW_BINS - 0.5) * step:
+        n_bins = round(width / step) + 1
+        lowest, width = lowest - 0.5 * step, n_bins * step
+    return ReplacementLaw(lowest, lowest + width, np.full(n_bins, 1.0 / width))

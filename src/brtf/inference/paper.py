@@ -10,19 +10,19 @@ import numpy as np
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
 from brtf.inference.bound import BoundTerms, bound_terms
+from brtf.inference.statistics import entry_values, fit_at_entries
 from brtf.inference.trace import SWEPT, Event, Kind, Record
+from brtf.inference.update_rows import update_factor
 from brtf.inference.updates import (
-    entry_values,
-    fit_at_entries,
     learn_outlier_prior,
     negligible_components,
     update_component_precisions,
-    update_factor,
     update_noise,
     update_outlier_precisions,
     update_outliers,
 )
 from brtf.model.distributions import RowGaussians
+from brtf.model.row_priors import RowPrior
 from brtf.model.state import MeanFieldOutliers, State
 
 OUTLIER_STEPS = 5
@@ -61,8 +61,8 @@ def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Itera
         yield state, Record(n_sweeps, terms.total, state.rank, state.noise_variance, event)
 
 
-def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGaussians:
-    """Rows of the first mode for new data, with the other modes, λ and τ fixed: U1, U3 and U4 until convergence."""
+def fold_in(observations: Observations, state: State, max_sweeps: int) -> tuple[RowGaussians, RowPrior]:
+    """Rows of the first mode for new data and their prior, all else fixed: U1, U3 and U4 until convergence."""
     values = entry_values(observations)
     if isinstance(state.outliers, MeanFieldOutliers):
         nothing = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
@@ -81,7 +81,7 @@ def fold_in(observations: Observations, state: State, max_sweeps: int) -> RowGau
             outliers = update_outlier_precisions(outliers)
             outliers = update_outliers(outliers, fit.residual, float(state.tau.mean))
         state = replace(state, outliers=outliers)
-    return state.factors[0]
+    return state.factors[0], state.row_priors[0]
 
 
 def _explained(state: State, values: Array) -> Array:

@@ -23,7 +23,10 @@ class Kind(Enum):
     NOISE = "noise"
     RATES = "rates"
     SIDES = "sides"
+    OUTLIERS = "outlier kind"
     ROW_PRIOR = "row prior"
+    ORDER = "order"
+    SMOOTH = "smooth residual"
     STRUCTURE = "structure"
     ADDITIVE = "additive"
     CHANNELS = "channels"
@@ -33,11 +36,15 @@ class Kind(Enum):
 
 IMPOSED = {
     Kind.CAP: "coming down to max_rank",
+    Kind.ORDER: "rows in order, as asked for",
     Kind.NOISE: "noise that differs between slices, as asked for",
+    Kind.SMOOTH: "a smooth residual, as asked for",
     Kind.STRUCTURE: "outliers that are shared or replace the data, as asked for",
     Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
 """Descriptions of the kinds of events that may be accepted although they lower the bound."""
+WITHOUT_NEGATIVE = "without negative loadings"
+"""Words of an event that proposes modes without negative loadings."""
 UNTOLD = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
 """Kinds of events without a meaningful gain: the bounds before and after are not comparable, or one is missing."""
 

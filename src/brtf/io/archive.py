@@ -21,8 +21,9 @@ from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.links import LINKS
 from brtf.model.local_models import LOCAL_MODELS, LocalModel
-from brtf.model.row_prior import ROW_PRIORS, RowPrior
+from brtf.model.row_priors import ROW_PRIORS, RowPrior
 from brtf.model.settings import Settings
+from brtf.model.smooth_residual import SmoothResidual
 from brtf.model.state import (
     MeanFieldOutliers,
     OutlierStructure,
@@ -45,6 +46,9 @@ PYTHON_SAYS = (
     *("zip()", "iteration over", "argument must be", "too large to convert"),
 )
 """Words that identify an error message of the interpreter or NumPy, which is replaced by our own."""
+SMOOTH_NUMBERS = ("mode", "memory", "variance", "concentration", "divergence")
+SMOOTH_ARRAYS = ("mean", "var", "next_cov")
+"""Numbers of a smooth residual, and its vectors over the entries."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
@@ -95,13 +99,13 @@ def unpack(header: Header, arrays: Arrays) -> Result:
     """The result described by :func:`pack`; raises if the content is inconsistent."""
     trace = unpack_trace(header, arrays)
     observations = unpack_observations(header, arrays)
-    reading, comparisons = unpack_reading(header, observations.order)
+    reading, comparisons = unpack_reading(header, observations.shape)
     state = unpack_state(header, arrays, replace(observations, shape=reading.arrangement.shape(observations.shape)))
     if not trace:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
-    settings, link = _unpack_settings(header["settings"]), reading.link
+    settings, link = unpack_settings(header["settings"]), reading.link
     held_back = _unpack_held_back(arrays, observations)
     for data in (observations, held_back):
         if data is not None and not data.in_chunks:
@@ -143,11 +147,12 @@ def pack_reading(reading: Reading, comparisons: Sequence[Comparison], header: He
         "link": reading.link.name,
         "numbers": asdict(reading.link),
         "groups": [list(group) for group in reading.arrangement.groups],
+        "folds": [list(fold) for fold in reading.arrangement.folds],
         "comparisons": [[one.option, one.chosen, [list(t) for t in one.tried], one.n_entries] for one in comparisons],
     }
 
 
-def unpack_reading(header: Header, order: int) -> tuple[Reading, tuple[Comparison, ...]]:
+def unpack_reading(header: Header, shape: tuple[int, ...]) -> tuple[Reading, tuple[Comparison, ...]]:
     """The reading and the comparisons described by :func:`pack_reading`."""
     packed = header["reading"]
     name, numbers = packed["link"], {key: float(number) for key, number in packed["numbers"].items()}
@@ -157,13 +162,30 @@ def unpack_reading(header: Header, order: int) -> tuple[Reading, tuple[Compariso
         Comparison(str(option), str(chosen), tuple((str(other), float(gain)) for other, gain in tried), int(n_entries))
         for option, chosen, tried, n_entries in packed["comparisons"]
     )
-    return Reading(LINKS[name](**numbers), Arrangement.checked(packed["groups"], order)), comparisons
+    arrangement = Arrangement.checked(packed["groups"], len(shape))
+    folds = packed.get("folds", [])  # absent in files of earlier versions
+    if folds:
+        if not arrangement.is_as_given:
+            raise ValueError("modes are both merged and folded")
+        arrangement = Arrangement.folded({int(mode): int(period) for mode, period in folds}, shape)
+    return Reading(LINKS[name](**numbers), arrangement), comparisons
 
 
-def _unpack_settings(packed: Header) -> Settings:
-    groups = packed["arrangement"]
-    if isinstance(groups, list):
-        packed = {**packed, "arrangement": tuple(tuple(group) for group in groups)}
+def plain_arrangement(settings: Settings) -> Any:
+    """The option arrangement as JSON has it: with text for the keys of a dict."""
+    given = settings.arrangement
+    return {str(mode): int(period) for mode, period in given.items()} if isinstance(given, dict) else given
+
+
+def unpack_settings(packed: Header) -> Settings:
+    """Settings from plain values as JSON gives them back: lists for tuples, text for the keys of a dict."""
+    given, said = packed["arrangement"], packed["modes"]
+    if isinstance(given, list):
+        packed = {**packed, "arrangement": tuple(tuple(group) for group in given)}
+    if isinstance(given, dict):
+        packed = {**packed, "arrangement": {int(mode): period for mode, period in given.items()}}
+    if isinstance(said, list):
+        packed = {**packed, "modes": tuple((mode, tuple(words)) for mode, words in said)}
     return Settings(**packed)
 
 
@@ -209,6 +231,7 @@ def _pack_settings(settings: Settings) -> dict[str, Any]:
     packed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     if not isinstance(packed["init"], str):  # the initial factors are not part of the result
         packed["init"] = "spectral"
+    packed["arrangement"] = plain_arrangement(settings)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}
 
 
@@ -311,6 +334,8 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
     if state.slices is not None:
         header["slices"] = {"modes": list(state.slices.modes), "concentration": state.slices.concentration}
         _pack_gamma("slices", state.slices.precision, arrays)
+    if state.smooth is not None:
+        _pack_smooth(state.smooth, header, arrays)
     if state.structure is not None:
         _pack_structure(state.structure, header, arrays)
     if isinstance(state.outliers, MeanFieldOutliers):
@@ -348,7 +373,33 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
         slices=_unpack_slices(header, arrays, observations.shape),
         row_priors=_unpack_row_priors(header, arrays, observations.shape, rank),
         structure=_unpack_structure(header, arrays, observations.shape, outliers),
+        smooth=_unpack_smooth(header, arrays, observations),
     )
+
+
+def _pack_smooth(smooth: SmoothResidual, header: Header, arrays: Arrays) -> None:
+    header["smooth"] = {name: getattr(smooth, name) for name in SMOOTH_NUMBERS}
+    for name in SMOOTH_ARRAYS:
+        arrays[f"smooth.{name}"] = getattr(smooth, name)
+    _pack_gamma("smooth.relative", smooth.relative, arrays)
+
+
+def _unpack_smooth(header: Header, arrays: Arrays, observations: Observations) -> SmoothResidual | None:
+    packed = header.get("smooth")
+    if packed is None:
+        return None
+    (mode,) = _modes([packed["mode"]], observations.shape, least=1)
+    numbers = {name: float(packed[name]) for name in SMOOTH_NUMBERS[1:]}
+    if not (0 < numbers["memory"] < 1 and 0 < numbers["variance"] < math.inf and numbers["concentration"] > 0):
+        raise ValueError(f"a smooth residual has the numbers {numbers}")
+    if not math.isfinite(numbers["divergence"]):
+        raise ValueError("the divergence of a smooth residual is not finite")
+    n_fibres = (arrays["smooth.relative.rate"].size,)
+    vectors = {name: checked_array(arrays, f"smooth.{name}", (observations.n_observed,)) for name in SMOOTH_ARRAYS}
+    relative = _unpack_gamma("smooth.relative", arrays, n_fibres, n_fibres)
+    memory, variance, concentration, divergence = numbers.values()
+    mean, var, next_cov = vectors.values()
+    return SmoothResidual(mode, memory, variance, relative, concentration, mean, var, next_cov, divergence)
 
 
 def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays) -> None:
@@ -486,8 +537,9 @@ def _unpack_gamma(
 
 
 def checked_array(arrays: Arrays, name: str, shape: tuple[int, ...], *, kind: str = "f") -> NDArray[Any]:
-    """An array of the file; raises unless it has the expected shape and kind."""
+    """An array of the file; raises unless it has the expected shape, in which −1 is any length, and kind."""
     array = arrays[name]
-    if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():
+    fits = len(array.shape) == len(shape) and all(n in (-1, own) for n, own in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind != kind or not np.isfinite(array).all():
         raise ValueError(f"{name} is not what it should be, finite numbers of shape {shape}")
     return array

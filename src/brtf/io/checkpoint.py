@@ -29,11 +29,13 @@ from brtf.io.archive import (
     checked_array,
     pack_state,
     pack_trace,
+    plain_arrangement,
     refusing,
     tell_of_entries,
     unpack,
     unpack_observations,
     unpack_reading,
+    unpack_settings,
     unpack_state,
     unpack_trace,
 )
@@ -67,6 +69,7 @@ PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "stages": ((tuple,), 0),
     "worth": ((float, type(None)), -math.inf),
     "collapsed": ((bool,), 0),
+    "price": ((float,), 0),
     "beyond": ((float, type(None)), -math.inf),
     "stage": ((int,), 0),
     "k": ((int,), 0),
@@ -101,6 +104,7 @@ class Origin:
     def of(cls, observations: Observations, settings: Settings, rng: np.random.Generator) -> Origin:
         """The origin of a run that begins now."""
         chosen = {name: getattr(settings, name) for name in _settings_names()}
+        chosen["arrangement"] = plain_arrangement(settings)
         if not isinstance(settings.init, str):
             chosen["init"] = [_digest([np.asarray(factor, dtype=np.float64)]) for factor in settings.init]
         digest = _digest_of_data(observations)
@@ -167,7 +171,7 @@ class Checkpoint:
     def chosen(self) -> Chosen:
         """How the data are read: chosen before the run began."""
         with refusing(self.path, "a checkpoint"):
-            return Chosen(*unpack_reading(self.header["outline"], len(self.origin.data["shape"])))
+            return Chosen(*unpack_reading(self.header["outline"], tuple(self.origin.data["shape"])))
 
     def moment(self, observations: Observations) -> Moment:
         """The moment at which the checkpoint was written; the observations are those being fitted, as they are read."""
@@ -191,7 +195,10 @@ class Checkpoint:
         if not isinstance(packed["init"], str):
             packed["init"] = "spectral"  # as in every result that is read: the initial factors are not in the file
         with refusing(self.path, "a checkpoint"):
-            settings, (header, arrays) = Settings(**packed), (self.header["outline"], _part(self.arrays, "outline."))
+            settings, (header, arrays) = (
+                unpack_settings(packed),
+                (self.header["outline"], _part(self.arrays, "outline.")),
+            )
             observations = unpack_observations(header, arrays)
         chosen = self.chosen()
         moment = self.moment(replace(observations, shape=chosen.reading.arrangement.shape(observations.shape)))

@@ -18,7 +18,7 @@ from brtf.data.chunks import Chunk, ChunkedObservations, Reading
 from brtf.data.executors import over_lanes
 from brtf.data.extras import require
 from brtf.data.observations import Block, Labels
-from brtf.inference.updates import scaled_values, variance_field
+from brtf.inference.statistics import scaled_values, variance_field
 from brtf.model.distributions import RowGaussians
 from brtf.model.uncertainty import hidden_variance
 from brtf.results.result import Result

@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
+from brtf.kernels.chains import Smoothed
 from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
+    from brtf.kernels.fibres import SmoothedChains
     from brtf.kernels.reference import CompletedRows, LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
@@ -59,6 +61,18 @@ def listed(block: Block) -> Block:
 def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
     """Position of every entry of a block along the given modes, (m,), numbered in C order over them."""
     return _chosen().positions(block, modes)
+
+
+def smooth_fibres(
+    starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array
+) -> SmoothedChains:
+    """The posterior of Gaussian chains g given Π_m exp(−½ p_m (g_m − t_m)²): see the reference."""
+    return _chosen().smooth_fibres(starts, decay, precision, target, variance)
+
+
+def fibre_evidence(starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array) -> float:
+    """The log evidence of all chains, ln E[Π_m exp(−½ p_m (g_m − t_m)²)]."""
+    return float(_chosen().fibre_evidence(starts, decay, precision, target, variance))
 
 
 def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
@@ -163,3 +177,18 @@ def corrected(curvature: Array, step: Array, drop: Array) -> Array:
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """Means, covariances and ln|cov| of Gaussian rows from their precision matrices and linear terms."""
     return _chosen().solve_rows(precision, linear)
+
+
+def solve_truncated(precision: Array, linear: Array, location: Array) -> Array:
+    """Locations (I, R) of rows of truncated normals that best match densities ∝ exp(hᵀa − ½ aᵀPa), a ≥ 0."""
+    return _chosen().solve_truncated(precision, linear, location)
+
+
+def smooth_chain(precision: Array, beside: Array, linear: Array) -> Smoothed:
+    """The distribution of rows that follow each other, from their joint block-tridiagonal precision."""
+    return _chosen().smooth_chain(precision, beside, linear)
+
+
+def chain_evidence(precision: Array, linear: Array, scale: Array, own: Array, beside: Array) -> Array:
+    """The log evidence of every column of rows for every chain, (K, R)."""
+    return _chosen().chain_evidence(precision, linear, scale, own, beside)

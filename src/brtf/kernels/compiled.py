@@ -18,8 +18,22 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array, read_only
 from brtf.data.observations import Block, row_and_column_positions
-from brtf.kernels import coordinates, entries, masked, products, reference, scoring
+from brtf.kernels import (
+    coordinates,
+    entries,
+    fibre_loops,
+    masked,
+    mixtures,
+    products,
+    reference,
+    scoring,
+    tiles,
+    truncated_loops,
+)
 from brtf.kernels.arguments import NOWHERE, Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
+from brtf.kernels.compiled_chains import chain_evidence as chain_evidence
+from brtf.kernels.compiled_chains import smooth_chain as smooth_chain
+from brtf.kernels.fibres import SmoothedChains
 from brtf.kernels.jit import loop
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference import (
@@ -196,7 +210,7 @@ def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array]
     n_summed = math.prod(map(len, rest[n_slow:])) if mode == len(left) else len(last)
     if entry_values is not None and _is_dense(block, n_summed):
         dense = _dense(block, entry_values)
-        if len(last) >= LEAST_SUM and last.shape[1] <= entries.LARGEST_THIN and dense.dtype == np.float64:
+        if len(last) >= LEAST_SUM and last.shape[1] <= tiles.LARGEST_THIN and dense.dtype == np.float64:
             _contract_thin(dense, left, last, mode, out)
         else:
             reference.contract_dense(block, dense, matrices, mode, out)
@@ -278,7 +292,7 @@ def local_posteriors(
         outlier, outer = np.empty(residual.size), (sums.squares, sums.replaced, sums.structured)
         laws = _branches(local), local.log_rates, local.at.rows, local.log_counted, local.groups.rows
         numbers = local.n_channels, local.clipped
-        log_evidence, weight_sum, largest = entries.judge_mixture(
+        log_evidence, weight_sum, largest = mixtures.judge_mixture(
             values.astype(kind, copy=False),
             residual,
             variance,
@@ -344,9 +358,9 @@ def solve_completed(
         at = *local.at, local.at.by_row
         laws = _branches(local), local.log_rates, *at, local.log_counted, local.groups.columns
         mixture = *laws, local.n_channels, local.clipped
-        found = entries.solve_mixture(*data, mixture, *rows, histogram, outer, mean, sums.products)
+        found = mixtures.solve_mixture(*data, mixture, *rows, histogram, outer, mean, sums.products)
     else:
-        found = entries.solve_completed(*data, *rows, histogram, sums.squares, mean, sums.products)
+        found = tiles.solve_completed(*data, *rows, histogram, sums.squares, mean, sums.products)
     log_evidence, weight_sum, largest = found
     return reference.CompletedRows(log_evidence, weight_sum, largest / tau, mean)
 
@@ -399,6 +413,13 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     if not _solve(_plain(precision), _plain(linear[:n_rows]), mean, cov, log_det):
         return reference.solve_rows(precision, linear)  # singular to rounding, or not finite
     return mean if n_rows == len(linear) else linear @ cov[0], cov, log_det
+
+
+def solve_truncated(precision: Array, linear: Array, location: Array) -> Array:
+    """Locations of rows of truncated normals."""
+    found = np.array(location, dtype=np.float64, order="C")
+    truncated_loops.solve(_plain(precision), _plain(linear), found)
+    return found
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------
@@ -562,3 +583,18 @@ def _solve(precision, linear, mean, cov, log_det):
                 total += out[r, s] * linear[i, s]
             mean[i, r] = total
     return True
+
+
+def smooth_fibres(
+    starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array
+) -> SmoothedChains:
+    """See :func:`brtf.kernels.fibres.smooth_fibres`."""
+    n_chains = starts.size - 1
+    found = SmoothedChains(*(np.empty(size) for size in (decay.size,) * 3 + (n_chains,) * 2))
+    fibre_loops.smooth(starts, decay, precision, target, variance, *found)
+    return found
+
+
+def fibre_evidence(starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array) -> float:
+    """See :func:`brtf.kernels.fibres.fibre_evidence`."""
+    return float(fibre_loops.fibre_evidence(starts, decay, precision, target, variance))

@@ -19,7 +19,12 @@ from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, block_positions
+from brtf.kernels import truncated
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, Positions, SliceWeights, StudentNumbers
+from brtf.kernels.chains import chain_evidence as chain_evidence
+from brtf.kernels.chains import smooth_chain as smooth_chain
+from brtf.kernels.fibres import fibre_evidence as fibre_evidence
+from brtf.kernels.fibres import smooth_fibres as smooth_fibres
 from brtf.kernels.packed import packed_indices, unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
 
@@ -465,6 +470,11 @@ def _cholesky(scaled: Array) -> Array:
     values, vectors = np.linalg.eigh(scaled)
     values = np.maximum(values, 4 * little * values[:, -1:])
     return np.linalg.cholesky((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1))
+
+
+def solve_truncated(precision: Array, linear: Array, location: Array) -> Array:
+    """Locations of rows of truncated normals, by their definition."""
+    return truncated.solve_truncated(precision, linear, location)
 
 
 def khatri_rao(matrices: Sequence[Array]) -> Array:

@@ -61,6 +61,12 @@ def congruent(packed: Array, matrix: Array) -> Array:
     return packed @ mapped
 
 
+def selected(packed: Array, rank: int, keep: NDArray[Any]) -> Array:
+    """Packed symmetric matrices (I, P) of that rank with only the kept rows and columns, packed."""
+    places = unpack_symmetric(np.arange(float(packed.shape[1])), rank)
+    return packed.take(pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp), axis=1)
+
+
 def _in_order(array: Array) -> Array:
     """The array in C order. Sums round differently in other memory layouts; results must not depend on that."""
     return array if array.flags.carray else np.require(array, requirements=["C", "A", "W"])
@@ -179,6 +185,4 @@ class RowGaussians(SentOnce):
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""
-        places = unpack_symmetric(np.arange(float(self.cov_packed.shape[1])), self.rank)
-        chosen = pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp)
-        return RowGaussians(self.mean[:, keep], self.cov_packed.take(chosen, axis=1))
+        return RowGaussians(self.mean[:, keep], selected(self.cov_packed, self.rank, keep))

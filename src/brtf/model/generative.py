@@ -33,6 +33,7 @@ class GenerativeModel:
     prior : of λ and τ; must be proper enough to draw from, unlike the vague prior of a fit
     local : distribution of an entry's deviation in units of its noise
     centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
+    nonnegative_modes : modes whose loadings are half-normal: 2 N(a | 0, 1/λ), a ≥ 0
     noise_modes : modes along which the noise precision differs; empty where it is common
     noise_concentration : a_t of ω_g ~ Ga(a_t, a_t), the relative precision of a slice
     shared_modes : entries that differ only along these modes share one outlier indicator
@@ -46,6 +47,7 @@ class GenerativeModel:
     prior: Prior
     local: LocalModel = field(default_factory=NoOutliers)
     centred_modes: tuple[int, ...] = ()
+    nonnegative_modes: tuple[int, ...] = ()
     noise_modes: tuple[int, ...] = ()
     noise_concentration: float = 1.0
     shared_modes: tuple[int, ...] = ()
@@ -55,6 +57,8 @@ class GenerativeModel:
     one_sided: bool = False
 
     def __post_init__(self) -> None:
+        if set(self.centred_modes) & set(self.nonnegative_modes):
+            raise ValueError("A mode without negative loadings has no centre: leave it out of centred_modes.")
         structured = bool(self.shared_modes or self.rate_modes or self.one_sided or self.law is not None)
         if structured and not self.local.has_outliers:
             raise ValueError(f"{type(self.local).__name__} has no outliers to be shared, replaced or one-sided.")
@@ -113,6 +117,7 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
         centres.get(mode, 0.0) + rng.standard_normal((length, model.rank)) / np.sqrt(lam)
         for mode, length in enumerate(shape)
     )
+    factors = tuple(np.abs(rows) if mode in model.nonnegative_modes else rows for mode, rows in enumerate(factors))
     tau = float(rng.gamma(prior.tau_concentration, 1.0 / prior.tau_rate))
     omega, rates = np.ones(()), np.asarray(local.probability)
     if model.noise_modes:
@@ -156,6 +161,8 @@ def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
         total += _log_gamma(truth.slice_precisions, model.noise_concentration, model.noise_concentration)
     for mode, factor in enumerate(truth.factors):
         total += _log_normal(factor - truth.centres.get(mode, 0.0), lam)
+        if mode in model.nonnegative_modes:
+            total += factor.size * math.log(2.0) if (factor >= 0.0).all() else -math.inf
     for centre in truth.centres.values():
         total += _log_normal(centre, lam)
     if model.rate_modes:

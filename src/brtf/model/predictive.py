@@ -133,6 +133,10 @@ class ErrorLaw:
         at = np.log(narrowest + variance)
         return CubicSpline(knots, high / unit)(at) * np.exp(0.5 * at)
 
+    def below(self, deviation: Array, variance: Array) -> Array:
+        """P(y − x̄ ≤ deviation) at each entry, given Var x there; shapes (m,)."""
+        return np.asarray(self.weight @ self._below(deviation, np.sqrt(self.scale_sq[:, None] + variance)))
+
     def _below(self, limit: Array, scales: Array) -> Array:
         """P(y − x̄ ≤ limit) of every component, (K, m)."""
         reach = self.reach[:, None]

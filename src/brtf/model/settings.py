@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
@@ -12,10 +12,14 @@ from typing import Any
 INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
-OUTLIER_KINDS = ("additive", "replacement")
+OUTLIER_KINDS = ("auto", "additive", "replacement")
 LINKS = ("auto", "sqrt", "log", "log1p")
+MODE_WORDS = ("ordered", "unordered", "nonnegative")
+"""What can be said of a mode."""
 RENAMED = {"outliers": "robust", "transform": "link"}
 """Option names that collide with methods, and the option to use instead."""
+FEWEST_SMOOTH = 8
+"""Shortest mode along which a smooth residual is considered."""
 LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor feasible."""
 
@@ -39,6 +43,27 @@ def _is_modes(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) > 0 and all(_is_int(mode) for mode in value)
 
 
+def _is_groups(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 1 and all(map(_is_modes, value))
+
+
+def _is_folds(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) > 0 and all(map(_is_int, (*value, *value.values())))
+
+
+def _is_said_of_modes(value: Any) -> bool:
+    """Whether this is what a dictionary {mode: word or words} becomes: pairs of a mode and a tuple of words."""
+    return isinstance(value, tuple) and all(
+        isinstance(pair, tuple)
+        and len(pair) == 2
+        and (_is_int(pair[0]) or (isinstance(pair[0], str) and pair[0] != ""))
+        and isinstance(pair[1], tuple)
+        and len(pair[1]) > 0
+        and all(isinstance(word, str) and word in MODE_WORDS for word in pair[1])
+        for pair in value
+    )
+
+
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
     "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
@@ -47,6 +72,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v in INITS if isinstance(v, str) else isinstance(v, (list, tuple)) and len(v) > 0,
         f"one of {INITS}, or a list with one factor matrix per mode",
     ),
+    "modes": (
+        lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_said_of_modes(v),
+        f'None, "auto" or a dictionary that says of a mode, by number or name, one or more of {MODE_WORDS}',
+    ),
     "noise": (lambda v: isinstance(v, str) and v in NOISES, f"one of {NOISES}"),
     "noise_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
     "outlier_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
@@ -54,9 +83,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
     "link": (lambda v: v is None or (isinstance(v, str) and v in LINKS), f"None or one of {LINKS}"),
     "arrangement": (
-        lambda v: v is None or v == "auto" or (isinstance(v, (list, tuple)) and all(map(_is_modes, v)) and len(v) > 1),
-        'None, "auto" or groups of modes such as ((0, 1), (2,))',
+        lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_groups(v) or _is_folds(v),
+        'None, "auto", groups of modes such as ((0, 1), (2,)), or periods by which modes are folded such as {0: 24}',
     ),
+    "smooth_residual": (lambda v: v is None or v == "auto" or _is_int(v), 'None, "auto" or a mode'),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
     "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
     "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
@@ -66,19 +96,25 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How to fit. ``init`` may also be a list of factor matrices, one per mode (warm start)."""
+    """How to fit.
+
+    ``init`` may also be a list of factor matrices, one per mode (warm start). ``modes`` is "auto", None, or pairs of a
+    mode and a tuple of words.
+    """
 
     max_rank: int | None = None
     inference: str = "calibrated"
     robust: bool = True
     init: Any = "spectral"
+    modes: Any = None
     noise: str = "auto"
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None
-    outlier_kind: str = "additive"
+    outlier_kind: str = "auto"
     calibrate: str | None = None
     link: str | None = "auto"
     arrangement: Any = "auto"
+    smooth_residual: Any = None
     max_sweeps: int = 500
     max_seconds: float | None = None
     tol: float = 1e-6
@@ -94,7 +130,14 @@ class Settings:
                 raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")
         if self.inference == "paper" and self.noise == "per-slice":
             raise ValueError('noise must be "common" with inference="paper", whose noise is one number.')
-        if self.outlier_modes is not None or self.outlier_kind != "additive":
+        if self.inference == "paper" and self.modes not in (None, "auto"):
+            raise ValueError('modes needs inference="calibrated": the rows of the paper are about zero, in any order.')
+        for mode, words in () if self.modes in (None, "auto") else self.modes:
+            if "ordered" in words and len(set(words)) > 1:
+                raise ValueError(f'modes says of mode {mode!r} {words}, but an "ordered" mode cannot be anything else.')
+        if self.inference == "paper" and self.smooth_residual not in (None, "auto"):
+            raise ValueError('smooth_residual needs inference="calibrated": the paper has none.')
+        if self.outlier_modes is not None or self.outlier_kind == "replacement":
             if not self.robust:
                 raise ValueError("outlier_modes and outlier_kind need robust=True.")
             if self.inference == "paper":
@@ -105,7 +148,48 @@ class Settings:
 
     def for_streaming(self) -> Settings:
         """The settings of the first of several blocks: "auto" means what later blocks can go on from."""
-        return replace(self, noise="common") if self.noise == "auto" and self.noise_modes is None else self
+        if isinstance(self.arrangement, dict):
+            raise ValueError(
+                f"partial_fit cannot fold modes, got arrangement={self.arrangement}: the next block would begin in the "
+                "middle of a period. Fit all data at once, or use arrangement=None."
+            )
+        if self.smooth_residual not in (None, "auto"):
+            raise ValueError(
+                f"partial_fit has no smooth residual, got smooth_residual={self.smooth_residual!r}, which keeps "
+                "numbers for every entry. Fit all data at once, or use smooth_residual=None."
+            )
+        changes: dict[str, Any] = {"smooth_residual": None}
+        if self.arrangement == "auto":
+            changes["arrangement"] = None
+        if self.noise == "auto" and self.noise_modes is None:
+            changes["noise"] = "common"
+        if self.outlier_kind == "auto":
+            changes["outlier_kind"] = "additive"
+        return replace(self, **changes)
+
+    def with_numbered_modes(self, names: Sequence[str]) -> Settings:
+        """The settings with the names of modes in ``modes`` replaced by their numbers."""
+        if self.modes in (None, "auto"):
+            return self
+        for mode, _ in self.modes:
+            if isinstance(mode, str) and mode not in names:
+                known = f"Y has the modes {', '.join(map(repr, names))}" if names else "the modes of Y have no names"
+                raise ValueError(f"modes speaks of {mode!r}, but {known}. Say which mode by its number.")
+        numbered = ((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
+        return replace(self, modes=tuple(numbered))
+
+    def said_of_modes(self, order: int) -> dict[int, tuple[str, ...]]:
+        """What is said of each mode that ``modes`` speaks of."""
+        if self.modes in (None, "auto"):
+            return {}
+        given = tuple(mode for mode, _ in self.modes)
+        _check_modes("modes", given, order)
+        return {int(mode) % order: words for mode, words in self.modes}
+
+    def undecided_modes(self, order: int) -> tuple[int, ...]:
+        """The modes of which nothing is said, so that the bound chooses."""
+        said = self.said_of_modes(order)
+        return () if self.modes is None else tuple(mode for mode in range(order) if mode not in said)
 
     def noise_candidates(self, shape: tuple[int, ...], n_observed: int) -> list[tuple[int, ...]]:
         """Candidate sets of modes along which the noise may differ: those named, the first mode, or with "auto" all.
@@ -122,6 +206,14 @@ class Settings:
             return [(0,)] if self.noise == "per-slice" else []
         sets = [modes for n_modes in (1, 2) if n_modes < order for modes in combinations(range(order), n_modes)]
         return [modes for modes in sets if 2 * math.prod(shape[mode] for mode in modes) <= n_observed]
+
+    def smooth_modes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The modes along which there may be a smooth residual: the one named, or with "auto" those long enough."""
+        if self.smooth_residual is None or self.inference == "paper":
+            return ()
+        if self.smooth_residual != "auto":
+            return _check_modes("smooth_residual", (self.smooth_residual,), len(shape))
+        return tuple(mode for mode, length in enumerate(shape) if length >= FEWEST_SMOOTH)
 
     def shared_modes(self, order: int) -> tuple[int, ...]:
         """The modes along which an outlier is shared."""

@@ -19,7 +19,8 @@ from scipy.special import betaln, digamma, gammaln
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import LocalModel
-from brtf.model.row_prior import RowPrior, ZeroMean
+from brtf.model.row_priors import RowPrior, ZeroMean
+from brtf.model.smooth_residual import SmoothResidual
 
 LARGEST_PRECISION = 1e16
 """Upper limit of τ̄ for data of unit scale: noise below 1e-8 of the data is beyond their resolution."""
@@ -130,11 +131,10 @@ class ReplacementLaw:
         width = (self.highest - self.lowest) / counts.size
         return replace(self, density=share / width)
 
-    def price(self, counts: Array) -> float:
-        """Complexity penalty, in nats, for estimating the distribution from the replaced values in each bin.
+    def log_evidence(self, counts: Array) -> float:
+        """Log evidence of the replaced values in each bin, the distribution integrated out.
 
-        Log likelihood of the counts under the estimated distribution, minus their log evidence under a
-        Dirichlet(a, …, a) prior with the a that maximizes it.
+        Its prior is Dirichlet(a, …, a) with the a that maximizes the evidence.
         """
         n_bins, n_values = counts.size, float(counts.sum())
 
@@ -143,10 +143,15 @@ class ReplacementLaw:
             likelihood = np.sum(gammaln(prior + counts) - gammaln(prior))
             return float(gammaln(n_bins * prior + n_values) - gammaln(n_bins * prior) - likelihood)
 
-        learnt = self.learnt(counts)
-        mass = learnt.density * (self.highest - self.lowest) / n_bins
         found = minimize_scalar(cost, bounds=(math.log(1e-3), math.log(1e4)), method="bounded")
-        return float(counts @ np.log(mass) + found.fun)
+        return n_values * math.log(self.bins_per_unit) - float(found.fun)
+
+    def price(self, counts: Array) -> float:
+        """Complexity penalty, in nats, for estimating the distribution from the replaced values in each bin.
+
+        Their log likelihood under the estimated distribution, minus their log evidence.
+        """
+        return float(counts @ np.log(self.learnt(counts).density)) - self.log_evidence(counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +261,8 @@ class State:
 
     ``outliers`` is the local model in calibrated inference and the per-entry posteriors in the paper's inference; in
     both it is :class:`~brtf.model.local_models.NoOutliers` where there are none. ``structure`` describes dependence
-    between outliers; None where there is none. ``row_priors`` are the priors of the rows, one per mode; by default the
+    between outliers; None where there is none. ``smooth`` is what every fibre along a mode does by itself; None where
+    there is nothing of the kind. ``row_priors`` are the priors of the rows, one per mode; by default the
     paper's.
     """
 
@@ -268,6 +274,7 @@ class State:
     slices: SliceNoise | None = None
     structure: OutlierStructure | None = None
     row_priors: tuple[RowPrior, ...] = ()
+    smooth: SmoothResidual | None = None
 
     def __post_init__(self) -> None:
         if not self.row_priors:
@@ -302,6 +309,7 @@ class State:
             "sides": structure.sides is not None,
             "law": structure.law is not None,
             "rows": tuple(prior.name for prior in self.row_priors),
+            "smooth": None if self.smooth is None else self.smooth.mode,
         }
         return ", ".join(f"{name} {part}" for name, part in parts.items())
 
@@ -330,13 +338,14 @@ class State:
     def in_order(self) -> State:
         """The same posterior with the strongest component first, and signs chosen.
 
-        In every mode but the last the loading of largest size is positive, in every component.
+        In every mode but the last that has negative loadings the one of largest size is positive, in every component.
         """
         state = self.select_components(np.argsort(-component_amplitudes(self), kind="stable"))
         factors, row_priors, left = list(state.factors), list(state.row_priors), np.ones(state.rank)
-        for mode, rows in enumerate(factors):
-            sign = left
-            if mode < len(factors) - 1:
+        signed = [mode for mode, prior in enumerate(row_priors) if prior.signed]
+        for mode in signed:
+            rows, sign = factors[mode], left
+            if mode != signed[-1]:
                 largest = rows.mean[np.argmax(np.abs(rows.mean), axis=0), np.arange(state.rank)]
                 sign = np.where(largest < 0.0, -1.0, 1.0)
                 left = left * sign

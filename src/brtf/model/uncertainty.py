@@ -44,12 +44,13 @@ def information(model: LocalModel) -> tuple[float, float]:
 
 
 def honest_rows(state: State) -> tuple[RowGaussians, ...]:
-    """The factors' posterior with covariances widened for the uncertainty of the outlier indicators."""
+    """The factors' posterior as its priors report it, covariances widened for uncertain outlier indicators."""
+    factors = tuple(prior.reported(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
     replaced = state.structure is not None and state.structure.law is not None
     if replaced or isinstance(state.outliers, MeanFieldOutliers) or state.outliers.is_gaussian:
-        return state.factors
+        return factors
     ratio = information(state.outliers)[1]
-    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in state.factors)
+    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in factors)
 
 
 def hidden_variance(state: State) -> float:

@@ -33,10 +33,11 @@ from brtf.data.arrays import Array
 from brtf.data.exports import Table, distinct_names, long_table, mode_names
 from brtf.data.observations import distinct_columns
 from brtf.inference.entry_posterior import log_branches, relative_precision
-from brtf.inference.updates import scaled_values, variance_field
+from brtf.inference.statistics import scaled_values, variance_field
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate_branches
 from brtf.model.state import MeanFieldOutliers
+from brtf.results.noisy_slices import noise_evidence
 from brtf.results.result import Result
 
 Of = Literal["entries", "fibres", "slices", "rows"]
@@ -139,9 +140,17 @@ def groupings(result: Result, of: str, mode: int | str | None) -> list[tuple[int
 def private_positions(result: Result, fixed: tuple[int, ...]) -> list[tuple[int, ...] | None]:
     """Per component its position along each of the fixed modes if only that one uses it; None if others do too."""
     arrangement, shape = result.arrangement, result.observations.shape
-    along = [(result.state.factors[arrangement.place_of(m)[0]], arrangement.positions_along(m, shape)) for m in fixed]
-    found = [[_private_position(rows, positions, r) for rows, positions in along] for r in range(result.rank)]
-    return [None if None in places else tuple(place for place in places if place is not None) for places in found]
+    along = [[(result.state.factors[k], positions) for k, positions in arrangement.factors_of(m, shape)] for m in fixed]
+    found: list[tuple[int, ...] | None] = []
+    for r in range(result.rank):
+        places = [[_private_position(rows, positions, r) for rows, positions in factors] for factors in along]
+        known = [[place for place in halves if place is not None] for halves in places]
+        if known != places:
+            found.append(None)
+            continue
+        periods = [arrangement.periods.get(mode, 1) for mode in fixed]
+        found.append(tuple(h[0] * period + sum(h[1:]) for h, period in zip(known, periods, strict=True)))
+    return found
 
 
 def _private_position(rows: RowGaussians, positions: NDArray[np.intp], component: int) -> int | None:
@@ -211,7 +220,14 @@ class Evidence:
             rows_and_places = zip(result.state.factors, places, strict=True)
             terms = np.prod([rows.mean[place][:, components] for rows, place in rows_and_places], axis=0)
             own[entries] = terms.sum(axis=1)
-        return cls(fixed, positions, members, _Entries.of(result, members, own).evidence(), private)
+        by_kind, slices = _Entries.of(result, members, own).evidence(), result.state.slices
+        if slices is not None and result.noise_modes == fixed and not result.arrangement.periods:
+            # the fit gave every slice its noise, which explains a spread away
+            lengths = [observations.shape[mode] for mode in fixed]
+            noisier = noise_evidence(slices.precision)[np.ravel_multi_index(tuple(positions), lengths)]
+            spread = KINDS.index("spread")
+            by_kind[spread] = np.maximum(by_kind[spread], noisier)
+        return cls(fixed, positions, members, by_kind, private)
 
     @property
     def total(self) -> Array:
@@ -276,8 +292,11 @@ class _Entries:
             values = scaled_values(observations, block)
             relative = relative_precision(state, block)
             precision = float(state.tau.mean) * (np.ones(values.size) if relative is None else relative)
-            z = np.sqrt(precision) * (values - kernels.low_rank_at(block, means) + own[block.entries])
-            variance = precision * variance_at(block)
+            residual, variance = values - kernels.low_rank_at(block, means) + own[block.entries], variance_at(block)
+            if state.smooth is not None:
+                residual = residual - state.smooth.mean[block.entries]
+                variance = variance + state.smooth.var[block.entries]
+            z, variance = np.sqrt(precision) * residual, precision * variance
             log_rate, log_rest, log_slab = log_branches(state, block, values, np.square(z) + variance, z >= 0.0)
             rates = (np.broadcast_to(log_rate, z.shape), np.broadcast_to(log_rest, z.shape))
             pieces.append((z, variance, log_slab, *rates))

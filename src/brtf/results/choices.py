@@ -6,10 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from brtf.inference.trace import Kind
+import numpy as np
+
+from brtf.inference.trace import WITHOUT_NEGATIVE, Event, Kind
+from brtf.model.row_priors import KnownOrder, Ordered
+from brtf.model.state import OutlierStructure
+from brtf.search.moves.outlier_kind import RATED, REPLACED, SHARED
+from brtf.search.moves.sides import ONE_SIDED
 
 if TYPE_CHECKING:
     from brtf.results.result import Result
+
+OUTLIER_EVENTS = (Kind.OUTLIERS, Kind.RATES, Kind.SIDES)
+FEWEST = 1e-5
+"""Outlier rate below which there are none, as in the summary."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,12 @@ def choices_of(result: Result) -> dict[str, Choice]:
     made = [_reading(result, option) for option in options]
     if result.settings.noise == "auto":
         made.append(_noise(result))
+    if result.settings.outlier_kind == "auto" and result.settings.robust:
+        made.append(_outliers(result))
+    if result.settings.modes == "auto":
+        made.append(_modes(result))
+    if result.settings.smooth_residual == "auto":
+        made.append(_smooth(result))
     return {choice.option: choice for choice in made}
 
 
@@ -55,11 +71,128 @@ def _noise(result: Result) -> Choice:
     if result.noise_modes:
         gain = next((event.gain for event in reversed(judged) if event.accepted), None)
         words = f"The noise differs along {modes_in_words(result.noise_modes)}"
-        told = "" if gain is None else f": {nats(gain)} better than one level for all entries"
-        return Choice("noise", "per-slice", gain, f"{words}{told}.")
+        text = "" if gain is None else f": {nats(gain)} better than one level for all entries"
+        return Choice("noise", "per-slice", gain, f"{words}{text}.")
     gain = -max(event.gain for event in judged) if judged else None
-    told = "no slices promise a gain" if gain is None else f"the best slices tried are {nats(gain)} worse"
-    return Choice("noise", "common", gain, f"The noise is one level for all entries: {told}.")
+    text = "no slices promise a gain" if gain is None else f"the best slices tried are {nats(gain)} worse"
+    return Choice("noise", "common", gain, f"The noise is one level for all entries: {text}.")
+
+
+def _outliers(result: Result) -> Choice:
+    structure = result.state.structure or OutlierStructure()
+    judged = [record.event for record in result.trace if record.event.kind in OUTLIER_EVENTS]
+    known = {(event.kind, event.words): event.gain for event in judged if event.accepted}  # the last of each counts
+
+    def better(gain: float | None, than: str) -> str:
+        return "" if gain is None else f" ({nats(gain)} better than {than})"
+
+    told, gains = [], []
+    if structure.law is not None:
+        gains.append(known.get((Kind.OUTLIERS, REPLACED)))
+        told.append(f"replace values{better(gains[-1], 'added to them')}")
+    if structure.modes and result.settings.outlier_modes is None:
+        gains.append(known.get((Kind.OUTLIERS, SHARED.format(structure.modes[0]))))
+        modes = modes_in_words(result.arrangement.modes_of(structure.modes))
+        told.append(f"are shared along {modes}{better(gains[-1], 'each on its own')}")
+    if structure.rates is not None:
+        words = RATED.format(structure.rates.modes[0])
+        of_noise = (gain for (kind, _), gain in known.items() if kind is Kind.RATES)
+        gains.append(known.get((Kind.OUTLIERS, words), next(of_noise, None)))
+        modes = modes_in_words(result.arrangement.modes_of(structure.rates.modes))
+        told.append(f"differ in number along {modes}{better(gains[-1], 'at one rate')}")
+    if structure.sides is not None:
+        gains.append(known.get((Kind.SIDES, ONE_SIDED)))
+        share = 100.0 * max(structure.sides.mean, 1.0 - structure.sides.mean)
+        side = "positive" if structure.sides.mean > 0.5 else "negative"
+        told.append(f"are {side} in {share:.0f} % of the cases{better(gains[-1], 'of either sign')}")
+    value = "additive" if structure.law is None else "replacement"
+    if told:
+        certain = [gain for gain in gains if gain is not None]
+        words = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
+        return Choice("outlier_kind", value, sum(certain) if certain else None, f"Outliers {words}.")
+    if not result.state.outliers.has_outliers or result.state.local_model.probability < FEWEST:
+        return Choice("outlier_kind", value, None, "There are no outliers.")
+    gain = -max(event.gain for event in judged) if judged else None
+    why = "no other kind promises a gain" if gain is None else f"the best other kind tried is {nats(gain)} worse"
+    return Choice("outlier_kind", value, gain, f"Outliers are added to the data, each on its own: {why}.")
+
+
+def modes_of(result: Result) -> dict[int, tuple[str, ...]]:
+    """What the fit takes each mode to be, in the words of the option ``modes``; modes read as one are unordered.
+
+    A folded mode is what its rounds are.
+    """
+    found: dict[int, tuple[str, ...]] = {}
+    for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
+        order = "ordered" if isinstance(prior, Ordered) and len(group) == 1 else "unordered"
+        for mode in group:
+            found.setdefault(mode, (order,) if prior.signed else (order, "nonnegative"))
+    return dict(sorted(found.items()))
+
+
+def _modes(result: Result) -> Choice:
+    judged = [record.event for record in result.trace]
+    of_order = [event for event in judged if event.kind is Kind.ORDER or Ordered.name in event.words]
+    of_signs = [event for event in judged if WITHOUT_NEGATIVE in event.words]
+    priors = list(zip(result.arrangement.read_modes, result.state.row_priors, strict=True))
+    ordered = [(group, prior) for group, prior in priors if isinstance(prior, Ordered)]
+    unsigned = [group for group, prior in priors if not prior.signed]
+    sentences, gains = [], []
+    if ordered:
+        gain = sum(event.gain for event in of_order if event.accepted)
+        gains.append(gain)
+        told = " and ".join(f"{modes_in_words(group)} ({course_in_words(prior)})" for group, prior in ordered)
+        sentences.append(f"Rows follow each other along {told}: {nats(gain)} better than rows in no order.")
+    else:
+        sentences.append(f"Rows are in no order: {_why_not(of_order, 'no mode promises a gain', 'in order')}.")
+    if unsigned:
+        gain = sum(event.gain for event in of_signs if event.accepted)
+        gains.append(gain)
+        told = ", ".join(modes_in_words(group) for group in unsigned)
+        sentences.append(
+            f"The loadings of {told} are never negative: {nats(gain)} better than loadings of either sign."
+        )
+    else:
+        why = _why_not(of_signs, "no mode has loadings of one sign", "without negative ones")
+        sentences.append(f"Loadings have either sign: {why}.")
+    if not gains:
+        tried = [event.gain for event in (*of_order, *of_signs)]
+        gains = [-max(tried)] if tried else []
+    words = {mode: words[0] if len(words) == 1 else words for mode, words in modes_of(result).items()}
+    return Choice("modes", words, sum(gains) if gains else None, " ".join(sentences))
+
+
+def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
+    return f"{tried} the fit is {nats(-max(event.gain for event in judged))} worse" if judged else untried
+
+
+def course_in_words(prior: KnownOrder) -> str:
+    """How the components of a mode go on from row to row, as text: for how many rows they remember, and a period."""
+    likely = np.argmax(prior.share, axis=1)
+    remembered = sorted({2 ** int(kind - 1) for kind in likely if kind})
+    n_rows, n_groups = prior.groups.size, prior.centre.shape[1]
+    ways = []
+    if remembered:
+        shown = [f"{n:,}" if n < n_rows else "all" for n in (remembered[0], remembered[-1])]
+        ways.append(f"memory of {shown[0] if shown[0] == shown[1] else f'{shown[0]} to {shown[1]}'} rows")
+    if (likely == 0).any():
+        ways.append(f"{np.count_nonzero(likely == 0)} of {likely.size} components in no order")
+    if n_groups > 1:
+        ways.append(f"a period of {n_groups} rows")
+    return ", ".join(ways) or "nothing to remember"
+
+
+def _smooth(result: Result) -> Choice:
+    judged = [record.event for record in result.trace if record.event.kind is Kind.SMOOTH]
+    mode = result.smooth_mode
+    if mode is not None:
+        gain = next((event.gain for event in reversed(judged) if event.accepted), None)
+        told = "" if gain is None else f": {nats(gain)} better than the low-rank part alone, when it was tried"
+        words = f"Every fibre along mode {mode} has a smooth course of its own beside the low-rank part"
+        return Choice("smooth_residual", mode, gain, f"{words}{told}.")
+    gain = -max(event.gain for event in judged) if judged else None
+    told = "neighbouring residuals do not resemble each other" if gain is None else "it was tried, and did not pay"
+    return Choice("smooth_residual", None, gain, f"There is no smooth residual: {told}.")
 
 
 def _reading(result: Result, option: str) -> Choice:
@@ -70,11 +203,17 @@ def _reading(result: Result, option: str) -> Choice:
         words = "The data are fitted as they are" if value is None else f"{value}(data) is fitted"
         why = "negative or constant values allow no other" if not found else "their noise does not depend on the level"
     else:
-        value = result.arrangement.groups
-        merged = [group for group in value if len(group) > 1]
+        arrangement = result.arrangement
+        value = arrangement.periods or arrangement.groups
+        merged = [group for group in arrangement.groups if len(group) > 1]
         together = " and ".join(f"{modes_in_words(group)} as one" for group in merged)
         words = f"The modes are read with {together}" if merged else "Every mode is read on its own"
-        why = "a matrix has no other" if result.observations.order == 2 else "the residual leaves nothing to merge for"
+        if arrangement.folds:
+            folded = " and ".join(f"mode {mode} is folded by its period of {p}" for mode, p in arrangement.folds)
+            words = folded[0].upper() + folded[1:]
+        why = "no mode has a clear period"
+        if result.observations.order > 2:
+            why += ", and the residual leaves nothing to merge for"
     if result.observations.in_chunks and not found:
         why = "data in chunks are read as they are"
     gain = tried[0][1] if tried else None

@@ -174,8 +174,8 @@ def _outliers(result: Result) -> Doubt | None:
         "or the model does not suit the data.",
         "If you expected so many, compare the low-rank part with entries that you trust. If not: "
         + ("" if result.settings.max_rank is None else "raise max_rank, or leave it out; ")
-        + 'try link="log" or "sqrt" if the noise grows with the level, noise="auto" if it differs between '
-        'slices, or outlier_kind="replacement" if values are replaced rather than shifted.',
+        + 'leave noise, link and outlier_kind at "auto"; name outlier_modes if outliers come in groups, and '
+        'outlier_kind="replacement" if values are replaced rather than shifted.',
     )
 
 

@@ -17,6 +17,7 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.data.arrangement import Arrangement
 from brtf.data.arrays import Array
+from brtf.data.chains import Chains
 from brtf.data.checks import check_coords
 from brtf.data.chunks import ChunkedObservations
 from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_frame, with_gaps
@@ -24,12 +25,13 @@ from brtf.data.memory import available_bytes, check_memory
 from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions, observe
 from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
+from brtf.inference.statistics import fit_at_entries, scaled_values, variance_field
 from brtf.inference.trace import Doubt, Record, StopReason
-from brtf.inference.updates import fit_at_entries, scaled_values, variance_field
 from brtf.kernels.reference import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
 from brtf.model.links import Link
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
+from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.model.uncertainty import hidden_variance, honest_rows
@@ -42,7 +44,7 @@ COPIES = 16
 """Arrays of the shape of the data that must fit into memory for entries that come in chunks to be read at once."""
 LARGEST_RATIO = 1e100
 """Largest size of new data in units of the scale of the fitted data; beyond it squares might overflow."""
-Quantity = Literal["low_rank", "observation"]
+Quantity = Literal["low_rank", "signal", "observation"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Result:
     trace : one record per accepted sweep and per proposal
     stop_reason, settings : why the fit ended, and its options as they were given
     seconds : wall-clock time of the fit
-    link, arrangement : the link t that was applied to the data, and which modes were read as one
+    link, arrangement : the link t that was applied to the data, and which modes were read as one or folded
     comparisons : how they were chosen
     held_back : calibration entries, which were not fitted, for conformal intervals; None without them
     cap_gain : nats by which one more component would raise the bound, if ``max_rank`` was reached
@@ -155,6 +157,17 @@ class Result:
         return () if self.state.slices is None else self.arrangement.modes_of(self.state.slices.modes)
 
     @property
+    def outlier_modes(self) -> tuple[int, ...]:
+        """The modes along which outliers are shared, ascending; empty where each is on its own."""
+        return () if self.state.structure is None else self.arrangement.modes_of(self.state.structure.modes)
+
+    @property
+    def outlier_kind(self) -> str:
+        """Whether outliers are added to the data or replace them."""
+        replaced = self.state.structure is not None and self.state.structure.law is not None
+        return "replacement" if replaced else "additive"
+
+    @property
     def _relative_precisions(self) -> Array:
         """ω̄ over the noise modes; 1 where the noise is common."""
         slices, shape = self.state.slices, self.observations.shape
@@ -200,10 +213,78 @@ class Result:
         share = self.scale ** (1.0 / len(self.state.factors))
         return [rows.mean * share for rows in self.state.factors]
 
+    def mode_factors(self) -> dict[tuple[int, ...], Array]:
+        """Posterior means (I_n, R) along every mode as it was given, or group of merged modes, by modes.
+
+        That of a folded mode has at every position the product of the loadings of its round and its phase.
+        """
+        arrangement, means = self.arrangement, self.factor_means()
+        found: dict[tuple[int, ...], Array] = {}
+        for modes, mean in zip(arrangement.read_modes, means, strict=True):
+            if modes in found:
+                length = self.observations.shape[modes[0]]
+                mean = arrangement.along_mode(modes[0], found[modes], mean, length)
+            found[modes] = mean
+        return found
+
+    def loadings(self, rows: RowGaussians, prior: RowPrior, n_rows: int) -> tuple[Array, Array]:
+        """Means and standard deviations of the loadings of so many slices of the first mode, with the given rows.
+
+        Where the mode is folded, the rows are those of its rounds, and a slice has their products with the phase's.
+        """
+        share = self.scale ** (1.0 / len(self.state.factors))
+        (honest,) = honest_rows(replace(self.state, factors=(rows,), row_priors=(prior,)))
+        mean, var = rows.mean * share, np.einsum("irr->ir", honest.cov) * share**2
+        var = np.broadcast_to(var, mean.shape)
+        if 0 not in self.arrangement.periods:
+            return mean, np.sqrt(var)
+        phases = self.rows[1]
+        own, own_var = phases.mean * share, np.einsum("irr->ir", phases.cov) * share**2
+        own_var = np.broadcast_to(own_var, own.shape)
+        squares = self.arrangement.along_mode(0, mean**2 + var, own**2 + own_var, n_rows)
+        mean = self.arrangement.along_mode(0, mean, own, n_rows)
+        return mean, np.sqrt(np.maximum(squares - mean**2, 0.0))
+
     def factor_covariances(self) -> list[Array]:
         """Posterior covariances (I_n, R, R) of the rows."""
         share = self.scale ** (2.0 / len(self.state.factors))
         return [np.broadcast_to(rows.cov * share, (rows.n_rows, rows.rank, rows.rank)) for rows in self.rows]
+
+    @property
+    def smooth_mode(self) -> int | None:
+        """The mode along which there is a smooth residual; None without one."""
+        smooth = self.state.smooth
+        return None if smooth is None else self.arrangement.read_modes[smooth.mode][0]
+
+    @cached_property
+    def _chains(self) -> Chains:
+        if self.state.smooth is None:
+            raise TypeError("the fit has no smooth residual")
+        return Chains.of(self._modelled, self.state.smooth.mode)
+
+    def _smooth_at(self, coords: Any) -> tuple[Array | float, Array | float]:
+        """ḡ and Var g of t(Y) at the given coordinates, or everywhere, in units of the scale; zeros without g."""
+        smooth = self.state.smooth
+        if smooth is None:
+            return 0.0, 0.0
+        found = []
+        for block in self._blocks(coords):
+            places = block.coords
+            if places is None:
+                places = np.stack(np.unravel_index(np.arange(block.entries.start, block.entries.stop), block.shape))
+            found.append(smooth.at(self._chains, places))
+        means, variances = zip(*found, strict=True)
+        return self._assemble(list(means), coords), self._assemble(list(variances), coords)
+
+    def signal(self, coords: Any = None) -> Array:
+        """E[t⁻¹(x + g)] at the given coordinates (M,), or the whole tensor: low-rank part and smooth residual."""
+        if self.state.smooth is None:
+            return self.low_rank(coords)
+        smooth, variance = self._smooth_at(coords)
+        centre = (self._centre(coords) + smooth) * self.scale
+        if self.link.name is None:
+            return centre
+        return self.link.mean(centre, np.sqrt(self.factor_variance(coords) + variance) * self.scale)
 
     def low_rank(self, coords: Any = None) -> Array:
         """E[t⁻¹(x)] at the given coordinates (M,), or the whole tensor: x̄ without a link."""
@@ -218,16 +299,18 @@ class Result:
         They are (n, R), or (n, I_k, …, R) where the first mode is read as one with others.
         """
         shape = self.observations.shape
-        wanted = (*(shape[mode] for mode in self.arrangement.groups[0][1:]), self.rank)
+        modes = self.arrangement.read_modes[0]
+        wanted = (*(shape[mode] for mode in modes[1:]), self.rank)
         if loadings.ndim != len(wanted) + 1 or loadings.shape[1:] != wanted:
             raise ValueError(
                 f"X must have shape ({', '.join(map(str, ('n', *wanted)))}), a loading per component as transform() "
                 f"gives them, got {loadings.shape}."
             )
         x = loadings.reshape(-1, self.rank)
-        for factor in self.factor_means()[1:]:
+        for factor in list(self.mode_factors().values())[1:]:
             x = x[..., None, :] * factor
-        return self.link.inverse(self.arrangement.tensor(x.sum(axis=-1), (len(loadings), *shape[1:])))
+        rest = Arrangement(self.arrangement.groups)  # loadings are along the mode itself, also where it is folded
+        return self.link.inverse(rest.tensor(x.sum(axis=-1), (len(loadings), *shape[1:])))
 
     def _centre(self, coords: Any) -> Array:
         """x̄ of t(Y) at the given coordinates, or everywhere, in units of the scale."""
@@ -307,8 +390,9 @@ class Result:
 
     @property
     def _residual(self) -> Array:
-        """t(y) − x̄ in units of the scale at the observed entries, (M,)."""
-        return self.as_given(fit_at_entries(self._modelled, self.state.factors).residual)
+        """t(y) − x̄ − ḡ in units of the scale at the observed entries, (M,)."""
+        residual = fit_at_entries(self._modelled, self.state.factors).residual
+        return self.as_given(residual if self.state.smooth is None else residual - self.state.smooth.mean)
 
     @cached_property
     def entries_together(self) -> Observations:
@@ -318,13 +402,16 @@ class Result:
     @property
     def outliers_of_block(self) -> Callable[[Block], tuple[Array, Array]]:
         """Responsibility of a block's entries, and the share of a deviation due to an outlier if it is one; (m,)."""
-        observations, law = self.entries_together, EntryLaw(self.state)
+        observations, law, smooth = self.entries_together, EntryLaw(self.state), self.state.smooth
         means, variance = [rows.mean for rows in self.state.factors], variance_field(self.state.factors)
 
         def found(block: Block) -> tuple[Array, Array]:
             values, residual = scaled_values(observations, block), kernels.low_rank_at(block, means)
             np.subtract(values, residual, out=residual)
-            return block_outliers(law, block, values, residual, variance(block))
+            spread = variance(block)
+            if smooth is not None:
+                residual, spread = residual - smooth.mean[block.entries], spread + smooth.var[block.entries]
+            return block_outliers(law, block, values, residual, spread)
 
         return found
 
@@ -343,6 +430,14 @@ class Result:
             return precision[tuple(np.asarray(coords[mode]) for mode in modes)]
         return np.broadcast_to(precision.reshape([n if m in modes else 1 for m, n in enumerate(shape)]), shape)
 
+    def values_at_entries(self) -> Array:
+        """t(y) at the observed entries, (M,)."""
+        return self.as_given(self._modelled.values.ravel().astype(np.float64))
+
+    def residuals_at_entries(self) -> Array:
+        """t(y) − x̄ at the observed entries, in the units of t(Y), (M,)."""
+        return self._residual * self.scale
+
     def standardized_residuals(self) -> Array:
         """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
         return self._residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
@@ -359,15 +454,14 @@ class Result:
         return dense
 
     def impute(self, *, replace_outliers: bool = False) -> Array:
-        """The data with missing entries filled in by the low-rank part and, on request, with the outliers subtracted.
+        """The data with missing entries filled in by the signal and, on request, with the outliers subtracted.
 
-        Calibration entries have no outlier probability, so with ``replace_outliers`` they are replaced by the low-rank
-        part.
+        Calibration entries have no outlier probability, so with ``replace_outliers`` they are replaced by the signal.
         """
         observed = self.observations.values.ravel().astype(np.float64)
         if replace_outliers:
             observed = observed - self.outliers_at_entries()
-        filled = self.low_rank()
+        filled = np.array(self.signal())
         filled[tuple(self.observations.entry_coords())] = observed
         if self.held_back is not None and not replace_outliers:
             filled[tuple(self.held_back.entry_coords())] = self.held_back.values
@@ -436,13 +530,13 @@ class Result:
         noise = {"noise_variance": (self.noise_modes, self.noise_variances)}
         factors = {
             group: mean.reshape(*(observations.shape[mode] for mode in group), -1)
-            for group, mean in zip(self.arrangement.groups, self.factor_means(), strict=True)
+            for group, mean in self.mode_factors().items()
         }
         return to_dataset(observations, tensors, factors, noise, attrs)
 
     def to_tensorly(self) -> Any:
         """The posterior means of the factors as a tensorly.cp_tensor.CPTensor; see :meth:`brtf.BRTF.to_tensorly`."""
-        return to_cp_tensor(self.factor_means())
+        return to_cp_tensor(list(self.mode_factors().values()))
 
     def _given(self) -> Array:
         """The data as a dense tensor, including calibration entries; NaN where nothing was given."""
@@ -458,35 +552,41 @@ class Result:
         return error_law(self.state)
 
     def std(self, coords: Any = None, *, of: Quantity = "low_rank") -> Array:
-        """Standard deviation of the low-rank part, or of a new observation; infinite where it does not exist."""
-        centre = self._centre(coords)
-        if _asks_low_rank(of):
-            return self.link.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords)) * self.scale)
-        relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+        """Standard deviation of the low-rank part, of the signal, or of a new observation; infinite where none."""
+        centre, own = self._centre_and_own(coords, of)
+        if of != "observation":
+            return self.link.std(centre * self.scale, np.sqrt(self.low_rank_variance(coords) + own) * self.scale)
+        relative, variance = self._relative_precision_at(coords), self.factor_variance(coords) + own
         law, spread, variance = self._error_law_in_slices(relative, variance)
         return self.link.observation_std(law, spread * centre, variance, self.scale / spread)
 
     def interval(
         self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank", regular: bool = False
     ) -> tuple[Array, Array]:
-        """Central credible interval of the low-rank part (Gaussian in t(Y)), or of a new observation (27).
+        """Central credible interval of the low-rank part or the signal (Gaussian in t(Y)), or of an observation (27).
 
         With ``regular`` that of an observation which is not an outlier, without conformal calibration.
         """
         if not isinstance(level, numbers.Real) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
-        if _asks_low_rank(of):
-            high = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords))
+        centre, own = self._centre_and_own(coords, of)
+        if of != "observation":
+            high = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords) + own)
             low = -high
         else:
-            relative, variance = self._relative_precision_at(coords), self.factor_variance(coords)
+            relative, variance = self._relative_precision_at(coords), self.factor_variance(coords) + own
             law, spread, variance = self._error_law_in_slices(relative, variance)
             middle, half = _middle_and_half(law.without_outliers() if regular else law, level, variance)
             half = half if regular else half * self._conformal_factor(level)
             low, high = (middle - half) / spread, (middle + half) / spread
-        centre = self._centre(coords)
         with np.errstate(over="ignore"):  # ends that overflow are infinite
             return self.link.interval((centre + low) * self.scale, (centre + high) * self.scale)
+
+    def _centre_and_own(self, coords: Any, of: Quantity) -> tuple[Array, Array | float]:
+        """The centre of a quantity in units of the scale, and Var g where it includes the smooth residual."""
+        check_quantity(of)
+        smooth, variance = (0.0, 0.0) if of == "low_rank" else self._smooth_at(coords)
+        return self._centre(coords) + smooth, variance
 
     def _conformal_factor(self, level: float) -> float:
         """Factor for the half widths at this level so that intervals cover the calibration entries; 1 without them.
@@ -506,11 +606,15 @@ class Result:
         return split_conformal(np.abs(residual * spread - middle) / half, level)
 
     def _deviations(self, observations: Observations) -> tuple[Array, Array, Array]:
-        """t(y), t(y) − x̄ and Var x of entries of the same tensor, in units of the scale and their own order; (M,)."""
+        """t(y), t(y) − x̄ − ḡ and Var x + Var g of entries of the same tensor, in units of the scale; (M,)."""
         modelled = self.as_modelled(observations)
         fit = fit_at_entries(modelled, self.rows, per_entry=True)
         values = np.divide(modelled.values.ravel(), self.scale, dtype=np.float64)
-        vectors = values, fit.residual, np.asarray(fit.variance)
+        residual, variance = fit.residual, np.asarray(fit.variance)
+        if self.state.smooth is not None:
+            smooth, own = self.state.smooth.at(self._chains, modelled.entry_coords())
+            residual, variance = residual - smooth, variance + own
+        vectors = values, residual, variance
         first, second, third = (self.arrangement.entries(vector, observations) for vector in vectors)
         return first, second, third
 
@@ -563,7 +667,11 @@ class Result:
             ]
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = self._assemble(pieces, coords)
-        if _asks_low_rank(of):
+        check_quantity(of)
+        if of != "low_rank" and self.state.smooth is not None:  # entry by entry
+            smooth, variance = self._smooth_at(coords)
+            draws += smooth + np.sqrt(variance) * rng.standard_normal(draws.shape)
+        if of != "observation":
             draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
         else:
             self._add_errors(draws, rng, coords)
@@ -589,7 +697,9 @@ class Result:
         return Summary.of(self)
 
     def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
+        from brtf.results.notebook import card
+
+        return card(self)
 
     # ---- entries asked for ---------------------------------------------------------------------------------
 
@@ -599,7 +709,7 @@ class Result:
         nothing = np.empty(0)
         if coords is None:
             check_memory(8 * self.observations.n_entries, f"a dense tensor of shape {given}", "pass coords=")
-            n_per_row = self.observations.n_entries // shape[0]
+            n_per_row = math.prod(shape[1:])
             step = max(1, BLOCK_ENTRIES // n_per_row)
             for start in range(0, shape[0], step):
                 rows = slice(start, min(start + step, shape[0]))
@@ -627,8 +737,8 @@ class Result:
 
 def check_quantity(of: str) -> None:
     """Raise if ``of`` is not a known quantity."""
-    if not isinstance(of, str) or of not in ("low_rank", "observation"):
-        raise ValueError(f"of must be 'low_rank' or 'observation', got {of!r}.")
+    if not isinstance(of, str) or of not in ("low_rank", "signal", "observation"):
+        raise ValueError(f"of must be 'low_rank', 'signal' or 'observation', got {of!r}.")
 
 
 def _middle_and_half(law: ErrorLaw, level: float, variance: Array) -> tuple[Array, Array]:
@@ -637,11 +747,6 @@ def _middle_and_half(law: ErrorLaw, level: float, variance: Array) -> tuple[Arra
     if law.is_symmetric or np.isinf(high).any():
         return np.zeros_like(high), high
     return 0.5 * (low + high), 0.5 * (high - low)
-
-
-def _asks_low_rank(of: str) -> bool:
-    check_quantity(of)
-    return of == "low_rank"
 
 
 def _in_squared_units(variance: Array, scale: float) -> Array:

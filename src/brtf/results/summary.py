@@ -37,6 +37,8 @@ class Summary:
                 "inference": settings.inference,
                 "link": result.link.name,
                 "arrangement": [list(group) for group in result.arrangement.groups],
+                "folding": {str(mode): period for mode, period in result.arrangement.folds},
+                "smooth_residual": result.smooth_mode,
                 "choices": {option: {"value": c.value, "gain": c.gain, "sentence": c.sentence} for option, c in chosen},
                 "rank": result.rank,
                 "max_rank": settings.max_rank,

@@ -1,20 +1,22 @@
-"""How to read the data: which link, and which modes are read as one. The bound chooses.
+"""How to read the data: which link, which modes are read as one, and which one is folded. The bound chooses.
 
 Every reading of the data, a link with an arrangement, has a bound of the same ln p(Y). Readings race: each is a search
 of its own, a few dozen sweeps at a time, and one that cannot catch up any more drops out. The reading that the search
 would have without a choice is the first runner, so that on data where nothing is to be chosen the search goes on from
-there, and nothing is lost. Two screens save most races: a link is tried only where the noise depends on the level, and
-modes are merged only where the residual has structure beyond chance that merging would explain.
+there, and nothing is lost. Three screens save most races: a link is tried only where the noise depends on the level,
+modes are merged only where the residual has structure beyond chance that merging would explain, and a mode is folded
+only by periods that time stamps or lines in its spectrum suggest.
 
-Large data race on a part, random positions along every mode, and the bounds are scaled to the whole: the likelihood by
-the number of entries, the divergence of the rows of a mode by their number.
+Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones), and the
+bounds are scaled to the whole: the likelihood by the number of entries, the divergence of the rows of a mode by their
+number.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -24,8 +26,10 @@ from brtf.data.arrangement import Arrangement, as_text
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Sums, add_up, workers
+from brtf.data.periods import FEWEST_CYCLES, suggested_periods
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
 from brtf.model.links import Link, link_named, possible_links
 from brtf.model.settings import Settings
 from brtf.search.moves.birth import BEYOND_CHANCE
@@ -52,16 +56,34 @@ class Reading:
     arrangement: Arrangement
 
     def apply(self, observations: Observations) -> Observations:
-        """The data as the search sees them: t(Y), with merged modes."""
+        """The data as the search sees them: t(Y), with merged or folded modes."""
         return self.arrangement.apply(self.link.apply(observations))
 
     def settings(self, settings: Settings) -> Settings:
-        """The settings of a search that sees them: modes are groups now."""
+        """The settings of a search that sees them, with the modes as read.
+
+        Outliers of folded modes are added, each on its own: shared along half of a mode they would have no name.
+        """
         noise, outliers = (
-            None if modes is None else self.arrangement.group_numbers(modes)
+            None if modes is None else self.arrangement.factor_numbers(modes)
             for modes in _named_modes(settings, self.arrangement.order)
         )
-        return replace(settings, link=self.link.name, arrangement=None, noise_modes=noise, outlier_modes=outliers)
+        smooth = settings.smooth_residual
+        if smooth not in (None, "auto"):
+            (smooth,) = self.arrangement.factor_numbers((int(smooth) % self.arrangement.order,))
+        kind = "additive" if self.arrangement.periods and settings.outlier_kind == "auto" else settings.outlier_kind
+        modes = settings.modes
+        if modes not in (None, "auto"):
+            said = settings.said_of_modes(self.arrangement.order)
+            factors = ((self.arrangement.factor_numbers((mode,)), words) for mode, words in said.items())
+            modes = tuple((factor, words) for numbers, words in factors for factor in numbers)
+        changed = {
+            "outlier_kind": kind,
+            "modes": modes,
+            "noise_modes": noise,
+            "outlier_modes": outliers,
+        }
+        return replace(settings, link=self.link.name, arrangement=None, smooth_residual=smooth, **changed)
 
 
 @dataclass(frozen=True)
@@ -97,20 +119,30 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     order = observations.order
     settings.noise_candidates(observations.shape, observations.n_observed)
     settings.shared_modes(order)
+    settings.said_of_modes(order)
+    settings.smooth_modes(observations.shape)
     link = link_named(None if settings.link == "auto" else settings.link, observations)
     if settings.arrangement in (None, "auto"):
         return Reading(link, Arrangement.as_given(order))
-    arrangement = Arrangement.checked(settings.arrangement, order)
-    for name, modes in zip(("noise_modes", "outlier_modes"), _named_modes(settings, order), strict=True):
-        if modes is not None and not arrangement.keeps(modes):
+    if isinstance(settings.arrangement, dict):
+        arrangement = Arrangement.folded(settings.arrangement, observations.shape)
+    else:
+        arrangement = Arrangement.checked(settings.arrangement, order)
+    for name, modes in _kept_modes(settings, order):
+        if not arrangement.keeps(modes):
             raise ValueError(
                 f"{name}={getattr(settings, name)} does not go with arrangement={as_text(arrangement.groups)}, which "
                 "merges one of these modes with another. Name all modes of a group, or none."
             )
+    if not arrangement.leaves(_smooth_mode(settings, order)):
+        raise ValueError(
+            f"smooth_residual={settings.smooth_residual} needs its mode as it is, but arrangement={arrangement} "
+            "merges or folds it."
+        )
     if not arrangement.is_as_given and settings.inference == "paper":
         raise ValueError('arrangement needs inference="calibrated": the paper factorizes the tensor as it is.')
     if not arrangement.is_as_given and not isinstance(settings.init, str):
-        raise ValueError("arrangement cannot merge modes where init gives their factors.")
+        raise ValueError("arrangement cannot merge or fold modes where init gives their factors.")
     return Reading(link, arrangement)
 
 
@@ -128,12 +160,15 @@ def choose(
     plain = given_reading(observations, settings)
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
     # values that replace others repeat exactly, and the density of those depends on the link without meaning anything
-    comparable = settings.link == "auto" and automatic and settings.outlier_kind == "additive"
+    comparable = settings.link == "auto" and automatic and settings.outlier_kind != "replacement"
     links = possible_links(observations) if comparable else [plain.link]
-    mergers = settings.arrangement == "auto" and automatic and observations.order > 2
-    if len(links) == 1 and not mergers:
+    arranging = settings.arrangement == "auto" and automatic
+    folds = possible_folds(observations) if arranging else []
+    folds = [one for one in folds if one.leaves(_smooth_mode(settings, observations.order))]
+    arranging = arranging and (observations.order > 2 or bool(folds))
+    if len(links) == 1 and not arranging:
         return Chosen(plain)
-    race = Race(observations, settings, rng, Deadline(seconds), watch)
+    race = Race(observations, settings, rng, Deadline(seconds), watch, {mode for one in folds for mode, _ in one.folds})
     if not race.is_possible(plain):
         return Chosen(plain)
     race.runner(plain).go_to(LAP)
@@ -144,15 +179,18 @@ def choose(
         rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
         best, tried = race.run(best, rivals)
         comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
-    if mergers:
+    if arranging:
         tried_before: tuple[tuple[str, float], ...] = ()
-        while len(best.arrangement.groups) > 2 and not race.deadline.look():
-            found, tried = race.run(best, race.mergers(best), patient=True)
+        rivals = [replace(best, arrangement=one) for one in folds]
+        while not race.deadline.look():
+            found, tried = race.run(best, [*rivals, *race.mergers(best)], patient=True)
             tried_before += tried
             if found is best:
                 break
             best = found
-        comparisons.append(Comparison("arrangement", as_text(best.arrangement.groups), tried_before, race.n_entries))
+            rivals = [replace(best, arrangement=one) for one in doubled(best.arrangement, observations.shape)]
+            rivals = [one for one in rivals if one not in race.runners]
+        comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
     return Chosen(best, tuple(comparisons), race.moment(best))
 
 
@@ -166,9 +204,10 @@ class Race:
         rng: np.random.Generator,
         deadline: Deadline,
         watch: Callable[[Moment], object] = lambda moment: None,
+        in_runs: Collection[int] = (),
     ) -> None:
         self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
-        self.part = part_of(observations, copy.deepcopy(rng))
+        self.part = part_of(observations, copy.deepcopy(rng), in_runs)
         self.runners: dict[Reading, Runner] = {}
 
     @property
@@ -270,9 +309,13 @@ class Race:
         component of the merged reading.
         """
         arrangement = reading.arrangement
-        named = _named_modes(self.settings, arrangement.order)
-        candidates = [arrangement.merging(*pair) for pair in combinations(range(len(arrangement.groups)), 2)]
-        candidates = [one for one in candidates if all(modes is None or one.keeps(modes) for modes in named)]
+        if arrangement.folds:
+            return []
+        kept = [modes for _, modes in _kept_modes(self.settings, arrangement.order)]
+        n_groups = len(arrangement.groups)
+        candidates = [arrangement.merging(*pair) for pair in combinations(range(n_groups), 2) if n_groups > 2]
+        candidates = [one for one in candidates if all(map(one.keeps, kept))]
+        candidates = [one for one in candidates if one.leaves(_smooth_mode(self.settings, arrangement.order))]
         runner = self.runner(reading)
         runner.go_to(LAP)
         if runner.explained:
@@ -380,17 +423,25 @@ class Runner:
 
     @property
     def bound(self) -> float:
-        """The bound of ln p(Y) of the whole data, estimated from the part; exact where that is everything."""
-        record = self._reached.latest
-        if record is None:
+        """The bound of ln p(Y) of the whole data, estimated from the part; exact where that is everything.
+
+        What a law of replaced values costs is subtracted: the bound does not charge for it.
+        """
+        record, state = self._reached.latest, self._reached.state
+        if record is None or state is None:
             raise RuntimeError("the race has not begun")
-        if self.growth == 1.0:
+        law = None if state.structure is None else state.structure.law
+        if self.growth == 1.0 and law is None:
             return record.bound + self.shift
         _, point = self.point()
+        price = 0.0 if law is None or point.structure_sums is None else law.price(point.structure_sums[4])
+        if self.growth == 1.0:
+            return record.bound + self.shift - price
         state, terms = point.state, point.terms
         rows = [prior.kl(rows, state.lam) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
         divergence = sum(length * kl for length, kl in zip(self.lengths, rows, strict=True))
-        return self.growth * (terms.likelihood + self.shift) - divergence + (terms.total - terms.likelihood + sum(rows))
+        others = terms.total - terms.likelihood + sum(rows) - price
+        return self.growth * (terms.likelihood + self.shift) - divergence + others
 
     @property
     def within_reach(self) -> float:
@@ -403,14 +454,38 @@ class Runner:
         return self.bound + self.growth * (records[-1].bound - earlier[-1])
 
 
-def part_of(observations: Observations, rng: np.random.Generator) -> Observations:
-    """The entries at random positions of every mode, so that about ``TRIAL_ENTRIES`` are left; all of small data."""
+def possible_folds(observations: Observations) -> list[Arrangement]:
+    """The data with one mode folded by a period that time stamps or the spectrum suggest."""
+    return [
+        Arrangement.folded({mode: period}, observations.shape)
+        for mode in range(observations.order)
+        for period in suggested_periods(observations, mode)
+    ]
+
+
+def doubled(arrangement: Arrangement, shape: tuple[int, ...]) -> list[Arrangement]:
+    """The arrangement with its one folded mode folded by twice the period: weak first harmonics leave no line."""
+    return [
+        Arrangement.folded({mode: 2 * period}, shape)
+        for mode, period in arrangement.folds
+        if 2 * period * FEWEST_CYCLES <= shape[mode]
+    ]
+
+
+def part_of(observations: Observations, rng: np.random.Generator, in_runs: Collection[int] = ()) -> Observations:
+    """The entries at random positions of every mode, so that about ``TRIAL_ENTRIES`` are left; all of small data.
+
+    Of modes ``in_runs``, which may have a period, neighbouring positions.
+    """
     share = (TRIAL_ENTRIES / observations.n_observed) ** (1.0 / observations.order)
     if share >= 1.0:
         return observations
+    counts = [max(min(length, 2), math.ceil(share * length)) for length in observations.shape]
     chosen = [
-        np.sort(rng.choice(length, max(min(length, 2), math.ceil(share * length)), replace=False))
-        for length in observations.shape
+        int(rng.integers(length - count + 1)) + np.arange(count)
+        if mode in in_runs
+        else np.sort(rng.choice(length, count, replace=False))
+        for mode, (length, count) in enumerate(zip(observations.shape, counts, strict=True))
     ]
     return observations.at_positions(chosen)
 
@@ -430,8 +505,20 @@ def _named_modes(settings: Settings, order: int) -> tuple[tuple[int, ...] | None
     return noise, outliers
 
 
+def _kept_modes(settings: Settings, order: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Sets of modes that must stay whole groups, each with the option that names them."""
+    named = zip(("noise_modes", "outlier_modes"), _named_modes(settings, order), strict=True)
+    kept = [(name, modes) for name, modes in named if modes is not None]
+    return kept + [("modes", (mode,)) for mode in settings.said_of_modes(order)]
+
+
+def _smooth_mode(settings: Settings, order: int) -> int | None:
+    """The mode that the settings name for a smooth residual, counted from the front."""
+    return None if settings.smooth_residual in (None, "auto") else int(settings.smooth_residual) % order
+
+
 def _told(reading: Reading, best: Reading) -> str:
     """The part of a reading in which it differs from the best one."""
     if reading.link.name != best.link.name:
         return str(reading.link.name)
-    return as_text(reading.arrangement.groups)
+    return str(reading.arrangement)

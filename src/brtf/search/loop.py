@@ -9,18 +9,21 @@ from functools import cache
 
 import numpy as np
 
+from brtf.data.positions import Positions
 from brtf.inference.acceleration import Anderson
 from brtf.inference.judge import WORTH, judge
-from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Event
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.search.move import Memory, Progress, Proposal, Sweeps, Trial, Wishes
 from brtf.search.moves.form import begins_collapsed
+from brtf.search.moves.outlier_kind import undivided
 from brtf.search.phases import NAMES, PHASES
 from brtf.search.position import Position
 from brtf.search.settle import converge, settle
-from brtf.search.starts import START_COMPONENTS, waiting
+from brtf.search.starts import START_COMPONENTS, compact
 
 SLACK = 2
 """Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
@@ -43,6 +46,10 @@ class Step:
     event: Event | None
 
 
+def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:
+    return tuple(mode for mode, words in settings.said_of_modes(order).items() if word in words)
+
+
 class Search:
     """One search, from its starts or from a saved position, to the best point found."""
 
@@ -57,17 +64,29 @@ class Search:
         observations = problem.observations
         cap = min(settings.rank_limit(observations.shape, observations.n_observed), affordable)
         most = cap if settings.max_rank is None else min(max(SLACK * cap, cap + 2), affordable)
+        labels = observations.labels
         wishes = Wishes(
             cap,
+            _modes_said_to_be(settings, observations.order, "nonnegative"),
+            settings.undecided_modes(observations.order),
+            _modes_said_to_be(settings, observations.order, "ordered"),
+            tuple(
+                Positions.of(None if labels is None else labels.coords[mode], length)
+                for mode, length in enumerate(observations.shape)
+            ),
             tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
             settings.noise == "per-slice",
             settings.shared_modes(observations.order),
             settings.outlier_kind == "replacement",
+            settings.outlier_kind == "auto",
+            settings.outlier_kind == "auto" and settings.link is None,
+            () if observations.in_chunks else settings.smooth_modes(observations.shape),
+            settings.smooth_residual not in (None, "auto"),
             settings.max_rank is not None and cap > START_COMPONENTS,
             settings.tol * observations.n_observed,
         )
         problem = replace(problem, collapsed=begins_collapsed(problem, min(most, START_COMPONENTS)))
-        found = cache(lambda: [waiting(state) for state in starts(most)])
+        found = cache(lambda: [compact(state) for state in starts(most)])
         self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)
         self.phase, self.move = 0, 0
         self.memory: Memory = ()
@@ -140,26 +159,27 @@ class Search:
         self.trial = None
         gain, accepted, lacking = 0.0, True, 0.0
         if progress.best is not None:
-            gain = trial.point.bound - progress.best.bound
-            drift = progress.drift * (progress.n_sweeps - trial.n_before)
-            accepted, lacking = judge(trial.point, progress.best, trial.worth + drift), trial.worth + drift - gain
+            gain = trial.point.bound - trial.price - progress.best.bound
+            worth = trial.worth + progress.drift * (progress.n_sweeps - trial.n_before)
+            accepted, lacking = judge(trial.point, progress.best, worth + trial.price), worth - gain
         move = PHASES[self.phase].moves[self.move]
         if accepted:
             self._keep(trial, gain)
             self.refusals.pop(move.name, None)
         else:
             self._refuse(move.name, lacking)
-        self.memory = move.heard(self.memory, trial, accepted=accepted)
+        self.memory = move.learn_from(self.memory, trial, accepted=accepted)
         if accepted and move.back_to is not None:
             names = [other.name for other in PHASES[self.phase].moves]
             self.move, self.memory = names.index(move.back_to), ()
-        return self._step(Event(trial.kind, accepted, gain, trial.told))
+        return self._step(Event(trial.kind, accepted, gain, trial.description))
 
     def _keep(self, trial: Trial, gain: float) -> None:
         """Continue from the trial; a change of the form shifts the bound beyond the cap by the same amount."""
         progress = self.progress
         self.sweeps, self.changed = trial.then, True
         progress.best = trial.point
+        progress.problem = undivided(progress.problem, trial.point.state)
         if trial.collapsed is not progress.problem.collapsed:
             progress.problem = replace(progress.problem, collapsed=trial.collapsed)
             if progress.beyond is not None:
@@ -249,6 +269,8 @@ class Search:
         """Resume from the position of a search of the same problem."""
         progress = self.progress
         progress.problem = replace(progress.problem, collapsed=position.collapsed)
+        if state is not None:
+            progress.problem = undivided(progress.problem, state)
         progress.best = None if state is None else evaluate(progress.problem, state)
         for name in ("n_sweeps", "drift", "most", "beyond", "explained"):
             setattr(progress, name, getattr(position, name))
@@ -257,6 +279,6 @@ class Search:
             setattr(self, name, getattr(position, name))
         self.refusals = {name: Refusal(kind, until) for name, kind, until in position.refusals}
         if position.proposal is not None and position.trial is not None:
-            judged = replace(progress.problem, collapsed=position.proposal.collapsed)
-            told = {field.name: getattr(position.proposal, field.name) for field in fields(Proposal)}
-            self.trial = Trial(**told, point=evaluate(judged, position.trial))
+            judged = undivided(replace(progress.problem, collapsed=position.proposal.collapsed), position.trial)
+            proposed = {field.name: getattr(position.proposal, field.name) for field in fields(Proposal)}
+            self.trial = Trial(**proposed, point=evaluate(judged, position.trial))

@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from brtf.data.positions import Positions
 from brtf.inference.acceleration import Anderson
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
 
@@ -54,6 +56,7 @@ class Proposal:
     kind, words : what is proposed; ``{rank}`` is replaced by the resulting rank
     stages : how it is settled
     worth : nats by which it must beat the best point; −inf if it is always accepted
+    price : nats of its bound that do not count, as parameters were learnt that the bound does not charge for
     then : sweeps that follow if it is accepted
     collapsed : the form of the bound in which it is judged
     beyond : see :class:`Progress`; None leaves it unchanged
@@ -66,6 +69,7 @@ class Proposal:
     words: str
     stages: Stages = AT_ONCE
     worth: float = WORTH
+    price: float = 0.0
     then: Sweeps | None = None
     collapsed: bool = True
     beyond: float | None = None
@@ -82,7 +86,7 @@ class Trial(Proposal):
     point: Point
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """Description of the proposal, for events."""
         return self.words.format(rank=self.point.rank)
 
@@ -94,19 +98,35 @@ class Wishes:
     Attributes
     ----------
     cap : largest rank of the result
+    nonnegative_modes : modes without negative loadings, as asked for
+    undecided_modes : modes of which the bound decides whether they have negative loadings and are in order
+    ordered_modes : modes in order, as asked for
+    positions : where the rows of every mode lie
     noise_modes : candidate sets of modes along which the noise may differ
     noise_differs : whether it must differ
     shared_modes : modes along which outliers are shared
     replaced : whether outliers replace the data
+    kinds_open : whether the bound chooses the kind of outliers
+    may_replace : whether it may choose outliers that replace the data
+    smooth_modes : modes along which there may be a smooth residual
+    smooth_asked : whether there must be one
     many : whether ``max_rank`` allows so many components that one start should have them all
     converged_gain : gain in nats per sweep below which a fit has converged
     """
 
     cap: int
+    nonnegative_modes: tuple[int, ...]
+    undecided_modes: tuple[int, ...]
+    ordered_modes: tuple[int, ...]
+    positions: tuple[Positions, ...]
     noise_modes: tuple[tuple[int, ...], ...]
     noise_differs: bool
     shared_modes: tuple[int, ...]
     replaced: bool
+    kinds_open: bool
+    may_replace: bool
+    smooth_modes: tuple[int, ...]
+    smooth_asked: bool
     many: bool
     converged_gain: float
 
@@ -203,7 +223,7 @@ class Move(ABC):
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         """The next proposal and the memory to keep with it; None where there is none left."""
 
-    def heard(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
+    def learn_from(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
         """The memory after the proposal was judged."""
         return memory
 

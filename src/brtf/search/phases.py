@@ -17,11 +17,15 @@ from brtf.search.moves.form import Cheaper, Tighter
 from brtf.search.moves.local_model import LocalModels
 from brtf.search.moves.merge import Merge
 from brtf.search.moves.noise import Noise
+from brtf.search.moves.non_negative import WithoutNegative
+from brtf.search.moves.order import Order
+from brtf.search.moves.outlier_kind import OutlierKinds
 from brtf.search.moves.rates import Rates
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
 from brtf.search.moves.row_prior import RowPriors
 from brtf.search.moves.sides import Sides
+from brtf.search.moves.smooth_residual import SmoothResiduals
 from brtf.search.moves.start import Start
 from brtf.search.moves.structure import Structure
 
@@ -51,14 +55,20 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (FewOutliers(), Rates(), Sides(), RowPriors())
+NOISE = (FewOutliers(), Rates(), Sides(), RowPriors(), Order(), SmoothResiduals())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),
-    Phase("asked for", (Cheaper(), Noise(asked=True), Structure(), Replacement(), Channels())),
+    Phase(
+        "asked for",
+        (
+            *(Cheaper(), Order(asked=True), Noise(asked=True), Structure(), Replacement(), Channels()),
+            SmoothResiduals(asked=True),
+        ),
+    ),
     Phase(
         "rough",
-        (Noise(coarse=True), *NOISE, LocalModels(pulling=True), *COMPONENTS),
+        (Noise(coarse=True), *NOISE, LocalModels(pulling=True), OutlierKinds(coarse=True), *COMPONENTS),
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
         skipped=lambda progress: progress.explained,
@@ -66,7 +76,7 @@ PHASES = (
     Phase("cap", (Cap(),), holds_cap=True),
     Phase(
         "fine",
-        (Noise(), *NOISE, LocalModels(pulling=False), *COMPONENTS),
+        (Noise(), *NOISE, LocalModels(pulling=False), OutlierKinds(), *COMPONENTS, WithoutNegative()),
         lambda progress: Sweeps(0.1 * WORTH, 100),
         counted=Refresh.name,
     ),

@@ -11,8 +11,9 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums
 from brtf.inference.entry_posterior import relative_precision
-from brtf.inference.sweep import Point, Problem
-from brtf.inference.updates import Weighing, add_up_rows
+from brtf.inference.point import Point
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import Weighing, add_up_rows
 from brtf.search.spectra import leading_left_singular
 
 RANDOM_FITS, RANK_ONE_ROUNDS, RANK_ONE_GAIN = 4, 10, 0.005

@@ -14,8 +14,11 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.data.passes import Field
 from brtf.inference.entry_posterior import relative_precision
-from brtf.inference.sweep import Fit, Problem, typical_residual
-from brtf.inference.updates import Weighing, WeightsAndTargets, gaussian_rows, row_statistics
+from brtf.inference.factor_update import without_smooth
+from brtf.inference.learn_noise import typical_residual
+from brtf.inference.problem import Fit, Problem
+from brtf.inference.statistics import Weighing, WeightsAndTargets, row_statistics
+from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.state import State
@@ -46,7 +49,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
             weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
             grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
             rows, _ = prior.posterior(tau * grams, tau * products, state.lam, gaussian_rows)
-            residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+            residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows)).residual
             if np.abs(rows.mean - before).max() < SETTLED_ROWS * np.abs(rows.mean).max():
                 break
     return rows
@@ -58,6 +61,6 @@ def _weighed_by_size(problem: Problem, state: State, residual: Field, weight_of:
     def weigh(block: Block) -> WeightsAndTargets:
         relative, size = relative_precision(state, block), np.abs(residual(block))
         weights = weight_of(size) if relative is None else relative * weight_of(np.sqrt(relative) * size)
-        return weights, weights * problem.values(block)
+        return weights, weights * without_smooth(state, block, problem.values(block))
 
     return weigh

@@ -18,18 +18,23 @@ from brtf.data.observations import Block, Observations
 from brtf.data.passes import Sums, workers
 from brtf.inference import paper
 from brtf.inference.entry_posterior import grouped
+from brtf.inference.factor_update import update_all_factors
+from brtf.inference.learn_noise import with_smooth_as_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Fit, Problem
 from brtf.inference.rounding import largest_precision
-from brtf.inference.sweep import Fit, Problem, evaluate, update_all_factors
+from brtf.inference.statistics import add_up_rows, scaled_values
 from brtf.inference.trace import Event, Kind, Record, StopReason
-from brtf.inference.updates import add_up_rows, scaled_values
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import NoOutliers
+from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import LARGEST_PRECISION, State
 from brtf.search.components import add_components, empty_state
 from brtf.search.loop import Search
 from brtf.search.moves.cap import reduced
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
+from brtf.search.moves.outlier_kind import undivided
 from brtf.search.position import Position
 from brtf.search.robust_rows import robust_rows
 from brtf.search.starts import START_COMPONENTS, START_MODEL, initial_factors, paper_start, portfolio, random_start
@@ -193,6 +198,8 @@ def advance(
 def problem_at(observations: Observations, settings: Settings, moment: Moment) -> Problem:
     """The problem of a search at a moment, in the form of the bound that it then has."""
     problem = _problem(observations, settings)
+    if moment.state is not None:
+        problem = undivided(problem, moment.state)
     return problem if moment.position is None else replace(problem, collapsed=moment.position.collapsed)
 
 
@@ -389,13 +396,15 @@ def typical_rows(state: State) -> State:
     structure = state.structure
     if structure is not None and structure.rates is not None and 0 in structure.rates.modes:
         state = replace(state, structure=replace(structure, rates=None))
-    return state
+    return state if state.smooth is None else with_smooth_as_noise(state)
 
 
-def fold_in(observations: Observations, state: State, settings: Settings) -> RowGaussians:
-    """Rows of the first mode for new data, in the units of the state, with everything else held fixed.
+def fold_in(
+    observations: Observations, state: State, settings: Settings, *, following: bool = False
+) -> tuple[RowGaussians, RowPrior]:
+    """Rows of the first mode for new data and their prior, in the units of the state, with everything else held fixed.
 
-    Entries of the new rows may be outliers like any others.
+    They continue the rows of the state if ``following``. Their entries may be outliers like any others.
     """
     if settings.inference == "paper":
         return paper.fold_in(observations, state, settings.max_sweeps)
@@ -404,15 +413,16 @@ def fold_in(observations: Observations, state: State, settings: Settings) -> Row
         observations = grouped(observations, state.structure.modes)
     problem = Problem(observations, (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
+    prior = state.row_priors[0].for_new_rows(start.n_rows, state.factors[0] if following else None)
     if state.rank == 0:  # nothing to fit
-        return start
-    state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
+        return start, prior
+    state = state.with_factor(0, start, prior)
     if not state.local_model.is_gaussian:
         state = state.with_factor(0, robust_rows(problem, state, 0))
     for _ in range(settings.max_sweeps):
         previous = state.factors[0].mean
-        state = update_all_factors(problem, state, Fit.of(problem, state.factors))
+        state = update_all_factors(problem, state, Fit.of(problem, state))
         mean = state.factors[0].mean
         if np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0)):
             break
-    return state.factors[0]
+    return state.factors[0], state.row_priors[0]

@@ -13,11 +13,15 @@ import numpy as np
 
 from brtf.inference.acceleration import Anderson
 from brtf.inference.judge import WORTH, judge
-from brtf.inference.sweep import Point, Problem, evaluate, evaluate_at, learn_noise_globally, prune, sweep
+from brtf.inference.learn_noise import learn_noise_globally
+from brtf.inference.point import Point, evaluate, evaluate_at
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import SWEPT, Event, Kind
 from brtf.inference.updates import update_component_precisions
 from brtf.model.local_models import GaussianSlab, LocalModel
 from brtf.model.state import State
+from brtf.search.components import without_negative
 from brtf.search.move import Progress, Sweeps, Trial
 from brtf.search.moves.condense import condense
 
@@ -100,6 +104,14 @@ def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
     return trial, True
 
 
+def _as_asked(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
+    """Take away the negative loadings of modes that may have none: the starts find components without this limit."""
+    modes = progress.wishes.nonnegative_modes
+    if all(not trial.point.state.row_priors[mode].signed for mode in modes):
+        return trial, True
+    return replace(trial, point=evaluate(progress.problem, without_negative(trial.point.state, modes))), True
+
+
 def _free(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
     """Sweep freely until the trial beats the best point, or clearly will not."""
     return _sweep_freely(progress, trial, limit, roughly=False)
@@ -133,6 +145,7 @@ STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
     "hold": _hold,
     "approach": _approach,
     "condense": _condense,
+    "as asked": _as_asked,
     "free": _free,
     "rough": _rough,
 }

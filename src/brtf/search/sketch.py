@@ -20,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums, add_up, visit, whole
-from brtf.inference.sweep import Problem
+from brtf.inference.problem import Problem
 from brtf.kernels.reference import dense_block
 from brtf.search.approximation import decompose
 from brtf.search.components import component_price

@@ -14,25 +14,17 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Sums, add_up
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import (
-    Fit,
-    Problem,
-    evaluate,
-    evaluate_at,
-    learn_noise_globally,
-    prune,
-    settle_noise,
-    slice_noise,
-    sweep,
-    typical_residual,
-    with_noise,
-)
-from brtf.inference.updates import scaled_values, update_component_precisions
+from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, typical_residual, with_noise
+from brtf.inference.point import evaluate, evaluate_at
+from brtf.inference.problem import Fit, Problem
+from brtf.inference.statistics import scaled_values
+from brtf.inference.sweep import prune, sweep
+from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
-from brtf.search.components import add_components, empty_state
+from brtf.search.components import add_components, empty_state, without_negative
 from brtf.search.sketch import is_sketched, sketch
 from brtf.search.spectra import densest_along, leading_left_singular, rank_one_terms
 
@@ -170,7 +162,7 @@ def steady_start(problem: Problem, mode: int, n_components: int, model: LocalMod
         return None
     columns.insert(mode, np.ones((observations.shape[mode], columns[0].shape[1])))
     state = add_components(problem, empty_state(problem, model), columns)
-    rest = Fit.of(replace(problem, collapsed=False), state.factors).residual
+    rest = Fit.of(replace(problem, collapsed=False), state).residual
     typical, before = (typical_residual(problem, state, field) for field in (rest, problem.values))
     if not 0 < typical < 0.5 * before:
         return None
@@ -206,12 +198,12 @@ def portfolio(problem: Problem, max_rank: int, model: LocalModel) -> list[State]
     return starts
 
 
-def waiting(start: State) -> State:
+def compact(start: State) -> State:
     """A start in compact form: the rows of a mode, whose covariances are equal, share one."""
     return replace(start, factors=tuple(RowGaussians(rows.mean, rows.cov_packed[:1].copy()) for rows in start.factors))
 
 
-def apart(start: State) -> State:
+def expanded(start: State) -> State:
     """A start in full form: every row has its own covariance."""
     factors = (RowGaussians(rows.mean, np.repeat(rows.cov_packed, rows.n_rows, axis=0)) for rows in start.factors)
     return replace(start, factors=tuple(factors))
@@ -239,7 +231,12 @@ def least_squares(problem: Problem, n_components: int, present: State, rng: np.r
 
 
 def _with_noise_like(problem: Problem, state: State, present: State) -> State:
-    """The state with the same kind of noise and outliers, and their parameters learnt from its own residuals."""
+    """The state with the same kind of noise and outliers, their parameters learnt from its own residuals.
+
+    Modes without negative loadings have none either.
+    """
+    unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
+    state = without_negative(state, unsigned)
     if present.outliers.has_outliers and not state.outliers.has_outliers:
         state = replace(state, outliers=START_MODEL)
     point = evaluate(problem, state)

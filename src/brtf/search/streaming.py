@@ -16,14 +16,19 @@ from brtf.data.containers import LabelledArrays
 from brtf.data.observations import Labels, Observations
 from brtf.data.passes import workers
 from brtf.inference.bound import LOG_TWO_PI
+from brtf.inference.factor_update import weighing
 from brtf.inference.judge import judge
+from brtf.inference.learn_noise import noise_prior, with_noise
 from brtf.inference.noise_fit import Histogram, joint_step
-from brtf.inference.sweep import Point, Problem, evaluate, noise_prior, weighing, with_noise
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import row_statistics
 from brtf.inference.trace import Record, StopReason
-from brtf.inference.updates import gaussian_rows, row_statistics, update_component_precisions
+from brtf.inference.update_rows import gaussian_rows
+from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import WIDEST_SLAB
-from brtf.model.row_prior import RowPrior
+from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.search.run import Deadline, Fitted, fold_in, stop_reason
@@ -168,8 +173,8 @@ def _absorb(
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
     problem = Problem(observations, modes, collapsed=True)
-    new_prior = state.row_priors[0].for_new_rows(observations.shape[0])
-    point = evaluate_with(problem, earlier, state.with_factor(0, fold_in(observations, state, settings), new_prior))
+    new = fold_in(observations, state, settings, following=True)
+    point = evaluate_with(problem, earlier, state.with_factor(0, *new))
     before = earlier.bound
     trace: list[Record] = []
     reason = None

@@ -36,7 +36,7 @@ class Clip:
     ----------
     values : ndarray of float32, (pixels, channels, frames)
         Levels in [0, 255], NaN where missing. Pixels are numbered row by row; one channel is grey, three are red, green
-        and blue.
+        and blue, any other number are the bands of a spectral camera.
     height, width : int
         Size of a frame; ``pixels = height * width``.
     rate : Fraction
@@ -65,8 +65,16 @@ class Clip:
         return self.values[:, 0] if self.n_channels == 1 else self.values
 
     def image(self, pixels: NDArray[Any]) -> Image:
-        """One frame's levels, (pixels,) or (pixels, channels), as an image."""
-        return pixels.reshape((self.height, self.width, -1) if self.n_channels == 3 else (self.height, self.width))
+        """One frame's levels, (pixels,) or (pixels, channels), as an image; three of the bands if there are more."""
+        if self.n_channels == 1:
+            return pixels.reshape(self.height, self.width)
+        return as_colours(pixels.reshape(self.height, self.width, -1))
+
+
+def as_colours(image: Image) -> Image:
+    """An image (height, width, bands) as red, green and blue: the first, middle and last of its bands; grey if one."""
+    n_bands = image.shape[2]
+    return image[:, :, 0] if n_bands == 1 else image[:, :, [0, n_bands // 2, n_bands - 1]]
 
 
 def read_clip(
@@ -89,12 +97,12 @@ def read_clip(
     source : path, glob pattern or array
         A video (MP4, MOV, Matroska, WebM, AVI, MPEG, ASF, FLV, Ogg, GIF, Y4M); a folder or a pattern such as
         ``"in*.jpg"`` of PNG or JPEG images of one size, ordered by the numbers in their names; an array, or an ``.npy``
-        or ``.npz`` file of one, (frames, height, width) or (frames, height, width, 3), in [0, 255], NaN = missing.
+        or ``.npz`` file of one, (frames, height, width) or (frames, height, width, bands), in [0, 255], NaN = missing.
     frames : slice, optional Frames to read, counted from 0; all if None.
     scale : float
         Size of the frames relative to the source, above 0 and at most 1; frames are shrunk by averaging over areas.
     gray : bool
-        Convert colours to grey, 0.299 R + 0.587 G + 0.114 B.
+        Convert colours to grey, 0.299 R + 0.587 G + 0.114 B; other numbers of bands to their mean.
     drop : float
         Probability with which each pixel of each frame is dropped, in all its channels together.
     seed : int
@@ -172,7 +180,7 @@ def _assemble(
     """The tensor of the frames, filled a few of them at a time."""
     first = next(images)
     height, width = (max(1, round(scale * length)) for length in first.shape[:2])
-    shape = (height * width, 1 if gray or first.ndim == 2 else 3, n_frames)
+    shape = (height * width, 1 if gray or first.ndim == 2 else first.shape[2], n_frames)
     check_memory(4 * math.prod(shape), f"{reel.name} as a tensor of {shape}", "choose a smaller scale or fewer frames")
     values = np.empty(shape, dtype=np.float32)
     few = np.empty((*shape[:2], min(FRAMES_TOGETHER, n_frames)), dtype=np.float32)
@@ -186,7 +194,7 @@ def _assemble(
                 f"{first.shape}. All frames must be of one size and kind."
             )
         if gray and image.ndim == 3:
-            image = image @ LUMA
+            image = image @ LUMA if image.shape[2] == 3 else image.mean(axis=2)
         if scale < 1:
             image = _shrink(image, *weights)
         position = n_filled % FRAMES_TOGETHER

@@ -86,15 +86,16 @@ def open_reel(source: Any) -> Reel:
 
 
 class _Array:
-    """Frames of an array (frames, height, width) or (frames, height, width, 3)."""
+    """Frames of an array (frames, height, width) or (frames, height, width, bands)."""
 
     rate = DEFAULT_RATE
 
     def __init__(self, name: str, array: Any) -> None:
         self.name, self.array = name, np.asarray(array)
-        if self.array.ndim not in (3, 4) or (self.array.ndim == 4 and self.array.shape[3] not in (1, 3)):
+        if self.array.ndim not in (3, 4):
             raise ValueError(
-                f"{name} must be (frames, height, width) or (frames, height, width, 3), got shape {self.array.shape}. "
+                f"{name} must be (frames, height, width) or (frames, height, width, bands), got shape "
+                f"{self.array.shape}. "
                 "Move its axes first, for example with numpy.moveaxis."
             )
         if self.array.dtype.kind not in "biuf":

@@ -16,6 +16,7 @@ from brtf.view.view_data import (
     axis_of,
     axis_of_factor,
     by_strength,
+    component_names,
     component_strengths,
     factor_profiles,
     full_colour,
@@ -36,12 +37,14 @@ MARKERS = {"birth": "^", "death": "v", "merge": "D", "prune": "x", "other": "o"}
 MOST_TICKS = 8
 
 
-def plot_components(result: Result, *, ax: Axes | None = None) -> Axes:
+def plot_components(result: Result, *, names: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
     """Draw the strength of every component, the strongest first, as a bar chart.
 
     Parameters
     ----------
     result : Result
+    names : sequence of str or None
+        What to call the components, one name each, in the order of the columns of ``factors_``; their numbers if None.
     ax : matplotlib Axes or None
         Where to draw; a new figure if None.
 
@@ -51,8 +54,11 @@ def plot_components(result: Result, *, ax: Axes | None = None) -> Axes:
     """
     ax = _new_axes(1, 1)[0, 0] if ax is None else ax
     order, strengths = by_strength(result), component_strengths(result)
-    ax.bar([str(component) for component in order], strengths[order])
-    ax.set_xlabel("component")
+    called = [str(component) for component in range(result.rank)] if names is None else component_names(result, names)
+    ax.bar(np.arange(order.size), strengths[order])
+    ax.set_xticks(np.arange(order.size), [_plain(called[component]) for component in order])
+    if names is None:
+        ax.set_xlabel("component")
     ax.set_ylabel(f"root mean square, in units of {fitted_to(result.link.name)}")
     return ax
 
@@ -62,6 +68,7 @@ def plot_factors(
     *,
     modes: Sequence[int] | None = None,
     components: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
     level: float = 0.95,
     axes: Any = None,
 ) -> NDArray[Any]:
@@ -78,6 +85,8 @@ def plot_factors(
         merged modes are drawn as a map.
     components : sequence of int or None
         The components to draw; None draws all, the strongest first.
+    names : sequence of str or None
+        What to call the components, one name each, in the order of the columns of ``factors_``.
     level : float
         Probability that the band contains the truth at each position, between 0 and 1.
     axes : array of matplotlib Axes or None
@@ -90,17 +99,17 @@ def plot_factors(
     if result.rank == 0:
         raise ValueError("the fit has rank 0: there are no factors to draw.")
     chosen = by_strength(result).tolist() if components is None else list(components)
-    n_factors = len(result.arrangement.groups)
+    n_factors = len(result.state.factors)
     shown = list(range(n_factors)) if modes is None else list(modes)
     _check_members("components", chosen, result.rank)
     _check_members("modes", shown, n_factors)
-    reach, profiles = half_width(level), factor_profiles(result)
+    reach, profiles, called = half_width(level), factor_profiles(result), component_names(result, names)
     drawn = (
         _new_axes(len(chosen), len(shown), sharex="col") if axes is None else _reshaped(axes, len(chosen), len(shown))
     )
     for row, component in enumerate(chosen):
         for column, mode in enumerate(shown):
-            axis, ax, group = axis_of_factor(result, mode), drawn[row, column], result.arrangement.groups[mode]
+            axis, ax, group = axis_of_factor(result, mode), drawn[row, column], result.arrangement.read_modes[mode]
             mean, std = (part[:, component] for part in profiles[mode])
             if len(group) == 2:  # merged modes: a map
                 down, right = (axis_of(result.observations, m) for m in group)
@@ -120,7 +129,7 @@ def plot_factors(
             ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)
             _label_positions(ax.xaxis, axis, axis.values)
             if column == 0:
-                ax.set_ylabel(f"component {component}")
+                ax.set_ylabel(_plain(called[component]))
             if row == len(chosen) - 1:
                 ax.set_xlabel(_plain(axis.name))
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,11 +12,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from brtf.data.arrays import Array
+from brtf.data.description import label_text
 from brtf.data.observations import Observations, entry_positions
 from brtf.inference.trace import Kind, Record, comparable
 from brtf.model.predictive import ErrorLaw
 from brtf.model.state import component_amplitudes
 from brtf.results.result import Result
+from brtf.view.dates import as_dates
 
 MOST_HELD_OUT = 20_000
 """Largest number of held-out entries to compare: coverage is then accurate to 0.7 %, two standard deviations."""
@@ -56,32 +59,52 @@ class Axis:
 
     def text(self, position: int) -> str:
         """The label of a position, as text."""
-        label = self.labels[position]
-        if isinstance(label, np.datetime64):
-            return str(np.datetime_as_string(label, unit="auto")) if not np.isnat(label) else "NaT"
-        return f"{label:.6g}" if isinstance(label, (float, np.floating)) else str(label)
+        return label_text(self.labels[position])
 
 
 def axis_of(observations: Observations, mode: int) -> Axis:
     """The axis of a mode, with its labels if it has any."""
     length, labels = observations.shape[mode], observations.labels
-    positions = np.arange(length, dtype=np.float64)
     name = f"mode {mode}" if labels is None else str(labels.dims[mode])
     given = None if labels is None else labels.coords[mode]
     if given is None:
-        return Axis(name, "position", positions, np.arange(length))
-    kinds: dict[str, Literal["number", "date"]] = {"i": "number", "u": "number", "f": "number", "M": "date"}
-    kind = kinds.get(given.dtype.kind)
-    if kind is not None:
-        values = given.astype("M8[us]").astype(np.int64).astype(np.float64) if kind == "date" else given.astype(float)
+        return Axis(name, "position", np.arange(length, dtype=np.float64), np.arange(length))
+    return _labelled_axis(name, given)
+
+
+def axis_with(axis: Axis, more: NDArray[Any]) -> Axis:
+    """An axis with further labels after its own."""
+    if axis.kind == "position":
+        length = axis.length + more.size
+        return Axis(axis.name, "position", np.arange(length, dtype=np.float64), np.arange(length))
+    own = axis.labels
+    if own.dtype.kind != more.dtype.kind:
+        own, more = own.astype(object), more.astype(object)
+    return _labelled_axis(axis.name, np.concatenate([own, more]))
+
+
+def _labelled_axis(name: str, given: NDArray[Any]) -> Axis:
+    positions = np.arange(given.size, dtype=np.float64)
+    dates = as_dates(given)
+    if dates is not None or given.dtype.kind in "iuf":
+        values = given.astype(float) if dates is None else dates.astype("M8[us]").astype(np.int64).astype(np.float64)
         if np.isfinite(values).all() and (np.diff(values) > 0).all():
-            return Axis(name, kind, values, given)
+            return Axis(name, "number" if dates is None else "date", values, given)
     return Axis(name, "name", positions, given)
 
 
 def axis_of_factor(result: Result, group: int) -> Axis:
-    """The axis of a factor: that of its mode, or the positions of modes that were read as one, in C order."""
-    modes = result.arrangement.groups[group]
+    """The axis of a factor: that of its mode, or the positions of modes that were read as one, in C order.
+
+    Of a folded mode there are two: the rounds, each at the label of its first position, and the phases.
+    """
+    arrangement = result.arrangement
+    modes = arrangement.read_modes[group]
+    if modes[0] in arrangement.periods:
+        axis, period = axis_of(result.observations, modes[0]), arrangement.periods[modes[0]]
+        if arrangement.read_modes[group - 1 : group] == (modes,):
+            return Axis(f"{axis.name} mod {period}", "position", np.arange(period, dtype=np.float64), np.arange(period))
+        return Axis(f"{axis.name}, in rounds of {period}", axis.kind, axis.values[::period], axis.labels[::period])
     if len(modes) == 1:
         return axis_of(result.observations, modes[0])
     axes = [axis_of(result.observations, mode) for mode in modes]
@@ -109,6 +132,16 @@ def component_strengths(result: Result) -> Array:
     return component_amplitudes(result.state) * result.scale
 
 
+def component_names(result: Result, names: Sequence[str] | None) -> list[str]:
+    """The user's names of the components, one each in the order of the columns of the factors, or their numbers."""
+    if names is None:
+        return [f"component {component}" for component in range(result.rank)]
+    if isinstance(names, str) or len(names) != result.rank or not all(isinstance(name, str) for name in names):
+        got = repr(names) if isinstance(names, str) else f"{len(names)}: {list(names)!r}"
+        raise ValueError(f"names must be a text for each of the {result.rank} components, strongest first, got {got}.")
+    return list(names)
+
+
 def by_strength(result: Result) -> NDArray[np.intp]:
     """The components from the strongest to the weakest, (R,)."""
     return np.argsort(-component_strengths(result), kind="stable")
@@ -120,23 +153,45 @@ def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
     Each column has root mean square one.
 
     The size of a component is reported as its strength. Signs can be moved between modes: in every mode but the last
-    the entry of largest size is made positive.
+    that has negative loadings at all, the entry of largest size is made positive.
     """
     profiles = []
-    sign = np.ones(result.rank)
-    last = len(result.arrangement.groups) - 1
-    for mode, rows in enumerate(result.rows):
+    flips = np.ones((len(result.rows), result.rank))
+    signed = [mode for mode, prior in enumerate(result.state.row_priors) if prior.signed]
+    for mode in signed[:-1]:
+        mean = result.rows[mode].mean
+        flips[mode] = np.where(mean[np.argmax(np.abs(mean), axis=0), np.arange(result.rank)] < 0, -1.0, 1.0)
+    if signed:
+        flips[signed[-1]] = np.prod(flips, axis=0)
+    for flip, rows in zip(flips, result.rows, strict=True):
         size = np.sqrt(np.mean(rows.mean**2, axis=0))
         size = np.where(size > 0, size, 1.0)
-        if mode < last:
-            largest = rows.mean[np.argmax(np.abs(rows.mean), axis=0), np.arange(result.rank)]
-            flip = np.where(largest < 0, -1.0, 1.0)
-            sign = sign * flip
-        else:
-            flip = sign
         std = np.broadcast_to(np.sqrt(np.einsum("irr->ir", rows.cov)), rows.mean.shape)
         profiles.append((flip * rows.mean / size, std / size))
     return profiles
+
+
+def leverages(result: Result) -> dict[tuple[int, ...], Array]:
+    """How much every row shapes the components: the diagonal of A (AᵀA)⁺ Aᵀ, (I_n,), by modes or groups of them."""
+    found = {}
+    for modes, factor in result.mode_factors().items():
+        size = np.linalg.norm(factor, axis=0)
+        left, values, _ = np.linalg.svd(factor / np.where(size > 0, size, 1.0), full_matrices=False)
+        used = values > values.max(initial=0.0) * 1e-10
+        found[modes] = np.sum(left[:, used] ** 2, axis=1)
+    return found
+
+
+def slice_misfit(result: Result, mode: int) -> Array:
+    """Root mean square of the residuals at every position of a mode, (I_n,), in standard deviations of their noise.
+
+    An entry counts as much as it may be no outlier; NaN where nothing was observed.
+    """
+    regular = 1.0 - result.outlier_probability_at_entries()
+    positions, length = entry_positions(result.observations, [mode]), result.observations.shape[mode]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        square = np.bincount(positions, regular * result.standardized_residuals() ** 2, length)
+        return np.sqrt(square / np.bincount(positions, regular, length))
 
 
 def half_width(level: float) -> float:
@@ -250,19 +305,10 @@ def largest_outliers(result: Result, limit: int | None = None) -> Outliers:
     outliers = result.outliers_at_entries()
     chosen = np.flatnonzero(probability > 0.5)
     chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")][:limit]
-    coords = coords_of(result.observations, chosen)
+    coords = result.observations.coords_at(chosen)
     low_rank = result.low_rank(coords) if chosen.size else np.empty(0)
     observed = result.observations.values.ravel()[chosen].astype(np.float64)
     return Outliers(coords, observed, low_rank, outliers[chosen], probability[chosen])
-
-
-def coords_of(observations: Observations, entries: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Coordinates (N, K) of some entries of the entry vector."""
-    if observations.coords is not None:
-        return observations.coords[:, entries]
-    if observations.mask is not None:
-        entries = np.flatnonzero(observations.mask)[entries]
-    return np.stack(np.unravel_index(entries, observations.shape)).astype(np.intp)
 
 
 def outlier_rates(observations: Observations, probability: Array, mode: int) -> Array:

@@ -9,7 +9,9 @@ import numpy as np
 
 from brtf.data.observations import Observations, observe
 from brtf.inference.entry_posterior import grouped, initial_law, initial_rates
-from brtf.inference.sweep import Problem, evaluate, slice_noise
+from brtf.inference.learn_noise import slice_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
 from brtf.model.links import LINKS
 from brtf.model.state import OutlierStructure, Sides, State
 from brtf.research.bench.measure import Effort, Measurement, fastest

@@ -12,8 +12,11 @@ from numpy.typing import DTypeLike
 
 from brtf.data.observations import Observations, observe
 from brtf.data.passes import of_entries, workers
-from brtf.inference.sweep import Point, Problem, evaluate, sweep, with_noise
-from brtf.inference.updates import row_grams, row_statistics
+from brtf.inference.learn_noise import with_noise
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.statistics import row_grams, row_statistics
+from brtf.inference.sweep import sweep
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import GaussianSlab
 from brtf.research.bench.measure import Array, Effort, Measurement, copying, cube_product, fastest, matrix_product

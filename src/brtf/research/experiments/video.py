@@ -28,7 +28,7 @@ OURS: dict[str, dict[str, Any]] = {
     "brtf": {"noise": "per-slice"},
     "brtf-paper": {"inference": "paper", "max_rank": 10},
 }
-"""Ours as `brtf video` calls it, and as in the paper."""
+"""Ours as `brtf video --low-rank` calls it, and as in the paper."""
 BASELINES: dict[str, tuple[str | None, tuple[Any, ...], dict[str, Any]]] = {
     "pcp": (None, (), {}),
     "godec": ("rank", RANKS, {"outlier_fraction": OUTLIER_FRACTION}),
@@ -201,7 +201,8 @@ MEASURES = {
 }
 SCORES = (
     "F is for the foreground over observed pixels: for the method’s own decision if it makes one, for the "
-    "threshold on |S| that is best in hindsight, and for ours also for whole objects, as brtf video --clean finds them."
+    "threshold on |S| that is best in hindsight, and for ours also for whole objects, as brtf video --low-rank --clean "
+    "finds them."
 )
 WORDS = {0.0: "all pixels observed", 0.9: "nine pixels in ten missing"}
 
@@ -235,9 +236,9 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
         [
             clip,
             "Matrix methods see grey levels, HORPCA and ours the colours, if there are any. Ranks and weights of the "
-            "others are chosen by pixels that they were not shown. Ours is called as brtf video does it (a noise level "
-            "per pixel, outliers shared by the colours), and as in the paper from rank 10. Missing pixels lose all "
-            "colours.",
+            "others are chosen by pixels that they were not shown. Ours is called as brtf video --low-rank does it "
+            "(a noise level per pixel, outliers shared by the colours), and as in the paper from rank 10. Missing "
+            "pixels lose all colours.",
             *([SCORES] if generated else []),
         ],
         _verdicts(rows) if generated else [],

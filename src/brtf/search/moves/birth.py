@@ -18,9 +18,12 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.data.passes import Field, Remembered, Sums, add_up
-from brtf.inference.sweep import Point, Problem, typical_residual
+from brtf.inference.learn_noise import typical_residual
+from brtf.inference.point import Point
+from brtf.inference.problem import Fit, Problem
+from brtf.inference.smooth_residual import absorbed
+from brtf.inference.statistics import Weighing
 from brtf.inference.trace import Kind
-from brtf.inference.updates import Weighing
 from brtf.model.state import State
 from brtf.search.components import add_components, effective_rows
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
@@ -42,19 +45,23 @@ def birth(
     """C9: add up to so many components that fit the residual.
 
     The residual is weighted by the model, or clipped where the weights are not yet reliable. None where the residual
-    has no more structure than it has with random signs, or only along fibres.
+    has no more structure than it has with random signs, or only along fibres. What a smooth residual has taken up in
+    place of a component is looked at too, except where the residual is clipped.
     """
     weigh = relative_weights(problem, point, clipped=clipped)
     limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
 
+    rest = point.fit if clipped or point.state.smooth is None else Fit.without_smooth(problem, point.state.factors)
+
     def left(found: list[Array]) -> Weighing:
-        return _what_is_left(problem, point, weigh, limit, found)
+        return _what_is_left(problem, rest, weigh, limit, found)
 
     if is_sketched(problem):
         columns = _sketched(problem, left([]), n_components, rng)
     else:
         columns = _one_after_another(problem, left, n_components, rng)
-    return None if columns is None else add_components(problem, point.state, columns)
+    state = None if columns is None else absorbed(problem, add_components(problem, point.state, columns), point)
+    return None if state is None or state.rank == point.rank else state
 
 
 def _sketched(problem: Problem, left: Weighing, n_components: int, rng: np.random.Generator) -> list[Array] | None:
@@ -97,11 +104,11 @@ def _one_after_another(
     return [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
 
 
-def _what_is_left(problem: Problem, point: Point, weigh: Field, limit: float, found: list[Array]) -> Weighing:
+def _what_is_left(problem: Problem, fit: Fit, weigh: Field, limit: float, found: list[Array]) -> Weighing:
     """Weights, and weight times residual, clipped at the limit, after subtracting the components found so far."""
 
     def left(block: Block) -> tuple[Array, Array]:
-        weights, residual = weigh(block), point.fit.residual(block)
+        weights, residual = weigh(block), fit.residual(block)
         if np.isfinite(limit):
             most = limit / np.sqrt(weights)
             residual = np.clip(residual, -most, most)
@@ -173,7 +180,7 @@ class Birth(Move):
             failures += 1
         return None, (failures, successes, hopeless, -1)
 
-    def heard(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
+    def learn_from(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
         failures, successes, hopeless, attempt = memory
         if trial.kind is Kind.FORM:
             return memory

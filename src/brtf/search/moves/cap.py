@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from brtf.inference.sweep import Point, Problem, evaluate
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial
 from brtf.search.moves.condense import reduce_rank

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 
 from brtf.inference.entry_posterior import measured_channels
-from brtf.inference.sweep import evaluate_at
+from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Trial
 

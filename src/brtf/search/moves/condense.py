@@ -13,7 +13,9 @@ import numpy as np
 
 from brtf.data.arrays import Array
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Point, Problem
+from brtf.inference.point import Point
+from brtf.inference.problem import Problem
+from brtf.inference.smooth_residual import absorbed
 from brtf.inference.trace import Kind
 from brtf.model.state import State
 from brtf.search.approximation import approximate
@@ -47,14 +49,16 @@ def condense(problem: Problem, point: Point) -> State | None:
             break
     if best is None or least > 4.0 * price:
         return None
-    return add_components(problem, remove_components(state, np.arange(state.rank)), best)
+    condensed = add_components(problem, remove_components(state, np.arange(state.rank)), best)
+    return absorbed(problem, condensed, point, learn=True)
 
 
 def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
     """The best approximation of the low-rank part by so many components, whatever the loss."""
     state = point.state
     _, columns = approximate_state(problem, point, n_components)
-    return add_components(problem, remove_components(state, np.arange(state.rank)), columns)
+    reduced = add_components(problem, remove_components(state, np.arange(state.rank)), columns)
+    return absorbed(problem, reduced, point, learn=True)
 
 
 def approximate_state(problem: Problem, point: Point, n_components: int) -> tuple[float, list[Array]]:

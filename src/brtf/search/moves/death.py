@@ -13,7 +13,10 @@ import math
 import numpy as np
 
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Point, Problem, evaluate, retemper
+from brtf.inference.learn_noise import retemper
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.smooth_residual import absorbed
 from brtf.inference.trace import Kind
 from brtf.model.state import State, component_amplitudes
 from brtf.search.components import component_price, effective_rows, likeness_of_components, remove_components
@@ -27,7 +30,8 @@ cluster of outliers."""
 
 def death(problem: Problem, point: Point, component: int) -> State:
     """C10: the state without one component."""
-    return retemper(problem, remove_components(point.state, np.array([component])))
+    without = remove_components(point.state, np.array([component]))
+    return retemper(problem, absorbed(problem, without, point, learn=True))
 
 
 def expendable_components(problem: Problem, point: Point) -> list[int]:
@@ -53,7 +57,8 @@ def _loss_without(problem: Problem, point: Point, component: int) -> float:
     state = point.state
     columns = [rows.mean[:, component] for rows in state.factors]
     if state.rank <= FEW_COMPONENTS or math.prod(effective_rows(columns)) < FEW_ENTRIES:
-        return point.bound - evaluate(problem, remove_components(state, np.array([component]))).bound
+        without = absorbed(problem, remove_components(state, np.array([component])), point)
+        return point.bound - evaluate(problem, without).bound
     amplitude = float(component_amplitudes(state)[component])
     return 0.5 * float(state.tau.mean) * point.mean_weight * problem.observations.n_observed * amplitude**2
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Point, Problem, evaluate_at, settle_noise, typical_residual, with_noise
+from brtf.inference.learn_noise import settle_noise, typical_residual, with_noise
+from brtf.inference.point import Point, evaluate_at
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from brtf.inference.sweep import Problem, evaluate
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Trial
 
@@ -28,7 +29,7 @@ def begins_collapsed(problem: Problem, rank: int) -> bool:
 def cheaper_form(progress: Progress, rank: int) -> Trial | None:
     """Form 1, where the data are complete and so many components make weighted Grams expensive."""
     many = rank > LARGEST_COLLAPSED_RANK or not progress.affords(rank, COLLAPSED_WORK)
-    if not (progress.problem.collapsed and many and progress.is_complete):
+    if not (progress.problem.collapsed and many and progress.is_complete) or progress.point.state.smooth is not None:
         return None
     return _in_form(progress, collapsed=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import noise_worth, with_local_model
+from brtf.inference.learn_noise import noise_worth, with_local_model
 from brtf.inference.trace import Kind
 from brtf.model.local_models import rivals
 from brtf.search.move import Once, Progress, Trial, settled

@@ -15,7 +15,8 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.data.passes import Remembered
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import Fit, Point, Problem
+from brtf.inference.point import Point
+from brtf.inference.problem import Fit, Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
 from brtf.search.components import add_components, component_cosines, remove_components
@@ -41,7 +42,7 @@ def merge(problem: Problem, point: Point, pair: tuple[int, int], rng: np.random.
     """C11: one component in place of two: the rank-one fit of their sum plus the residual."""
     rest = remove_components(point.state, np.array(pair))
     residual, weigh = (
-        Fit.of(replace(problem, collapsed=False), rest.factors).residual,
+        Fit.of(replace(problem, collapsed=False), rest).residual,
         relative_weights(problem, point),
     )
 

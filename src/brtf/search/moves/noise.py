@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import evaluate_at, promised_by_slices, settle_noise, slice_noise
+from brtf.inference.learn_noise import promised_by_slices, settle_noise, slice_noise
+from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.moves.few_outliers import are_mostly_outliers, with_few_outliers

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brtf.inference.entry_posterior import initial_rates
-from brtf.inference.sweep import evaluate_at, settle_noise
+from brtf.inference.learn_noise import settle_noise
+from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Trial

@@ -15,9 +15,9 @@ import numpy as np
 from brtf.data.observations import Block, block_positions
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import relative_precision
-from brtf.inference.sweep import Fit, Point, Problem
+from brtf.inference.point import Point
+from brtf.inference.problem import Fit, Problem
 from brtf.inference.trace import Kind
-from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
@@ -38,7 +38,7 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
         return None
     old, rows = state.factors[mode], robust_rows(problem, state, mode)
     tau, model = float(state.tau.mean), state.local_model
-    residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows).factors).residual
+    residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows)).residual
 
     def add(sums: Sums, block: Block) -> None:
         relative, positions = relative_precision(state, block), block_positions(block, (mode,))
@@ -54,7 +54,8 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     better = after > before + 2.0
     if not better.any():
         return None
-    return state.with_factor(mode, RowGaussians(np.where(better[:, None], rows.mean, old.mean), old.cov_packed))
+    means = np.where(better[:, None], rows.mean, old.mean)
+    return state.with_factor(mode, *state.row_priors[mode].moved(old, means))
 
 
 def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:

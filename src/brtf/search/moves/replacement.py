@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from brtf.inference.sweep import Point, evaluate_at, learn_noise_globally, settle_noise, slice_noise, with_noise
+from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, with_noise
+from brtf.inference.point import Point, evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.local_models import PROBABILITY_RANGE
 from brtf.model.state import OutlierStructure

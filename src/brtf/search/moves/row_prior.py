@@ -6,13 +6,21 @@ Worth trying after every change of the rows.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.positions import Positions
 from brtf.inference.judge import WORTH
-from brtf.inference.sweep import evaluate_at
+from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.inference.updates import update_component_precisions
-from brtf.model.row_prior import ROW_PRIORS
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
+from brtf.model.row_priors.ordered import FEWEST_ROWS, likely_periods, n_kinds
 from brtf.model.state import State
-from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.move import Once, Progress, Sweeps, Trial, Wishes
 
 
 class RowPriors(Once):
@@ -21,7 +29,7 @@ class RowPriors(Once):
     name = "row prior"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        state, chosen = with_best_row_priors(progress.point.state, WORTH)
+        state, chosen = with_best_row_priors(progress.point.state, WORTH, progress.wishes)
         if not chosen:
             return None
         point = evaluate_at(progress.problem, update_component_precisions(state), progress.point.fit)
@@ -29,18 +37,47 @@ class RowPriors(Once):
         return progress.trial(Kind.ROW_PRIOR, f"rows of {rows}", point, then=Sweeps(progress.roughly, 60))
 
 
-def with_best_row_priors(state: State, worth: float) -> tuple[State, dict[int, str]]:
-    """The state with the best row prior of every mode, changed only for a gain of at least so many nats.
+def with_best_row_priors(state: State, worth: float, wishes: Wishes | None = None) -> tuple[State, dict[int, str]]:
+    """The state with the best row prior of every signed mode, changed only for a gain of at least so many nats.
 
-    Also returns the names of the priors that changed, by mode.
+    Modes that are to be in order stay so. Also returns the names of the priors that changed, by mode.
     """
     chosen: dict[int, str] = {}
     for mode, (rows, present) in enumerate(zip(state.factors, state.row_priors, strict=True)):
+        if not present.signed or not state.rank:
+            continue
+        others: list[RowPrior | None] = []
+        if wishes is None or mode not in wishes.ordered_modes:
+            others = [kind.proposed(rows, state.lam) for kind in ROW_PRIORS.values() if type(present) is not kind]
+        if wishes is not None and mode in (*wishes.ordered_modes, *wishes.undecided_modes):
+            others += _other_centres(present, rows, state.lam, wishes.positions[mode])
         best, least = present, present.kl(rows, state.lam) - worth
-        for kind in ROW_PRIORS.values():
-            other = kind.proposed(rows, state.lam) if type(present) is not kind and state.rank else None
+        for other in others:
             if other is not None and other.kl(rows, state.lam) < least:
                 best, least = other, other.kl(rows, state.lam)
         if best is not present:
             state, chosen[mode] = state.with_factor(mode, rows, best), best.name
     return state, chosen
+
+
+def _other_centres(present: RowPrior, rows: RowGaussians, lam: Gamma, positions: Positions) -> list[RowPrior | None]:
+    """Rows in order around centres of their own for every phase of a period; in a chain also around one, or zero."""
+    if rows.n_rows < FEWEST_ROWS:
+        return []
+    even = bool(np.allclose(positions.steps, 1.0))
+    found = {*positions.periods, *(likely_periods(rows, lam) if even else ())}
+    groups: list[NDArray[Any] | None] = [positions.places % period for period in sorted(found)]
+    groups = [one for one in groups if one is not None and 2 * (int(one.max()) + 1) <= rows.n_rows]
+    if isinstance(present, Ordered):
+        chain, groups = present, [None, np.zeros(rows.n_rows), *groups]
+    else:
+        share = np.zeros((rows.rank, n_kinds(rows.n_rows)))
+        share[:, 0] = 1.0
+        chain = Ordered.begun(rows, lam, positions.steps, share)
+    others = (chain.regrouped(rows, lam, one) for one in groups)
+    return [
+        other.learnt(rows, lam)
+        for other in others
+        if not (isinstance(present, Ordered) and np.array_equal(other.groups, present.groups))
+        or other.centre.shape != chain.centre.shape
+    ]

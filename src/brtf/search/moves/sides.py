@@ -8,10 +8,13 @@ which have no common sign, nor for replacement, which has its own distribution.
 from __future__ import annotations
 
 from brtf.inference.judge import WORTH, judge
-from brtf.inference.sweep import evaluate_at, settle_noise, with_sides
+from brtf.inference.learn_noise import settle_noise, with_sides
+from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Sweeps, Trial
+
+ONE_SIDED = "one-sided outliers"
 
 
 class Sides(Once):
@@ -32,5 +35,5 @@ class Sides(Once):
         if not judge(evaluated, point):  # the histogram promised what the entries do not hold
             return None
         settled = settle_noise(problem, evaluated)
-        words = "outliers of either sign" if structure.sides else "one-sided outliers"
+        words = "outliers of either sign" if structure.sides else ONE_SIDED
         return progress.trial(Kind.SIDES, words, settled, worth=worth, then=Sweeps(progress.roughly, 60))

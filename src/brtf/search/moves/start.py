@@ -13,10 +13,12 @@ import math
 from brtf.inference.trace import Kind
 from brtf.search.move import Memory, Move, Progress, Stages, Trial, are_whole
 from brtf.search.moves.birth import birth
-from brtf.search.starts import START_PRECISIONS, apart, least_squares
+from brtf.search.starts import START_PRECISIONS, expanded, least_squares
 
 STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough", 2, 15))
 """In the first free sweeps surplus components die or become similar to others; then they are condensed."""
+AS_ASKED: Stages = (("as asked", 0, 1), ("rough", 0, 15))
+"""What follows where modes were said to have no negative loadings: those that were found are taken away."""
 
 
 class Start(Move):
@@ -34,11 +36,12 @@ class Start(Move):
             if progress.explained:
                 return None, memory
         if which < len(starts):
-            state = apart(starts[which])
+            state = expanded(starts[which])
         else:
             state = least_squares(progress.problem, progress.wishes.cap, starts[0], progress.rng)
         worth = 0.0 if which else -math.inf
-        return progress.trial(Kind.START, "start with {rank}", state, STAGES, worth=worth), (which + 1, n_starts)
+        stages = (*STAGES, *(AS_ASKED if progress.wishes.nonnegative_modes else ()))
+        return progress.trial(Kind.START, "start with {rank}", state, stages, worth=worth), (which + 1, n_starts)
 
     def could_remember(self, memory: Memory, rank: int) -> bool:
         return len(memory) == 2 and are_whole(memory) and memory[0] <= memory[1]

@@ -13,9 +13,11 @@ import numpy as np
 from brtf.data.observations import Block
 from brtf.data.passes import Sums, visit
 from brtf.inference.entry_posterior import initial_law
-from brtf.inference.sweep import Problem, evaluate_at, settle_noise
+from brtf.inference.learn_noise import settle_noise
+from brtf.inference.point import evaluate_at
+from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
-from brtf.model.state import OutlierStructure
+from brtf.model.state import OutlierStructure, ReplacementLaw
 from brtf.search.move import Once, Progress, Sweeps, Trial
 
 
@@ -28,12 +30,20 @@ class Structure(Once):
         wishes, problem, point = progress.wishes, progress.problem, progress.point
         if not (wishes.shared_modes or wishes.replaced):
             return None
-        law = initial_law(*value_range(problem)) if wishes.replaced else None
+        law = law_of_values(problem) if wishes.replaced else None
         state = replace(point.state, structure=OutlierStructure(wishes.shared_modes, law=law))
         settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
         return progress.trial(
             Kind.STRUCTURE, "outliers structured", settled, worth=-math.inf, then=Sweeps(progress.roughly, 60)
         )
+
+
+def law_of_values(problem: Problem) -> ReplacementLaw:
+    """A uniform law of replaced values, over the values that occur.
+
+    Bins of rounded data are levels, or wider: a narrower bin would have a density that no noise can have.
+    """
+    return initial_law(*value_range(problem), step=math.sqrt(12.0 / problem.largest_precision))
 
 
 def value_range(problem: Problem) -> tuple[float, float]:

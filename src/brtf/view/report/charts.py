@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from markupsafe import Markup
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
 from brtf.results.result import Result
+from brtf.view.dates import date_ticks
+from brtf.view.report.blocks import Scene, Sides
 from brtf.view.report.pictures import WARM, data_uri, ramp
 from brtf.view.report.svg import Chart, Scale, Ticks, number
 from brtf.view.view_data import (
@@ -32,8 +34,10 @@ from brtf.view.view_data import (
 MOST_BARS = 16
 MOST_NAMED = 40
 """Largest number of named positions drawn as rows; more are drawn as a line."""
-MOST_POINTS = 1500
+MOST_POINTS = 700
 """Largest number of points of a line, more than a chart has pixels across."""
+MOST_TIPS = 240
+"""Largest number of points of a line that answer to the pointer."""
 MOST_BARS_ALONG = 360
 LETTER = 7.5
 """Approximate width of a character of a label."""
@@ -59,32 +63,44 @@ def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ti
 
 
 def axis_ticks(axis: Axis, room: float) -> Ticks | None:
-    """Ticks at the labels; None for plain round numbers."""
+    """Ticks at the labels, or at round dates; None for plain round numbers."""
+    if axis.kind == "date":
+        return _dates(axis, room)
     rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
     return None if rounded else label_ticks(axis, axis.values, room)
 
 
 def position_ticks(axis: Axis, room: float) -> Ticks:
     """Ticks by position, even if labels are unevenly spaced; round numbers if there are no labels."""
+    if axis.kind == "date":
+        places = np.arange(axis.length, dtype=np.float64)
+        return [(float(np.interp(value, axis.values, places)), text) for value, text in _dates(axis, room)]
     if axis.kind == "position":
         return [(value, text) for value, text in Scale(0.0, axis.length - 0.5).ticks(4) if value == round(value)]
     return label_ticks(axis, np.arange(axis.length, dtype=np.float64), room)
 
 
-def strengths_chart(result: Result) -> Markup:
+def _dates(axis: Axis, room: float) -> Ticks:
+    """Round dates, as many as fit side by side; the labels of the ends where there is no round date between them."""
+    ticks = date_ticks(float(axis.values[0]), float(axis.values[-1]), max(2, int(room / 80.0)))
+    return ticks if len(ticks) > 1 else label_ticks(axis, axis.values, room)
+
+
+def strengths_chart(result: Result, names: Sequence[str]) -> Markup:
     """A bar for every component, the strongest first."""
     strengths = component_strengths(result)
     order = by_strength(result)[:MOST_BARS]
     n_bars = order.size
+    shown = [shortened(names[component], 22) for component in order]
     chart = Chart(
         Scale(0.0, 1.25 * float(strengths.max()) or 1.0),
         Scale(0.3, 0.7 + n_bars),
         f"Strength of {n_bars} components",
         width=WIDE,
         height=26.0 * n_bars + 50.0,
-        left=96.0,
+        left=14.0 + LETTER * max(map(len, shown)),
         x_title="root mean square",
-        y_ticks=[(float(n_bars - k), f"component {component}") for k, component in enumerate(order)],
+        y_ticks=[(float(n_bars - k), name) for k, name in enumerate(shown)],
         grid=False,
     )
     for k, component in enumerate(order):
@@ -94,11 +110,14 @@ def strengths_chart(result: Result) -> Markup:
     return chart.markup()
 
 
-def profile_chart(axis: Axis, mean: Array, std: Array, component: int) -> Markup:
-    """One column of a factor, with its credible band: rows with names if there are few, otherwise a line."""
+def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: bool = True) -> Markup:
+    """One column of a factor, with its credible band: rows with names if there are few, otherwise a line.
+
+    The band of loadings that are never negative ends at zero.
+    """
     reach = half_width(LEVEL) * std
-    low, high = mean - reach, mean + reach
-    title = f"Component {component} along {axis.name}"
+    low, high = mean - reach if signed else np.maximum(mean - reach, 0.0), mean + reach
+    title = f"{name} along {axis.name}"
     if axis.kind == "name" and axis.length <= MOST_NAMED:
         return _named_profile(axis, mean, low, high, title)
     chart = Chart(
@@ -110,17 +129,51 @@ def profile_chart(axis: Axis, mean: Array, std: Array, component: int) -> Markup
         x_title=axis.name,
         x_ticks=axis_ticks(axis, 350.0),
     )
+    drawn = mean
     if axis.length > MOST_POINTS:
-        x, mean = (_thinned(values, MOST_POINTS, np.mean) for values in (axis.values, mean))
+        x, drawn = (_thinned(values, MOST_POINTS, np.mean) for values in (axis.values, mean))
         low, high = _thinned(low, MOST_POINTS, np.min), _thinned(high, MOST_POINTS, np.max)
     else:
         x = axis.values
     chart.line([chart.x.low, chart.x.high], [0.0, 0.0], "zero")
     chart.band(x, low, high, "band one")
-    chart.line(x, mean, "line one")
-    if axis.length <= 60:
-        for k in range(axis.length):
-            chart.dot(x[k], mean[k], "dot one small", f"{axis.text(k)}: {number(mean[k], 3)} ± {number(reach[k], 2)}")
+    chart.line(x, drawn, "line one")
+    for k in spread(axis.length, MOST_TIPS):
+        words = _with_reach(axis, int(k), mean, reach)
+        if axis.length <= 60:
+            chart.dot(axis.values[k], mean[k], "dot one small", words)
+        else:
+            chart.tip(axis.values[k], mean[k], words)
+    return chart.markup()
+
+
+def _with_reach(axis: Axis, position: int, mean: Array, reach: Array) -> str:
+    return f"{axis.text(position)}: {number(float(mean[position]), 3)} ± {number(float(reach[position]), 2)}"
+
+
+def forecast_chart(axis: Axis, observed: Array, fitted: Array, mean: Array, low: Array, high: Array) -> Markup:
+    """A fibre: what was observed as dots, the low-rank part as a line, and what follows with its band."""
+    n_given = observed.size
+    chart = Chart(
+        Scale.around(axis.values),
+        Scale.around(np.concatenate([observed, fitted, low, high]), margin=0.05),
+        f"Forecast along {axis.name}",
+        height=200.0,
+        x_title=axis.name,
+        x_ticks=axis_ticks(axis, 350.0),
+    )
+    before, after = axis.values[:n_given], axis.values[n_given:]
+    chart.band(after, low, high, "band two")
+    chart.rule(float(after[0]), "zero")
+    chart.line(before, fitted, "line one")
+    chart.line(after, mean, "line two")
+    for k in spread(n_given, MOST_TIPS):
+        if np.isfinite(observed[k]):
+            words = f"{axis.text(int(k))}: observed {number(observed[k], 3)}, low rank {number(fitted[k], 3)}"
+            chart.dot(before[k], observed[k], "dot one small", words)
+    for k in spread(mean.size, MOST_TIPS):
+        between = f"{number(low[k], 3)} to {number(high[k], 3)}"
+        chart.tip(after[k], mean[k], f"{axis.text(n_given + int(k))}: {number(mean[k], 3)}, {between}")
     return chart.markup()
 
 
@@ -137,12 +190,12 @@ def _named_profile(axis: Axis, mean: Array, low: Array, high: Array, title: str)
         height=16.0 * n_rows + 50.0,
         left=118.0,
         y_ticks=[(float(n_rows - k), shortened(axis.text(k), 18)) for k in range(n_rows)],
+        nearest="y",
     )
     chart.rule(0.0, "zero")
     for k in range(n_rows):
         chart.interval(low[k], high[k], n_rows - k, "whisker one")
-        reach = 0.5 * (high[k] - low[k])
-        chart.dot(mean[k], n_rows - k, "dot one", f"{axis.text(k)}: {number(mean[k], 3)} ± {number(reach, 2)}")
+        chart.dot(mean[k], n_rows - k, "dot one", _with_reach(axis, k, mean, high - mean))
     return chart.markup()
 
 
@@ -168,9 +221,12 @@ def bound_chart(result: Result) -> Markup:
         x_title="sweeps",
         y_title="nats below the best bound (up is better)",
         y_ticks=ticks,
+        nearest="xy",
     )
     height = 1.0 / np.maximum(gap, floor)
     chart.line(sweeps, height, "line one")
+    for k in spread(sweeps.size, MOST_TIPS) if sweeps.size else []:
+        chart.tip(sweeps[k], height[k], f"sweep {sweeps[k]:.0f}: {number(float(gap[k]), 3)} nats below the best")
     found = dict(zip(sweeps.tolist(), height.tolist(), strict=True))
     for move in moves(result.trace):
         up = found.get(float(move.record.sweep))
@@ -196,6 +252,7 @@ def rank_chart(result: Result) -> Markup:
         x_title="sweeps",
         y_title="rank",
         y_ticks=[(float(k), str(k)) for k in range(0, int(highest) + 1, every)],
+        nearest="xy",
     )
     chart.steps(sweeps, ranks, "line two")
     for move in moves(result.trace):
@@ -277,7 +334,7 @@ def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top:
     return chart.markup()
 
 
-def map_chart(observations: Observations, probability: Array, modes: tuple[int, int]) -> Markup:
+def map_chart(observations: Observations, probability: Array, modes: tuple[int, int], sides: Sides) -> Markup:
     """Map of outliers over two modes; stronger colours mean a larger mean probability."""
     down, right = (axis_of(observations, mode) for mode in modes)
     cells = outlier_map(observations, probability, modes)
@@ -297,8 +354,26 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
         y_ticks=[(-value, text) for value, text in upright],
         grid=False,
     )
-    chart.image(data_uri(ramp(cells, 0.0, full_colour(observations, cells), WARM)))
+    full = full_colour(observations, cells)
+    along = (
+        sides(axis.name, _cell_labels(axis, n_cells)) for axis, n_cells in zip((down, right), cells.shape, strict=True)
+    )
+    scene = Scene("outliers, %", "warm", 0.0, 100.0 * full, *along)
+    chart.image(data_uri(ramp(cells, 0.0, full, WARM)), scene.attributes)
     return chart.markup()
+
+
+def _cell_labels(axis: Axis, n_cells: int) -> list[str]:
+    """The labels of the positions of every cell: of one, or of the first and the last."""
+    of_cell = np.arange(axis.length) * n_cells // axis.length
+    first, last = (
+        np.searchsorted(of_cell, np.arange(n_cells)),
+        np.searchsorted(of_cell, np.arange(n_cells), "right") - 1,
+    )
+    return [
+        axis.text(int(low)) if low == high else f"{axis.text(int(low))} to {axis.text(int(high))}"
+        for low, high in zip(first, last, strict=True)
+    ]
 
 
 def calibration_chart(found: Calibration) -> Markup:

@@ -7,38 +7,19 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from brtf.io.storage import atomic_file
+from brtf.view.report.blocks import Cell, Table, Verdict
+from brtf.view.report.svg import number
 from brtf.view.report.template import asset, render
+
+__all__ = ["Cell", "Document", "Figure", "Section", "Table", "Verdict", "html", "markdown"]
 
 STANDALONE = """<style>
 svg { background: #ffffff; color-scheme: light; }
 %s
 </style>"""
 """Styles that a standalone SVG file needs and a chart inside the page inherits."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell of a table: its text, a small remark below it, and a mark.
-
-    ``mark`` is "best" for the best of its column, "bad" for a failure, and "" otherwise.
-    """
-
-    text: str
-    remark: str = ""
-    mark: Literal["", "best", "bad"] = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table: a header, rows that begin with a name, a caption, and the number of text columns at the end."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    caption: str = ""
-    n_wordy: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,14 +35,6 @@ class Figure:
         """The picture as a data URI."""
         content = self.content.encode() if isinstance(self.content, str) else self.content
         return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A sentence of the conclusions, and whether it is good news ("good"), bad news ("bad") or neither ("")."""
-
-    text: str
-    tone: Literal["", "good", "bad"] = ""
 
 
 @dataclass(frozen=True)
@@ -106,6 +79,8 @@ def html(document: Document, version: str) -> str:
         css=asset("page.css") + asset("document.css"),
         document=document,
         version=version,
+        number=number,
+        js=Markup(asset("tips.js") + asset("tables.js")),
         drawing=lambda figure: Markup(figure.content) if isinstance(figure.content, str) else None,
     )
 

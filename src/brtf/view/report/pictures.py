@@ -15,8 +15,27 @@ COOL, WARM, DEEP = (38, 116, 196), (222, 94, 32), (16, 140, 128)
 MISSING = (128, 128, 128, 64)
 N_SHADES = 64
 """Steps of a colour ramp: more cannot be distinguished, and take more space."""
+STOPS = ("440154", "482878", "3e4989", "31688e", "26828e", "1f9e89", "35b779", "6ece58", "b5de2b", "fde725")
+"""Viridis, by Nathaniel Smith and Stéfan van der Walt: even steps for the eye, in grey and for the colour-blind too."""
 LOSSLESS_PIXELS = 16_384
 """Smaller photographs are enlarged on the page, where compression artefacts would be visible."""
+
+
+def palette() -> Pixels:
+    """The shades of the sequential scale, from low to high: (N_SHADES, 3)."""
+    stops = np.array([tuple(bytes.fromhex(stop)) for stop in STOPS], dtype=np.float64)
+    at = np.linspace(0, len(STOPS) - 1, N_SHADES)
+    shades = [np.interp(at, np.arange(len(STOPS)), channel) for channel in stops.T]
+    return np.round(np.stack(shades, axis=1)).astype(np.uint8)
+
+
+def sequential(values: NDArray[Any], low: float, high: float) -> Pixels:
+    """From dark violet at ``low`` over green to yellow at ``high``; grey where a value is missing. (…, 4)."""
+    share = np.clip((np.nan_to_num(values, nan=low) - low) / ((high - low) or 1.0), 0.0, 1.0)
+    pixels = np.full((*share.shape, 4), 255, dtype=np.uint8)
+    pixels[..., :3] = palette()[np.round(share * (N_SHADES - 1)).astype(np.intp)]
+    pixels[np.isnan(values)] = MISSING
+    return pixels
 
 
 def ramp(values: NDArray[Any], low: float, high: float, colour: tuple[int, int, int]) -> Pixels:

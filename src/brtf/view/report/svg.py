@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from xml.etree import ElementTree
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 Array = NDArray[np.float64]
 Ticks = Sequence[tuple[float, str]]
@@ -106,6 +108,7 @@ class Chart:
     x_title, y_title : what the axes show
     x_ticks, y_ticks : pairs of a value and its text; round numbers if None
     grid : whether the ticks of y are drawn across
+    nearest : how the pointer finds the value to show: the nearest along "x", along "y", or in the plane, "xy"
     """
 
     def __init__(
@@ -123,8 +126,10 @@ class Chart:
         x_ticks: Ticks | None = None,
         y_ticks: Ticks | None = None,
         grid: bool = True,
+        nearest: Literal["x", "y", "xy"] = "x",
     ) -> None:
-        self.x, self.y = x, y
+        self.x, self.y, self.nearest = x, y, nearest
+        self.tips: list[str] = []
         self.left, self.right, self.top, self.bottom = left, width - 12.0, 22.0 if y_title else 10.0, height - bottom
         self.root = ElementTree.Element(
             "svg", {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "class": "chart", "aria-label": description}
@@ -184,9 +189,9 @@ class Chart:
                 wide = along[k + 1] - along[k]
                 gap = min(1.0, 0.15 * wide)
                 size = {"width": max(wide - gap, 0.3), "height": self.bottom - up[k]}
-                bar = self._add("rect", style, x=along[k] + 0.5 * gap, y=up[k], **size)
+                self._add("rect", style, x=along[k] + 0.5 * gap, y=up[k], **size)
                 if titles is not None:
-                    ElementTree.SubElement(bar, "title").text = titles[k]
+                    self._tip(0.5 * (along[k] + along[k + 1]), up[k], titles[k])
 
     def interval(self, low: float, high: float, y: float, style: str) -> None:
         """A horizontal line from low to high."""
@@ -199,19 +204,29 @@ class Chart:
         self._add("line", style, x1=along, x2=along, y1=self.top, y2=self.bottom)
 
     def mark(self, x: float, y: float, glyph: str, style: str, title: str) -> None:
-        """A glyph with a tooltip."""
+        """A glyph with words for the pointer."""
         where = f"translate({float(self.at_x(x)):.1f},{float(self.at_y(y)):.1f})"
-        drawn = self._add("path", style, d=GLYPHS[glyph], transform=where)
-        ElementTree.SubElement(drawn, "title").text = title
+        self._add("path", style, d=GLYPHS[glyph], transform=where)
+        self.tip(x, y, title)
 
     def dot(self, x: float, y: float, style: str, title: str) -> None:
-        drawn = self._add("circle", style, cx=float(self.at_x(x)), cy=float(self.at_y(y)), r=3.2)
-        ElementTree.SubElement(drawn, "title").text = title
+        """A dot with words for the pointer."""
+        self._add("circle", style, cx=float(self.at_x(x)), cy=float(self.at_y(y)), r=3.2)
+        self.tip(x, y, title)
 
-    def image(self, address: str) -> None:
-        """A picture that fills the axes."""
+    def tip(self, x: float, y: float, words: str) -> None:
+        """Words that the page shows when the pointer comes near a point of the chart."""
+        self._tip(float(self.at_x(x)), float(self.at_y(y)), words)
+
+    def _tip(self, along: float, up: float, words: str) -> None:
+        self.tips.append(f"{along:.1f} {up:.1f} {' '.join(words.split())}")
+
+    def image(self, address: str, attributes: dict[str, str]) -> None:
+        """A picture that fills the axes; the attributes say what its colours mean."""
         size = {"width": self.right - self.left, "height": self.bottom - self.top}
-        self._add("image", "cells", href=address, x=self.left, y=self.top, preserveAspectRatio="none", **size)
+        picture = self._add("image", "cells", href=address, x=self.left, y=self.top, preserveAspectRatio="none", **size)
+        for name, value in attributes.items():
+            picture.set(name, value)
         self._add("rect", "frame", x=self.left, y=self.top, **size)
 
     def note(self, text: str, x: float, y: float, *, dy: float = 0.0, style: str = "note") -> None:
@@ -220,7 +235,11 @@ class Chart:
 
     def markup(self) -> Markup:
         """The chart as safe HTML: all text is escaped."""
-        return Markup(ElementTree.tostring(self.root, encoding="unicode"))
+        if self.tips:
+            self.root.set("data-nearest", self.nearest)
+            ElementTree.SubElement(self.root, "metadata").text = "\n".join(self.tips)
+            self.tips = []
+        return _safe(self.root)
 
     def _add(self, tag: str, style: str, **attributes: Any) -> ElementTree.Element:
         written = {
@@ -238,4 +257,11 @@ def glyph(kind: str, style: str) -> Markup:
     """A single mark, for a legend."""
     root = ElementTree.Element("svg", {"viewBox": "-7 -7 14 14", "class": "glyph", "aria-hidden": "true"})
     ElementTree.SubElement(root, "path", {"class": style, "d": GLYPHS[kind]})
+    return _safe(root)
+
+
+def _safe(root: ElementTree.Element) -> Markup:
+    """An element as HTML whose text is escaped."""
+    from markupsafe import Markup
+
     return Markup(ElementTree.tostring(root, encoding="unicode"))

@@ -14,9 +14,11 @@ def asset(name: str) -> str:
 
 def render(name: str, *, css: str, **context: Any) -> str:
     """The template of that name with styles, with a nonce for its scripts, and with whatever else it asks for."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     nonce = secrets.token_urlsafe(16)
-    return environment.from_string(asset(name)).render(css=Markup(css), nonce=nonce, **context)
+    return environment.get_template(name).render(css=Markup(css), nonce=nonce, **context)

@@ -1,16 +1,10 @@
-"""Priors p(A⁽ⁿ⁾ | λ) of a mode's rows, each with the posterior of its own parameters.
-
-Nothing outside this module depends on which prior a mode has. To add one, subclass :class:`RowPrior`, or
-:class:`IndependentRows` for independent rows, and list it in :data:`ROW_PRIORS`: the search then proposes it for every
-mode, and files can store it.
-"""
+"""The protocol of a prior of a mode's rows, and the registry of the priors that the search proposes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +14,17 @@ from brtf.model.distributions import Gamma, RowGaussians
 
 RowSolver = Callable[[Array, Array], RowGaussians]
 """Rows with the given precision matrices, (I, R, R) or (1, R, R), and linear terms, (I, R)."""
+
+
+ROW_PRIORS: dict[str, type[RowPrior]] = {}
+"""The priors that the search proposes for every mode, by the name used in files."""
+Kind = TypeVar("Kind", bound="type[RowPrior]")
+
+
+def register(kind: Kind) -> Kind:
+    """Class decorator: let the search propose the prior for every mode, and files store it."""
+    ROW_PRIORS[kind.name] = kind
+    return kind
 
 
 class RowPrior(ABC):
@@ -33,11 +38,13 @@ class RowPrior(ABC):
     """Name in files and events."""
     rotates: ClassVar[bool] = False
     """Whether the prior of a row is N(0, diag(λ)⁻¹): only then may components be rotated."""
+    signed: ClassVar[bool] = True
+    """Whether a component may change its sign."""
 
     @classmethod
     @abstractmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the constructor's arrays for so many rows."""
+        """Names and shapes of the constructor's arrays for so many rows; −1 where any length will do."""
 
     @classmethod
     @abstractmethod
@@ -85,9 +92,27 @@ class RowPrior(ABC):
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         """The prior with its own parameters at the minimum of KL; the rows may have other components than before."""
 
+    def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
+        """The nearest posterior to the given rows that the prior allows, and the prior learnt from it."""
+        return rows, self.learnt(rows, lam)
+
+    def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
+        """The posterior with means (I, R) in place of its own, or near them, and the prior to go with it."""
+        moved = RowGaussians(mean, rows.cov_packed)
+        if "log_det_cov" in rows.__dict__:  # known already
+            moved.__dict__["log_det_cov"] = rows.log_det_cov
+        return moved, self
+
+    def reported(self, rows: RowGaussians) -> RowGaussians:
+        """The rows with the covariances to report, where the posterior leaves out how loadings depend."""
+        return rows
+
     @abstractmethod
-    def for_new_rows(self, n_rows: int) -> RowPrior:
-        """The prior of so many new rows that follow these, with its own parameters fixed as learnt from these."""
+    def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
+        """The prior of so many new rows, with its own parameters fixed as learnt from these.
+
+        The new rows continue the given ones, which are those of this prior; None where they do not follow any.
+        """
 
     @abstractmethod
     def followed_by(self, new: RowPrior) -> RowPrior:
@@ -147,124 +172,3 @@ class IndependentRows(RowPrior):
         return float(
             -0.5 * log_dets - 0.5 * n_counted * (rows.rank + np.sum(lam.mean_log)) + 0.5 * np.sum(lam.mean * power)
         )
-
-
-@dataclass(frozen=True, eq=False)
-class ZeroMean(IndependentRows):
-    """The paper's prior (7): a_i ~ N(0, diag(λ)⁻¹)."""
-
-    name = "about zero"
-    rotates = True
-
-    @classmethod
-    def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        return {}
-
-    @classmethod
-    def proposed(cls, rows: RowGaussians, lam: Gamma) -> ZeroMean:
-        return cls()
-
-    def terms(self, lam: Gamma) -> tuple[Array, Array]:
-        """diag λ̄ and zero."""
-        return np.diag(lam.mean)[None], np.zeros((1, lam.mean.size))
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I and Σ_i E[a_ir²]."""
-        return rows.n_rows, rows.component_power
-
-    def learnt(self, rows: RowGaussians, lam: Gamma) -> ZeroMean:
-        return self
-
-    def for_new_rows(self, n_rows: int) -> ZeroMean:
-        return self
-
-    def followed_by(self, new: RowPrior) -> ZeroMean:
-        return self
-
-    def select(self, keep: NDArray[Any]) -> ZeroMean:
-        return self
-
-    def rescaled(self, ratio: Array) -> ZeroMean:
-        return self
-
-
-@dataclass(frozen=True, eq=False)
-class KnownCentre(IndependentRows):
-    """Rows around a centre learnt from other rows: a_i ~ N(μ, diag(λ)⁻¹), with q(μ_r) = N(mean_r, var_r) fixed.
-
-    Attributes
-    ----------
-    mean, var : (R,)
-    """
-
-    mean: Array
-    var: Array
-    name = "about a known centre"
-
-    def __post_init__(self) -> None:
-        if not (self.var > 0).all():
-            raise ValueError("the variance of a centre is not positive")
-
-    @classmethod
-    def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        return {"mean": (rank,), "var": (rank,)}
-
-    @classmethod
-    def proposed(cls, rows: RowGaussians, lam: Gamma) -> RowPrior | None:
-        return None
-
-    def terms(self, lam: Gamma) -> tuple[Array, Array]:
-        """diag λ̄ and λ̄ μ̄."""
-        return np.diag(lam.mean)[None], (lam.mean * self.mean)[None]
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I and Σ_i E[(a_ir − μ_r)²]."""
-        deviation, variances = rows.mean - self.mean, rows.variances
-        spread = variances[0] * rows.n_rows if rows.shared else variances.sum(axis=0)
-        return rows.n_rows, np.einsum("ir,ir->r", deviation, deviation) + spread + rows.n_rows * self.var
-
-    def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
-        return self
-
-    def for_new_rows(self, n_rows: int) -> RowPrior:
-        return KnownCentre(self.mean, self.var)
-
-    def followed_by(self, new: RowPrior) -> RowPrior:
-        return self
-
-    def select(self, keep: NDArray[Any]) -> RowPrior:
-        return type(self)(self.mean[keep], self.var[keep])
-
-    def rescaled(self, ratio: Array) -> RowPrior:
-        return type(self)(self.mean * ratio, self.var * ratio**2)
-
-
-@dataclass(frozen=True, eq=False)
-class Centred(KnownCentre):
-    """Rows around a centre learnt from them, with the prior of a row: μ ~ N(0, diag(λ)⁻¹)."""
-
-    name = "centred"
-
-    @classmethod
-    def proposed(cls, rows: RowGaussians, lam: Gamma) -> Centred:
-        """C18: q(μ_r) = N(Σ_i ã_ir/(I+1), 1/((I+1) λ̄_r))."""
-        n_counted = rows.n_rows + 1
-        return cls(rows.mean.sum(axis=0) / n_counted, 1.0 / (n_counted * lam.mean))
-
-    @property
-    def own_log_det(self) -> float:
-        """Σ_r ln var_r."""
-        return float(np.sum(np.log(self.var)))
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I + 1 and Σ_i E[(a_ir − μ_r)²] + E[μ_r²]."""
-        n_rows, power = super().squares(rows)
-        return n_rows + 1, power + self.var + self.mean**2
-
-    def learnt(self, rows: RowGaussians, lam: Gamma) -> Centred:
-        """The prior with the optimal centre for these rows."""
-        return self.proposed(rows, lam)
-
-
-ROW_PRIORS: dict[str, type[RowPrior]] = {kind.name: kind for kind in (ZeroMean, Centred)}
-"""The priors that the search proposes for every mode, by the name used in files."""

@@ -1,0 +1,59 @@
+"""Forecasts: a method of fitted models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from brtf.results.forecast import Forecast, forecast
+
+if TYPE_CHECKING:
+    from brtf.results.result import Result
+
+
+class Forecasts:
+    """Base class of models that can continue an ordered mode."""
+
+    def _fitted(self) -> Result:
+        raise TypeError("Forecasts is abstract")  # every implementation defines it
+
+    def forecast(
+        self,
+        horizon: int,
+        mode: int | str | None = None,
+        *,
+        level: float = 0.9,
+        of: Literal["low_rank", "observation"] = "observation",
+    ) -> Forecast:
+        """What follows the last position of an ordered mode, with the uncertainty that grows on the way.
+
+        Every component goes on by its own chain: it fades to its centre as fast as it forgets, repeats the period that
+        was found, and its variance grows to that of the prior. Answers are in the units of Y, also with a link.
+
+        Parameters
+        ----------
+        horizon : int
+            Number of positions.
+        mode : int, str or None
+            The mode to continue, by number or name; None: the only one in order (see ``modes_``).
+        level : float
+            Probability of the interval.
+        of : {"observation", "low_rank"}
+            What the standard deviation and the interval are of: new observations, or the low-rank part.
+
+        Returns
+        -------
+        Forecast
+            ``mean``, ``std``, ``low`` and ``high`` of the shape of Y with ``horizon`` positions along the mode,
+            ``labels`` of these, continued at their typical distance, and ``to_frame()``.
+
+        Examples
+        --------
+        >>> import brtf, numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> course = np.sin(np.arange(60) / 5)
+        >>> Y = course[:, None] * rng.normal(size=8) + 0.1 * rng.normal(size=(60, 8))
+        >>> ahead = brtf.BRTF(random_state=0).fit(Y).forecast(3, mode=0)
+        >>> ahead.mean.shape, ahead.labels.tolist()
+        ((3, 8), [60, 61, 62])
+        """
+        return forecast(self._fitted(), horizon, mode, level, of)

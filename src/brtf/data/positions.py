@@ -1,0 +1,107 @@
+"""Positions along a mode: distances of neighbours and natural periods, from its labels, and labels that continue it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+
+DAY = 86_400.0
+"""Seconds of a day."""
+SHORTEST_YEAR_STEP = 28 * DAY
+"""Shortest month: steps of at least this and at most 31 days are months, twelve of which are a year."""
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Where the rows of a mode lie.
+
+    Attributes
+    ----------
+    steps : (I − 1,) distances of neighbours in units of the typical one, all positive
+    periods : numbers of typical steps in a day, a week or a year, where the labels are times
+    places : (I,) whole numbers of typical steps from the first row
+    """
+
+    steps: Array
+    periods: tuple[int, ...]
+    places: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, labels: NDArray[Any] | None, n_rows: int) -> Positions:
+        """The positions that labels tell; even ones where labels tell none, or are not in order."""
+        along = None if labels is None else _numbers(labels)
+        if along is None:
+            return cls(np.ones(max(n_rows - 1, 0)), (), np.arange(n_rows))
+        distances = np.abs(np.diff(along[0]))
+        typical = float(np.median(distances))
+        places = np.rint(np.abs(along[0] - along[0][0]) / typical).astype(np.int64)
+        return cls(distances / typical, _periods(typical) if along[1] else (), places)
+
+
+def as_times(labels: NDArray[Any]) -> NDArray[np.datetime64] | None:
+    """The labels as times; None if they are not."""
+    if labels.dtype.kind == "M":
+        return labels.astype("datetime64[ns]")
+    if labels.dtype.kind in "UO" and labels.size and all(isinstance(label, str) and len(label) > 7 for label in labels):
+        try:
+            return labels.astype("datetime64[ns]")
+        except ValueError:  # other words
+            return None
+    return None
+
+
+def _numbers(labels: NDArray[Any]) -> tuple[Array, bool] | None:
+    """The labels as increasing or decreasing numbers, seconds where they are times, and whether they are times."""
+    times = as_times(labels)
+    if times is not None:
+        since = times - times[:1]
+        numbers: Array = since.astype(np.int64) * np.float64(1e-9)
+        if np.isnat(times).any():
+            return None
+    elif labels.dtype.kind in "iuf":
+        numbers = labels.astype(np.float64)
+    else:
+        return None
+    distances = np.diff(numbers)
+    in_order = distances.size > 0 and np.isfinite(numbers).all() and ((distances > 0).all() or (distances < 0).all())
+    return (numbers, times is not None) if in_order else None
+
+
+def _periods(step: float) -> tuple[int, ...]:
+    """Whole numbers of at least two steps, of so many seconds each, in a day, a week and a year of months."""
+    if SHORTEST_YEAR_STEP <= step <= 31 * DAY:
+        return (12,)
+    found = (period / step for period in (DAY, 7 * DAY))
+    return tuple(round(n) for n in found if n >= 1.5 and abs(n - round(n)) < 1e-6 * n)
+
+
+def continued(labels: NDArray[Any] | None, n_rows: int, n_more: int) -> NDArray[Any]:
+    """Labels of so many further positions: at the typical distance, or numbered where the labels are only names."""
+    after = np.arange(1, n_more + 1)
+    if labels is None:
+        return n_rows - 1 + after
+    times = as_times(labels)
+    if times is not None and times.size > 1 and not np.isnat(times).any():
+        step = np.median(np.diff(times).astype(np.int64)).astype(np.int64)
+        months = np.diff(times.astype("datetime64[M]")).astype(np.int64)
+        if months.size and (months == months[0]).all() and months[0] and (times == times.astype("datetime64[M]")).all():
+            later = (times[-1].astype("datetime64[M]") + months[0] * after).astype("datetime64[ns]")
+        else:
+            later = times[-1] + (step * after).astype("timedelta64[ns]")
+        return later if labels.dtype.kind == "M" else np.array([_as_written(t, labels[-1]) for t in later])
+    if labels.dtype.kind in "iuf" and labels.size > 1:
+        distance = np.median(np.diff(labels.astype(np.float64)))
+        more = labels[-1] + distance * after
+        whole = labels.dtype.kind != "f" and np.allclose(more, np.rint(more))
+        return np.rint(more).astype(np.int64) if whole else more
+    return np.array([f"+{step}" for step in after])
+
+
+def _as_written(time: np.datetime64, like: str) -> str:
+    """A time as text with the length and separator of a given one."""
+    return str(time).replace("T", " " if " " in like else "T")[: len(like)]

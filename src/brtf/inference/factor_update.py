@@ -1,0 +1,115 @@
+"""How a sweep updates the factors: the entries' weights and targets, and the route to U1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.data.passes import Remembered, visit
+from brtf.inference.entry_posterior import EntryLaw, relative_precision
+from brtf.inference.problem import Fit, Problem, slice_grams
+from brtf.inference.statistics import Weighing, WeightsAndTargets, complete_gram
+from brtf.inference.update_rows import KnownGrams, OnePass, update_factors
+from brtf.kernels.reference import LocalPosteriors
+from brtf.model.state import State
+
+
+def update_all_factors(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
+) -> State:
+    """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
+    weigh, update = weighing(problem, state, fit, local), factor_update(problem, state)
+    if update is not None:
+        sums, rows = visit(
+            problem.observations, update.zeros, lambda sums, block: update.look(sums, block, *weigh(block))
+        )
+        return update.finish(sums, rows)
+    return update_factors(
+        problem.observations, state, problem.modes, weigh, _precision(problem, state), _known_grams(problem, state)
+    )
+
+
+def factor_update(problem: Problem, state: State) -> OnePass | None:
+    """The update of all factors in one pass, for large data whose layout permits it; None otherwise."""
+    if problem.observations.is_small:
+        return None  # little to save, and without it the order of the modes does not depend on storage
+    known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
+    if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):
+        return None
+    row_weights, differ = None, known_grams is None
+    if known_grams is not None and state.slices is not None:
+        row_weights = state.slices.mean if state.slices.modes == (0,) else None
+        differ = 0 in state.slices.modes
+    room = None
+    if differ and not problem.observations.in_chunks:
+        n_rows, rank = state.factors[0].n_rows, state.rank
+        room = np.empty((n_rows, rank)), np.empty((n_rows, rank * (rank + 1) // 2)), np.empty(n_rows)
+    return OnePass(
+        state, problem.modes, _precision(problem, state), terms, known_grams, problem.dtype, row_weights, room
+    )
+
+
+def solves_directly(problem: Problem, state: State, update: OnePass) -> bool:
+    """Whether blocks of complete data are solved in one pass: needs form 1 and no outliers shared between blocks."""
+    apart = state.structure is None or 0 not in state.structure.modes
+    known = update.known_grams is not None and not state.local_model.is_gaussian
+    return known and apart and math.isinf(problem.limit)
+
+
+def _completes(problem: Problem, state: State) -> bool:
+    """Whether the data are completed (form 1), so that entries differ in weight only by the noise of their slices."""
+    return not problem.collapsed or state.local_model.is_gaussian
+
+
+def _precision(problem: Problem, state: State) -> float:
+    return float(state.tau.mean) * (state.local_model.largest_weight if _completes(problem, state) else 1.0)
+
+
+def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
+    """Row Grams that do not depend on the data."""
+    if not _completes(problem, state) or problem.observations.layout != "complete":
+        return None
+    return complete_gram if state.slices is None else partial(slice_grams, state.slices)
+
+
+def weighing(
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
+) -> Weighing:
+    """Weights and targets of a block's entries, from their local posteriors if these are known."""
+
+    law = EntryLaw(state)
+
+    def found(block: Block) -> LocalPosteriors:
+        return law.posterior(block, problem.values(block), *fit.at(block))
+
+    def weigh(block: Block) -> WeightsAndTargets:
+        weight = None if state.local_model.is_gaussian else (found if local is None else local)(block).weight
+        return weights_and_targets(problem, state, block, problem.values(block), fit.residual(block), weight)
+
+    return Remembered(problem.observations, weigh)
+
+
+def without_smooth(state: State, block: Block, values: Array) -> Array:
+    """y − ḡ, which the factors explain, of a block's entries."""
+    if state.smooth is None:
+        return values
+    return values - state.smooth.mean[block.entries].astype(values.dtype, copy=False)
+
+
+def weights_and_targets(
+    problem: Problem, state: State, block: Block, targets: Array, residual: Array, local: Array | None
+) -> WeightsAndTargets:
+    """Weights and targets of a block's entries, given their values and the weights of their local posteriors."""
+    weights, targets = relative_precision(state, block), without_smooth(state, block, targets)
+    if local is not None and not state.local_model.is_gaussian:
+        if _completes(problem, state):
+            targets = kernels.completed(targets, residual, local, state.local_model.largest_weight)
+        else:
+            weights = local if weights is None else weights * local
+    return weights, targets if weights is None else weights * targets

@@ -1,0 +1,162 @@
+"""A state with everything derived from it in one pass over the data: local posteriors, histogram, bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block
+from brtf.data.passes import Remembered, Sums, visit
+from brtf.inference.bound import BoundTerms, calibrated_terms
+from brtf.inference.entry_posterior import EntryLaw, relative_deviation, relative_precision, zero_sums
+from brtf.inference.factor_update import factor_update, solves_directly, weights_and_targets
+from brtf.inference.noise_fit import Histogram
+from brtf.inference.problem import Fit, Problem, slice_variances
+from brtf.inference.statistics import variance_sum
+from brtf.inference.update_rows import Rows
+from brtf.kernels.arguments import PassSums
+from brtf.kernels.reference import N_BINS, LocalPosteriors
+from brtf.model.state import OutlierStructure, State
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A state with everything derived from it: sums over the local posteriors of the entries, and the bound.
+
+    Attributes
+    ----------
+    state, fit, terms
+    deviations : histogram of ω̄D over the entries, D in units of the slice's noise
+    slice_squares : (G,) Σ τ̄ w D over each slice; None where the noise is common
+    slice_entries : (G,) entries of each slice that carry its noise, without replaced ones; None where it is common
+    mean_weight : mean w
+    structure_sums : sufficient statistics of the outlier structure; None without one
+    local : local posteriors of a block's entries
+    ahead : the state with all factors updated, if the pass was asked to compute it
+    """
+
+    state: State
+    fit: Fit
+    deviations: Histogram
+    slice_squares: Array | None
+    slice_entries: Array | None
+    mean_weight: float
+    structure_sums: Sums | None
+    terms: BoundTerms
+    local: Callable[[Block], LocalPosteriors]
+    ahead: State | None
+
+    @property
+    def bound(self) -> float:
+        return self.terms.total
+
+    @property
+    def rank(self) -> int:
+        return self.state.rank
+
+
+def evaluate(problem: Problem, state: State, *, ahead: bool = False) -> Point:
+    """The point of a state; with ``ahead``, the next factors of large data are computed in the same pass."""
+    return evaluate_at(problem, state, Fit.of(problem, state), ahead=ahead)
+
+
+def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False) -> Point:
+    """The point of a state whose low-rank part is already known: one pass over the data."""
+    slices, structure, law = state.slices, state.structure, EntryLaw(state)
+    local = local_posteriors_at(problem, state, fit)
+    update = factor_update(problem, state) if ahead else None
+    direct = update is not None and solves_directly(problem, state, update)
+    tau, n_structured = float(state.tau.mean), 0 if structure is None else len(zero_sums(structure))
+
+    def look(sums: Sums, block: Block) -> tuple[float, Rows | None]:
+        counts, totals, squares, replaced, others, *rest = sums
+        own = PassSums(counts, totals, squares, replaced, tuple(rest[:n_structured]))
+        if direct and update is not None:
+            products = rest[n_structured].reshape(-1, state.rank)
+            arguments = problem.observations.scale, tau, state.local_model.largest_weight
+            solved, solved_rows = update.solve(block, *arguments, *law.of_rows(block), own._replace(products=products))
+            others += solved.log_evidence, solved.weight_sum
+            return solved.largest, solved_rows
+        residual, variance = fit.at(block)
+        values = problem.values(block)
+        found = law.posterior(block, values, residual, variance, own)
+        del variance  # frees an array over the entries, like the deletions below
+        local.keep(block, found)
+        others += found.log_evidence, found.weight_sum
+        largest, weight = found.largest, found.weight
+        if update is None:
+            return largest, None
+        del found
+        weighed = weights_and_targets(problem, state, block, values, residual, weight)
+        del values, residual, weight
+        return largest, update.look(tuple(rest[n_structured:]), block, *weighed)
+
+    def zeros() -> Sums:
+        counts, totals, squares, replaced, structured, _ = law.zeros()
+        return counts, totals, squares, replaced, np.zeros(2), *structured, *(() if update is None else update.zeros())
+
+    sums, looks = visit(problem.observations, zeros, look)
+    counts, totals, squares, replaced, others, *rest = sums
+    variance, extra = (0.0, np.zeros(squares.size)) if problem.collapsed else variance_of_completed(problem, state)
+    return Point(
+        state,
+        fit,
+        Histogram.from_bins(
+            counts, totals, max(largest for largest, _ in looks), variance, *log_sides_of(structure, rest)
+        ),
+        None if slices is None else squares / slices.mean + tau * state.local_model.largest_weight * extra,
+        None if slices is None else problem.n_entries(slices) - replaced,
+        float(others[1]) / problem.observations.n_observed,
+        tuple(rest[:n_structured]) or None,
+        calibrated_terms(
+            state,
+            problem.observations.n_observed,
+            float(others[0]) - 0.5 * tau * state.local_model.largest_weight * variance,
+            None if slices is None else problem.n_entries(slices),
+        ),
+        local,
+        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks]),
+    )
+
+
+def local_posteriors_at(problem: Problem, state: State, fit: Fit) -> Remembered[LocalPosteriors]:
+    """The local posteriors of the entries, for the noise and outliers of a state, at a fit that is known."""
+    law = EntryLaw(state)
+    return Remembered(problem.observations, lambda block: law.posterior(block, problem.values(block), *fit.at(block)))
+
+
+def log_sides_of(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[Array | None, tuple[float, float]]:
+    """Counts of positive deviations for a histogram, and the log factors of the slab on either side."""
+    if structure is None or structure.sides is None:
+        return None, (0.0, 0.0)
+    return sums[7], structure.sides.mean_logs
+
+
+def deviation_histogram(
+    problem: Problem, state: State, fit: Fit, penalty: float = 0.0, *, signed: bool = False
+) -> Histogram:
+    """The histogram of ω̄ D over all entries; if ``signed``, it also counts those above x̄."""
+
+    def look(sums: Sums, block: Block) -> float:
+        residual, variance = fit.at(block)
+        deviation = relative_deviation(residual, variance, relative_precision(state, block))
+        kernels.count_deviations(deviation, *sums[:2])
+        if signed:
+            kernels.count_deviations(deviation[residual >= 0.0], *sums[2:])
+        return float(deviation.max(initial=0.0))
+
+    n_sums = 4 if signed else 2
+    sums, largest = visit(problem.observations, lambda: tuple(np.zeros(N_BINS) for _ in range(n_sums)), look)
+    return Histogram.from_bins(sums[0], sums[1], max(largest), penalty, sums[2] if signed else None)
+
+
+def variance_of_completed(problem: Problem, state: State) -> tuple[float, Array]:
+    """Form 1: Σ ω̄ Var x over all entries, and Σ Var x over those of each slice."""
+    if state.slices is None:
+        return variance_sum(problem.observations, state.factors), np.zeros(0)
+    variances = slice_variances(problem, state, state.slices.modes)
+    return float(state.slices.mean @ variances), variances

@@ -1,0 +1,269 @@
+"""Sums over the entries that the updates need: the fit at the entries, row Grams and row products.
+
+Every statistic is a sum over blocks of entries. Keys are those of ``docs/equations.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
+from brtf.kernels.packed import unpack_symmetric
+from brtf.kernels.reference import reduce_mode
+from brtf.model.distributions import RowGaussians
+from brtf.model.state import State
+
+Value = TypeVar("Value")
+
+
+WeightsAndTargets = tuple[Array | None, Array]
+"""Weights of a block's entries (None: all one) and targets, weight times value; each (m,)."""
+
+
+Weighing = Callable[[Block], WeightsAndTargets]
+
+
+Packed = tuple[Array, Array, Array]
+"""Packed upper halves of ããᵀ, E[aaᵀ] and V of a mode's rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The low-rank part at all observed entries, in units of the data's scale.
+
+    Attributes
+    ----------
+    residual : (M,) y_m − x̄_m
+    variance : (M,) Var x_m, or ``None`` where only its sum was requested
+    variance_sum : Σ_m Var x_m
+    """
+
+    residual: Array
+    variance: Array | None
+    variance_sum: float
+
+    @property
+    def deviation(self) -> Array:
+        """D (M,): E[(y−x)²] where the variances are known per entry, (y−x̄)² otherwise."""
+        square = self.residual**2
+        return square if self.variance is None else square + self.variance
+
+
+def scaled_values(observations: Observations, block: Block) -> Array:
+    """The block's values divided by the data's scale, float64."""
+    return np.divide(block.values, observations.scale, dtype=np.float64)
+
+
+class LastPacked(dict[int, tuple[RowGaussians, Packed]]):
+    """Cache of the packed products of the last rows of every mode; empty when pickled."""
+
+    def __reduce__(self) -> tuple[type[LastPacked], tuple[()]]:
+        return LastPacked, ()
+
+
+def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
+    """Var x at the entries.
+
+    Packed products are larger than the rows they come from. For the first mode, which dense blocks divide, they are
+    computed for the rows of one block at a time; those of the other modes are cached in ``last``.
+    """
+    kept = LastPacked() if last is None else last
+    first, *others = factors
+
+    def variance(block: Block) -> Array:
+        packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
+        if block.coords is None and block.n_rows < first.n_rows:
+            own = _packed(first.part(block.rows), 0, LastPacked())
+            block = replace(block, rows=slice(0, block.n_rows))
+        else:
+            own = _packed(first, 0, kept)
+        return kernels.variance_at(block, *zip(own, *packed, strict=True))
+
+    return variance
+
+
+def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
+    """The packed products of a mode's rows, from the cache or stored there."""
+    known, packed = last.get(mode, (None, None))
+    if packed is None or known is not rows:
+        packed = rows.outer_packed, rows.second_moment_packed, rows.cov_packed
+        last[mode] = rows, packed
+    return packed
+
+
+def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
+    """Residuals y − x̄ at the observed entries, and the exact variance of x there (per entry, or only summed)."""
+    means = [rows.mean for rows in factors]
+    residual = whole(observations, lambda b: scaled_values(observations, b) - kernels.low_rank_at(b, means))
+    if not per_entry:
+        return Fit(residual, None, variance_sum(observations, factors))
+    variance = whole(observations, variance_field(factors))
+    return Fit(residual, variance, float(variance.sum()))
+
+
+def variance_sum(observations: Observations, factors: tuple[RowGaussians, ...]) -> float:
+    """Σ Var x over the observed entries; of a complete tensor from the R×R sums of each mode (28)–(30)."""
+    if observations.layout == "complete":
+        return _variance_sum_complete(factors)
+    variance = variance_field(factors)
+
+    def add(sums: Sums, block: Block) -> None:
+        sums[0][...] += variance(block).sum()
+
+    return float(add_up(observations, lambda: (np.zeros(()),), add)[0])
+
+
+def _variance_sum_complete(factors: tuple[RowGaussians, ...]) -> float:
+    """Σ Var x over all entries of a complete tensor, from the R×R sums of each mode (28)–(30)."""
+    spread: Array = np.zeros((factors[0].rank,) * 2)
+    product: Array = np.ones_like(spread)
+    for rows in factors:
+        gram, cov_sum = rows.gram, rows.cov_sum
+        spread = spread * (gram + cov_sum) + product * cov_sum
+        product = product * gram
+    return float(spread.sum())
+
+
+def complete_gram(factors: tuple[RowGaussians, ...], mode: int) -> Array:
+    """The Gram shared by all rows of a mode of complete data: ⊛_{k≠n}(ÃᵀÃ + Σ_i V_i) (29), (1, R, R)."""
+    gram: Array = np.ones((factors[mode].rank,) * 2)
+    for k, rows in enumerate(factors):
+        if k != mode:
+            gram = gram * (rows.gram + rows.cov_sum)
+    return gram[None]
+
+
+def row_statistics(
+    observations: Observations,
+    factors: tuple[RowGaussians, ...],
+    mode: int,
+    weighing: Weighing,
+    grams: Array | None = None,
+) -> tuple[Array, Array]:
+    """Row Grams G_i = Σ_{m∈Ω, i_n=i} w_m ⊛_{k≠n} E[a⁽ᵏ⁾a⁽ᵏ⁾ᵀ] (14) and products h_i = Σ t_m ⊛_{k≠n} ã⁽ᵏ⁾, in one pass.
+
+    Shapes (I_n, R, R) and (I_n, R). Known Grams are passed through.
+    """
+    products, *packed = add_up_rows(observations, mode, *row_sums(factors, mode, weighing, grams is None))
+    return unpack_symmetric(packed[0], factors[mode].rank) if grams is None else grams, products
+
+
+def row_sums(
+    factors: tuple[RowGaussians, ...], mode: int, weighing: Weighing, with_grams: bool
+) -> tuple[list[tuple[int, ...]], Callable[[Sums, Block], None]]:
+    """Shapes of a mode's row products and packed row Grams, and the function that adds a block's share."""
+
+    def add(sums: Sums, block: Block) -> None:
+        (weights, targets), own = weighing(block), kernels.listed(block)
+        kernels.contract(own, targets, [rows.mean for rows in factors], mode, sums[0])
+        if with_grams:
+            moments = [rows.second_moment_packed for rows in factors]
+            kernels.contract(own, weights, moments, mode, sums[1])
+
+    n_rows, rank = factors[mode].n_rows, factors[mode].rank
+    shapes: list[tuple[int, ...]] = [(n_rows, rank), (n_rows, rank * (rank + 1) // 2)]
+    return shapes[: 1 + with_grams], add
+
+
+def row_grams(
+    observations: Observations, factors: tuple[RowGaussians, ...], mode: int, weights: Array | None = None
+) -> Array:
+    """Row Grams (14); unit weights where none are given. Shape (I_n, R, R), or (1, R, R) of complete data (29)."""
+    if weights is None and observations.layout == "complete":
+        return complete_gram(factors, mode)
+    if weights is None:
+        return row_statistics(observations, factors, mode, lambda block: (None, np.ones(block.n_entries)))[0]
+    chosen = of_entries(weights)
+    return row_statistics(observations, factors, mode, lambda block: (chosen(block), chosen(block)))[0]
+
+
+def row_products(observations: Observations, targets: Array, factors: tuple[RowGaussians, ...], mode: int) -> Array:
+    """Row products h_i = Σ_{m∈Ω, i_n=i} t_m ⊛_{k≠n} ã⁽ᵏ⁾, shape (I_n, R)."""
+    chosen = of_entries(targets)
+    nothing = np.empty((0, 0, 0))
+    return row_statistics(observations, factors, mode, lambda block: (None, chosen(block)), nothing)[1]
+
+
+def add_up_rows(
+    observations: Observations, mode: int, shapes: list[tuple[int, ...]], add: Callable[[Sums, Block], None]
+) -> Sums:
+    """Sum arrays over blocks; their first axis is a mode's rows, or for the first mode the block's own rows.
+
+    Dense blocks are ranges of rows of the first mode, so each row of that mode belongs to a single block.
+    """
+    if mode != 0 or observations.coords is not None:
+        return add_up(observations, lambda: tuple(np.zeros(shape) for shape in shapes), add)
+
+    def of_rows(_: Sums, block: Block) -> Sums:
+        sums = tuple(np.zeros((block.n_rows, *shape[1:])) for shape in shapes)
+        add(sums, block)
+        return sums
+
+    _, parts = visit(observations, tuple, of_rows)
+    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+
+def add_up_runs(
+    observations: Observations,
+    mode: int,
+    shapes: list[tuple[int, ...]],
+    add: Callable[[Sums, Block], None],
+    finish: Callable[[Sums], Value],
+) -> Iterator[tuple[slice, Value]]:
+    """Sum over blocks in ranges of rows of a long mode; yields each range with ``finish`` of its sums."""
+    if mode != 0 or observations.coords is not None:
+        yield from in_runs(observations, shapes, add, finish)
+        return
+    sums = add_up_rows(observations, mode, shapes, add)
+    for run in runs_of(shapes, observations.plan.run_bytes):
+        yield run, finish(tuple(array[run] for array in sums))
+
+
+def partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:
+    """Whether sums over the longest mode are small enough to keep."""
+    if observations.coords is not None:
+        return False
+    n_columns = rank + (rank * (rank + 1) // 2 if with_grams else 0)
+    n_bytes = 8 * n_columns * (observations.n_entries // observations.shape[longest])
+    plan = observations.plan
+    return n_bytes <= max(plan.partial_bytes, plan.partial_share * observations.bytes_at_once)
+
+
+def over_longest(observations: Observations, state: State, longest: int, weighing: Weighing, with_grams: bool) -> Sums:
+    """Targets contracted with the longest mode's means, and weights with its second moments."""
+    rows = state.factors[longest]
+
+    def add(sums: Sums, block: Block) -> None:
+        (weights, targets), own = weighing(block), kernels.listed(block)
+        kernels.contract_one(own, targets, rows.mean, longest, sums[0])
+        if with_grams:
+            kernels.contract_one(own, weights, rows.second_moment_packed, longest, sums[1])
+
+    lengths = [length for k, length in enumerate(observations.shape) if k != longest]
+    shapes = [(*lengths, rows.rank), (*lengths, rows.cov_packed.shape[1])][: 1 + with_grams]
+    return add_up_rows(observations, 0 if longest else 1, shapes, add)
+
+
+def from_partial(
+    partial: Array, state: State, matrix: Callable[[RowGaussians], Array], mode: int, longest: int
+) -> Array:
+    """The contraction for one mode from the sums over the longest mode, with one matrix per remaining mode."""
+    kept = [k for k in range(len(state.factors)) if k != longest]
+    for k in reversed(kept):
+        if k != mode:
+            partial = reduce_mode(partial, matrix(state.factors[k]), kept.index(k))
+            kept.remove(k)
+    return partial
+
+
+def entry_values(observations: Observations) -> Array:
+    """The entry vector (M,) of the observed values in units of the data's scale."""
+    return whole(observations, partial(scaled_values, observations))

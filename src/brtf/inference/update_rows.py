@@ -1,0 +1,337 @@
+"""U1: the posterior of the factors' rows, mode by mode, in ranges of rows, or for all modes in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, cast
+
+import numpy as np
+from scipy.linalg import eigh
+
+from brtf import kernels
+from brtf.data.arrays import Array
+from brtf.data.observations import Block, Observations
+from brtf.data.passes import Sums, of_entries
+from brtf.inference.statistics import (
+    Weighing,
+    add_up_runs,
+    complete_gram,
+    from_partial,
+    over_longest,
+    partial_fits,
+    row_statistics,
+    row_sums,
+)
+from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
+from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
+from brtf.kernels.reference import CompletedRows, transposed_khatri_rao
+from brtf.kernels.tables import EvidenceTable
+from brtf.model.distributions import RowGaussians
+from brtf.model.state import State
+
+Rows = tuple[Array, Array, Array]
+"""Means, packed covariances and ln|cov| of some rows."""
+
+
+KnownGrams = Callable[[tuple[RowGaussians, ...], int], Array]
+"""Row Grams of a mode that depend on the factors alone: (I_n, R, R), or (1, R, R) where all rows share one."""
+
+
+def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
+    """Rows with the given precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i.
+
+    ``precision`` is (I, R, R), or (1, R, R) where all rows share it; ``linear`` is (I, R).
+    """
+    return with_log_det(*kernels.solve_rows(precision, linear))
+
+
+def with_log_det(mean: Array, cov: Array, log_det: Array) -> RowGaussians:
+    rows = RowGaussians(mean, cov)
+    rows.__dict__["log_det_cov"] = log_det  # the factorization gives it for free: seed the cached property
+    return rows
+
+
+def updated_factor(state: State, mode: int, grams: Array, products: Array, precision: float) -> State:
+    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; then the prior."""
+    likelihood = precision * grams, precision * products
+    rows, prior = state.row_priors[mode].posterior(*likelihood, state.lam, gaussian_rows)
+    return state.with_factor(mode, rows, prior.learnt(rows, state.lam))
+
+
+def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
+    """U1 for one mode with unit weights; ``targets`` (M,) is y − s̄."""
+    chosen = of_entries(targets)
+    grams = complete_gram(state.factors, mode) if observations.layout == "complete" else None
+    grams, products = row_statistics(observations, state.factors, mode, lambda b: (None, chosen(b)), grams)
+    return updated_factor(state, mode, grams, products, float(state.tau.mean))
+
+
+def update_factors(
+    observations: Observations,
+    state: State,
+    modes: tuple[int, ...],
+    weighing: Weighing,
+    precision: float,
+    known_grams: KnownGrams | None = None,
+) -> State:
+    """U1 for every mode in turn, weights and targets fixed; ``known_grams`` are Grams that do not depend on the data.
+
+    Dense data are first contracted over the longest mode, which is updated last; the statistics of all other modes
+    follow from that without another pass.
+    """
+    if state.rank == 0:
+        return state
+    *others, longest = modes
+    if len(others) > 1 and partial_fits(observations, state.rank, longest, known_grams is None):
+        partial = over_longest(observations, state, longest, weighing, known_grams is None)
+        state = _update_from_partial(state, others, longest, partial, precision, known_grams)
+        others = []
+    for mode in (*others, longest):
+        terms = state.row_priors[mode].shared_terms(state.lam)
+        if known_grams is None and terms is not None:
+            state = _updated_in_runs(observations, state, mode, weighing, precision, terms)
+        else:
+            known = None if known_grams is None else known_grams(state.factors, mode)
+            state = updated_factor(
+                state, mode, *row_statistics(observations, state.factors, mode, weighing, known), precision
+            )
+    return state
+
+
+def _updated_in_runs(
+    observations: Observations,
+    state: State,
+    mode: int,
+    weighing: Weighing,
+    precision: float,
+    terms: tuple[Array, Array],
+) -> State:
+    """U1 for one mode, in ranges of rows, which limits the number of (R, R) matrices in memory."""
+    shapes, add = row_sums(state.factors, mode, weighing, True)
+    solve = partial(_solved, precision, terms)
+    mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
+    for run, found in add_up_runs(observations, mode, shapes, add, solve):
+        mean[run], cov[run], log_det[run] = found
+    rows = with_log_det(mean, cov, log_det)
+    return state.with_factor(mode, rows, state.row_priors[mode].learnt(rows, state.lam))
+
+
+def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
+    """U1 for some rows, from their products and packed Grams: means, packed covariances, ln|cov|.
+
+    ``terms`` are the precision and linear term of their prior.
+    """
+    (products, packed), (own_precision, own_linear) = sums, terms
+    matrices = unpack_symmetric(precision * packed, own_linear.size) + own_precision
+    mean, cov, log_det = kernels.solve_rows(matrices, precision * products + own_linear)
+    return mean, pack_symmetric(cov), log_det
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """Covariances (ω_i G + Λ)⁻¹ of rows whose Grams are multiples of a common G: W diag(1/(ω_i(1 − μ) + μ)) Wᵀ.
+
+    Attributes
+    ----------
+    turn : (R, R) W, with Wᵀ(G + Λ)W = 1 and WᵀΛW = diag μ
+    shares : (R,) μ, the prior's share in the precision of each direction
+    """
+
+    turn: Array
+    shares: Array
+
+    @classmethod
+    def of(cls, gram: Array, own: Array) -> Spectrum:
+        """The spectrum of a Gram of unit weight and the prior's own precision Λ, (R, R), scaled to unit diagonal."""
+        scale = 1.0 / np.sqrt(np.diag(gram + own))
+        both = np.outer(scale, scale)
+        shares, turn = eigh(own * both, (gram + own) * both)
+        return cls(scale[:, None] * turn, np.clip(shares, 0.0, 1.0))
+
+    def covariances(self, weights: Array) -> tuple[Array, Array]:
+        """Packed covariances (I, P) and ln|cov| (I,) of rows of the given weights ω (I,)."""
+        precisions = np.outer(weights, 1.0 - self.shares) + self.shares
+        rows, cols = packed_indices(self.shares.size)
+        log_det = 2.0 * float(np.linalg.slogdet(self.turn)[1]) - np.log(precisions).sum(axis=1)
+        return (1.0 / precisions) @ (self.turn[rows] * self.turn[cols]).T, log_det
+
+
+@dataclass(frozen=True, eq=False)
+class OnePass:
+    """U1 for every mode in one pass over dense data, weights and targets fixed.
+
+    A block contains all entries of its rows of the first mode: these rows are solved at once, and the block is
+    contracted with them before the next one is read. The other modes follow from those sums, in turn.
+
+    Attributes
+    ----------
+    state, modes
+    precision : of an entry of weight one
+    terms : precision and linear term of the prior of the first mode's rows, which must be the same for all
+    known_grams : row Grams that do not depend on the data; None where they do
+    dtype : of the numbers per entry
+    row_weights : (I_0,) factors, where the Grams of the first mode are multiples of a common one
+    room : output array for the rows of the first mode, for blocks in memory; None where rows are returned
+    """
+
+    state: State
+    modes: tuple[int, ...]
+    precision: float
+    terms: tuple[Array, Array]
+    known_grams: KnownGrams | None
+    dtype: np.dtype[np.floating[Any]]
+    row_weights: Array | None = None
+    room: Rows | None = None
+
+    @staticmethod
+    def fits(observations: Observations, rank: int, with_grams: bool) -> bool:
+        """Whether the sums over the first mode are small enough to keep."""
+        return rank > 0 and partial_fits(observations, rank, 0, with_grams)
+
+    @cached_property
+    def _means(self) -> list[Array]:
+        return [rows.mean_as(self.dtype) for rows in self.state.factors]
+
+    @cached_property
+    def _others(self) -> Array:
+        """The transposed Khatri–Rao product of all modes but the first, (R, Π_{k≠0} I_k)."""
+        return transposed_khatri_rao(self._means[1:])
+
+    @cached_property
+    def _moments(self) -> list[Array]:
+        """Packed second moments of all modes, with zeros for the first, which is being solved."""
+        first, *others = self.state.factors
+        n_packed = first.rank * (first.rank + 1) // 2
+        return [np.broadcast_to(0.0, (first.n_rows, n_packed)), *(rows.second_moment_packed for rows in others)]
+
+    @cached_property
+    def _spectrum(self) -> Spectrum | None:
+        """Spectrum of the first mode's rows, if their Grams are multiples of one that is numerically non-singular."""
+        if self.row_weights is None:
+            return None
+        with suppress(np.linalg.LinAlgError):
+            return Spectrum.of(self.precision * complete_gram(self.state.factors, 0)[0], self.terms[0])
+        return None
+
+    @cached_property
+    def _first_grams(self) -> Array:
+        """Row Grams of the first mode, (I_0, R, R), or (1, R, R) where all rows share one."""
+        if self.known_grams is None:
+            raise TypeError("these Grams need the data")
+        return self.known_grams(self.state.factors, 0)
+
+    @cached_property
+    def _shared(self) -> tuple[Array, Array]:
+        """The covariance that all rows of the first mode share, packed, and its ln|cov|."""
+        return self._solved_covariances(self._first_grams)
+
+    def _covariances(self, rows: slice) -> tuple[Array, Array]:
+        """Packed covariances (b, P) of rows of the first mode, or (1, P) of all, and ln|cov|."""
+        if self.row_weights is not None and self._spectrum is not None:
+            return self._spectrum.covariances(self.row_weights[rows])
+        if len(self._first_grams) == 1:
+            return self._shared
+        return self._solved_covariances(self._first_grams[rows])
+
+    def _solved_covariances(self, grams: Array) -> tuple[Array, Array]:
+        nothing = np.zeros((len(grams), self.state.rank))
+        _, cov, log_det = kernels.solve_rows(self.precision * grams + self.terms[0], nothing)
+        return pack_symmetric(cov), log_det
+
+    def zeros(self) -> Sums:
+        """Zero sums over the first mode: of targets times its means, and of weights times its second moments."""
+        rank, lengths = self.state.rank, [rows.n_rows for rows in self.state.factors[1:]]
+        products = np.zeros((*lengths, rank))
+        return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
+
+    def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> Rows | None:
+        """The block's rows of the first mode, unless stored in ``room``, and its share in the sums."""
+        products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
+        kernels.contract(block, targets, self._means, 0, products)
+        own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
+        linear = self.precision * products + self.terms[1]
+        if self.known_grams is not None:
+            packed, log_det = self._covariances(block.rows)
+            cov = unpack_symmetric(packed, self.state.rank)
+            mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
+        else:
+            gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
+            kernels.contract(block, weights, self._moments, 0, gram_sums)
+            precision = self.precision * unpack_symmetric(gram_sums, self.state.rank) + self.terms[0]
+            mean, cov, log_det = kernels.solve_rows(precision, linear)
+            rows = RowGaussians(mean, cov)
+            packed = rows.cov_packed
+            kernels.contract_one(own, weights, rows.second_moment_packed, 0, sums[1])
+        kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
+        return self._put(block, (mean, packed, log_det))
+
+    def _put(self, block: Block, rows: Rows) -> Rows | None:
+        """Store rows in ``room``; return them where there is none."""
+        if self.room is None:
+            return rows
+        for room, part in zip(self.room, rows, strict=True):
+            room[block.rows] = part
+        return None
+
+    def solve(
+        self,
+        block: Block,
+        scale: float,
+        tau: float,
+        largest_weight: float,
+        local: EvidenceTable | Mixture,
+        noise: SliceWeights | None,
+        sums: PassSums,
+    ) -> tuple[CompletedRows, Rows | None]:
+        """The block's rows from its values, with the sums over local posteriors that the bound needs; form 1."""
+        cov, log_det = self._covariances(block.rows)
+        found = kernels.solve_completed(
+            cast(Array, block.values.reshape(block.n_rows, -1)),
+            scale,
+            self._means[0][block.rows],
+            self._others,
+            local,
+            tau,
+            largest_weight,
+            noise,
+            self.precision * cov,
+            self.terms[1] / self.precision,
+            sums,
+        )
+        return found, self._put(block, (found.mean, cov, log_det))
+
+    def finish(self, sums: Sums, parts: list[Rows | None]) -> State:
+        """The state with the rows of all blocks, and all other modes updated."""
+        if self.room is not None:
+            mean, cov, log_det = self.room
+        else:
+            means, covs, log_dets = zip(*(rows for rows in parts if rows is not None), strict=True)
+            mean, (cov, log_det) = np.concatenate(means), (covs[0], log_dets[0])
+            if not self._shares_covariance:
+                cov, log_det = np.concatenate(covs), np.concatenate(log_dets)
+        first = with_log_det(mean, cov, log_det)
+        state = self.state.with_factor(0, first, self.state.row_priors[0].learnt(first, self.state.lam))
+        return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
+
+    @property
+    def _shares_covariance(self) -> bool:
+        return self.known_grams is not None and self.row_weights is None and len(self._first_grams) == 1
+
+
+def _update_from_partial(
+    state: State, modes: list[int], done: int, partial: Sums, precision: float, known_grams: KnownGrams | None
+) -> State:
+    """U1 for the given modes from sums over one other mode."""
+    for mode in modes:
+        products = from_partial(partial[0], state, attrgetter("mean"), mode, done)
+        if known_grams is None:
+            packed = from_partial(partial[1], state, attrgetter("second_moment_packed"), mode, done)
+            grams = unpack_symmetric(packed, state.rank)
+        else:
+            grams = known_grams(state.factors, mode)
+        state = updated_factor(state, mode, grams, products, precision)
+    return state

@@ -1,0 +1,422 @@
+"""Compiled loops over the pixels of a clip: noise, steady levels, densities, order in time, and the field of a mask.
+
+Values are (pixels, channels, frames), NaN in every channel of what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from brtf.kernels.jit import loop
+
+__all__ = ["course_of_levels", "difference_noise", "displaced_density", "fit_levels", "follow_light", "level_density",
+           "nearest_level", "settle_field"]  # fmt: skip
+
+LN_2PI = math.log(2 * math.pi)
+NORMAL_QUARTILE = 0.6745
+"""Median of the absolute value of a standard normal number."""
+N_CANDIDATES = 40
+"""Frames of a pixel that are tried as the middle of its densest level."""
+N_SHIFTS, N_EM = 3, 6
+"""Rounds of mean shift, and of expectation and maximisation: both have settled by then."""
+PRIOR_FRAMES = 5.0
+"""Weight of the noise of neighbouring frames in the variance of a level, in frames."""
+TRIM = 0.04
+"""Share of a level's frames at either end that do not count as its time."""
+FAR_OUT = 40.0
+"""Squared distance beyond which a normal density is nought to single precision."""
+
+
+@loop
+def difference_noise(values: Any, noise: Any) -> None:
+    """Noise variance (pixels, channels) by the median distance of successive frames; NaN without two of them."""
+    n_pixels, n_channels, n_frames = values.shape
+    steps = np.empty(n_frames)
+    for p in range(n_pixels):
+        for c in range(n_channels):
+            n, before = 0, np.nan
+            for t in range(n_frames):
+                level = values[p, c, t]
+                if level == level:
+                    if before == before:
+                        steps[n] = abs(level - before)
+                        n += 1
+                    before = level
+            noise[p, c] = np.nan if n == 0 else 0.5 * (np.median(steps[:n]) / NORMAL_QUARTILE) ** 2
+
+
+@loop
+def fit_levels(values: Any, noise: Any, floor: Any, slab: Any, n_fewest: Any, mean: Any, variance: Any,
+               share: Any) -> None:  # fmt: skip
+    """A few steady levels of every pixel: the densest first, then a mixture with a broad density ``slab`` (log).
+
+    ``mean`` and ``variance`` (pixels, levels, channels) and ``share`` (pixels, levels + 1), zero at first, are filled;
+    the last share is that of the broad density. A level needs ``n_fewest`` (pixels,) frames.
+    """
+    n_pixels, n_channels, n_frames = values.shape
+    n_levels = mean.shape[1]
+    gate = n_channels + 2.5 * math.sqrt(2.0 * n_channels) + 1.0  # nearly all frames of a level are within it
+    used = np.empty(n_frames, np.bool_)
+    weight = np.empty((n_levels + 1, n_frames))
+    total = np.empty(n_channels)
+    for p in range(n_pixels):
+        n_seen = 0
+        for t in range(n_frames):
+            used[t] = math.isnan(values[p, 0, t])
+            n_seen += not used[t]
+        if n_seen == 0:
+            continue
+        k, left = 0, n_seen
+        while k < n_levels and left >= n_fewest[p]:
+            step = max(1, left // N_CANDIDATES)
+            most, middle, i = -1, -1, 0
+            for t in range(n_frames):
+                if used[t]:
+                    continue
+                i += 1
+                if i % step:
+                    continue
+                n_near = 0
+                for s in range(n_frames):
+                    if not used[s]:
+                        d = 0.0
+                        for c in range(n_channels):
+                            d += (values[p, c, s] - values[p, c, t]) ** 2 / noise[p, c]
+                        n_near += d < gate
+                if n_near > most:
+                    most, middle = n_near, t
+            for c in range(n_channels):
+                mean[p, k, c] = values[p, c, middle]
+            n_near = 0
+            for _ in range(N_SHIFTS):
+                n_near = 0
+                total[:] = 0
+                for s in range(n_frames):
+                    if used[s]:
+                        continue
+                    d = 0.0
+                    for c in range(n_channels):
+                        d += (values[p, c, s] - mean[p, k, c]) ** 2 / noise[p, c]
+                    if d < gate:
+                        n_near += 1
+                        for c in range(n_channels):
+                            total[c] += values[p, c, s]
+                if n_near > 0:
+                    for c in range(n_channels):
+                        mean[p, k, c] = total[c] / n_near
+            if n_near < n_fewest[p] and k > 0:
+                break
+            for s in range(n_frames):
+                if used[s]:
+                    continue
+                d = 0.0
+                for c in range(n_channels):
+                    d += (values[p, c, s] - mean[p, k, c]) ** 2 / noise[p, c]
+                if d < 1.5 * gate:
+                    used[s] = True
+                    left -= 1
+            share[p, k] = max(n_near, 1) / n_seen
+            for c in range(n_channels):
+                variance[p, k, c] = noise[p, c]
+            k += 1
+        share[p, n_levels] = (left + 0.5) / (n_seen + 1)
+        for _ in range(N_EM):
+            for t in range(n_frames):
+                if math.isnan(values[p, 0, t]):
+                    for j in range(n_levels + 1):
+                        weight[j, t] = 0.0
+                    continue
+                weight[n_levels, t] = math.log(share[p, n_levels] + 1e-12) + slab
+                largest = weight[n_levels, t]
+                for j in range(k):
+                    d = 0.0
+                    for c in range(n_channels):
+                        d += (values[p, c, t] - mean[p, j, c]) ** 2 / variance[p, j, c]
+                        d += math.log(variance[p, j, c]) + LN_2PI
+                    weight[j, t] = math.log(share[p, j] + 1e-12) - 0.5 * d
+                    largest = max(largest, weight[j, t])
+                weight[n_levels, t] = math.exp(weight[n_levels, t] - largest)
+                whole = weight[n_levels, t]
+                for j in range(k):
+                    weight[j, t] = math.exp(weight[j, t] - largest)
+                    whole += weight[j, t]
+                weight[n_levels, t] /= whole
+                for j in range(k):
+                    weight[j, t] /= whole
+            for j in range(k):
+                n = 0.0
+                for t in range(n_frames):
+                    n += weight[j, t]
+                share[p, j] = n / n_seen
+                if n < 1e-3:
+                    continue
+                for c in range(n_channels):
+                    m = 0.0
+                    for t in range(n_frames):
+                        if weight[j, t] > 0:
+                            m += weight[j, t] * values[p, c, t]
+                    m /= n
+                    q = PRIOR_FRAMES * noise[p, c]
+                    for t in range(n_frames):
+                        if weight[j, t] > 0:
+                            q += weight[j, t] * (values[p, c, t] - m) ** 2
+                    mean[p, j, c] = m
+                    variance[p, j, c] = max(q / (n + PRIOR_FRAMES), floor[c])
+            n = 0.5
+            for t in range(n_frames):
+                n += weight[n_levels, t]
+            share[p, n_levels] = n / (n_seen + 1)
+
+
+@loop
+def nearest_level(values: Any, mean: Any, variance: Any, share: Any, slab: Any, label: Any) -> None:
+    """The most probable level of every pixel and frame; the number of levels if none, −1 if missing."""
+    n_pixels, n_channels, n_frames = values.shape
+    n_levels = mean.shape[1]
+    for p in range(n_pixels):
+        for t in range(n_frames):
+            if math.isnan(values[p, 0, t]):
+                label[p, t] = -1
+                continue
+            best, which = math.log(share[p, n_levels] + 1e-12) + slab, n_levels
+            for j in range(n_levels):
+                if share[p, j] > 0:
+                    d = 0.0
+                    for c in range(n_channels):
+                        d += (values[p, c, t] - mean[p, j, c]) ** 2 / variance[p, j, c]
+                        d += math.log(variance[p, j, c]) + LN_2PI
+                    score = math.log(share[p, j]) - 0.5 * d
+                    if score > best:
+                        best, which = score, j
+            label[p, t] = which
+
+
+@loop
+def level_density(values: Any, mean: Any, variance: Any, share: Any, degrees: Any, constant: Any, density: Any,
+                  distance: Any) -> None:  # fmt: skip
+    """Log density of a mixture of multivariate t around the levels, and the squared distance to the nearest one."""
+    n_pixels, n_channels, n_frames = values.shape
+    n_levels = mean.shape[1]
+    power = 0.5 * (degrees + n_channels)
+    size = np.empty(n_levels)
+    for p in range(n_pixels):
+        for j in range(n_levels):
+            size[j] = 0.0
+            for c in range(n_channels):
+                size[j] += 0.5 * math.log(variance[p, j, c])
+        for t in range(n_frames):
+            if math.isnan(values[p, 0, t]):
+                density[p, t] = np.nan
+                distance[p, t] = np.nan
+                continue
+            largest, whole, nearest = -1e30, 0.0, 1e30
+            for j in range(n_levels):
+                if share[p, j] <= 0:
+                    continue
+                d = 0.0
+                for c in range(n_channels):
+                    d += (values[p, c, t] - mean[p, j, c]) ** 2 / variance[p, j, c]
+                nearest = min(nearest, d)
+                score = math.log(share[p, j]) - size[j] - power * math.log1p(d / degrees)
+                if score > largest:
+                    whole = whole * math.exp(largest - score) + 1
+                    largest = score
+                else:
+                    whole += math.exp(score - largest)
+            density[p, t] = -1e4 if whole == 0 else largest + math.log(whole) + constant
+            distance[p, t] = nearest
+
+
+@loop
+def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: Any, width: Any, wanted: Any,
+                      density: Any) -> None:  # fmt: skip
+    """Log density of a scene that moved a little: the levels of the pixels around, in weights ``near`` (rows, columns).
+
+    Computed where ``wanted`` (pixels, frames).
+    """
+    n_pixels, n_channels, n_frames = values.shape
+    n_levels = mean.shape[1]
+    reach = near.shape[0] // 2
+    height = n_pixels // width
+    size = np.zeros((n_pixels, n_levels))
+    for p in range(n_pixels):
+        for j in range(n_levels):
+            for c in range(n_channels):
+                size[p, j] += 0.5 * (math.log(variance[p, j, c]) + LN_2PI)
+    for p in range(n_pixels):
+        row, column = p // width, p % width
+        for t in range(n_frames):
+            if not wanted[p, t]:
+                continue
+            total, weights = 0.0, 0.0
+            for down in range(-reach, reach + 1):
+                if row + down < 0 or row + down >= height:
+                    continue
+                for right in range(-reach, reach + 1):
+                    if column + right < 0 or column + right >= width:
+                        continue
+                    q = (row + down) * width + column + right
+                    weight = near[down + reach, right + reach]
+                    weights += weight
+                    for j in range(n_levels):
+                        if share[q, j] <= 0:
+                            continue
+                        d = 0.0
+                        for c in range(n_channels):
+                            d += (values[p, c, t] - mean[q, j, c]) ** 2 / variance[q, j, c]
+                        if d < FAR_OUT:
+                            total += weight * share[q, j] * math.exp(-0.5 * d - size[q, j])
+            density[p, t] = math.log(total / weights + 1e-30)
+
+
+@loop
+def course_of_levels(label: Any, apart: Any, kind: Any, side: Any) -> None:
+    """How the levels of every pixel follow each other in time.
+
+    ``kind`` (pixels, levels): 1 if a level is seen at all, −1 if it is seen during one stay only, with another level
+    before and after but not meanwhile. ``side``: 1 and 2 for the levels before and after a change for good, else 0.
+    Only levels that are ``apart`` (pixels, levels, levels) are told from each other.
+    """
+    n_pixels, n_frames = label.shape
+    n_levels = kind.shape[1]
+    first, last, n = np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64)
+    times = np.empty((n_levels, n_frames), np.int64)
+    for p in range(n_pixels):
+        n[:] = 0
+        for t in range(n_frames):
+            k = label[p, t]
+            if 0 <= k < n_levels:
+                times[k, n[k]] = t
+                n[k] += 1
+        for k in range(n_levels):
+            kind[p, k] = 0
+            side[p, k] = 0
+            if n[k] >= 2:
+                kind[p, k] = 1
+                cut = int(TRIM * n[k])
+                first[k], last[k] = times[k, cut], times[k, n[k] - 1 - cut]
+        for k in range(n_levels):
+            if kind[p, k] == 0:
+                continue
+            steady, seen = n[k], 0
+            for t in range(first[k], last[k] + 1):
+                seen += label[p, t] >= 0
+            for j in range(n_levels):
+                if j == k or n[j] < 2 or not apart[p, j, k]:
+                    continue
+                before, meanwhile, after = 0, 0, 0
+                for i in range(n[j]):
+                    if times[j, i] < first[k]:
+                        before += 1
+                    elif times[j, i] > last[k]:
+                        after += 1
+                    else:
+                        meanwhile += 1
+                if meanwhile <= 0.1 * n[k] and before >= 2 and after >= 2 and steady >= 0.6 * seen:
+                    kind[p, k] = -1
+        for k in range(n_levels):
+            if kind[p, k] != 1:
+                continue
+            change, parted, n_before, n_after = last[k], True, 0, 0
+            start, end, begin = n_frames, 0, n_frames
+            for j in range(n_levels):
+                if kind[p, j] != 1:
+                    continue
+                if last[j] <= change:
+                    n_before += n[j]
+                    start = min(start, first[j])
+                elif first[j] > change and apart[p, j, k]:
+                    n_after += n[j]
+                    begin, end = min(begin, first[j]), max(end, last[j])
+                else:
+                    parted = False
+            if not parted or n_before == 0 or n_after == 0:
+                continue
+            seen_before, seen_after = 0, 0
+            for t in range(start, change + 1):
+                seen_before += label[p, t] >= 0
+            for t in range(begin, end + 1):
+                seen_after += label[p, t] >= 0
+            if n_before >= 0.5 * seen_before and n_after >= 0.5 * seen_after:
+                for j in range(n_levels):
+                    if kind[p, j] == 1:
+                        side[p, j] = 1 if last[j] <= change else 2
+                break
+
+
+@loop
+def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: Any) -> None:
+    """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect."""
+    n_frames, height, width = evidence.shape
+    reach = near.shape[0] // 2
+    for t in range(n_frames):
+        expected = np.tanh(0.5 * evidence[t])
+        for _ in range(n_rounds):
+            for i in range(height):
+                for j in range(width):
+                    total, weights = 0.0, 0.0
+                    for down in range(max(-reach, -i), min(reach, height - 1 - i) + 1):
+                        for right in range(max(-reach, -j), min(reach, width - 1 - j) + 1):
+                            total += near[down + reach, right + reach] * expected[i + down, j + right]
+                            weights += near[down + reach, right + reach]
+                    odds[t, i, j] = evidence[t, i, j] + coupling * total / weights
+            for i in range(height):
+                for j in range(width):
+                    expected[i, j] = math.tanh(0.5 * odds[t, i, j])
+
+
+@loop
+def follow_light(values: Any, course: Any, slope: Any, gain: Any) -> None:
+    """How every pixel and channel follows a common ``course`` (frames,), by Tukey's robust regression.
+
+    ``gain`` is the log of the ratio of the median absolute residuals without and with it.
+    """
+    n_pixels, n_channels, n_frames = values.shape
+    rest, start = np.empty(n_frames), np.empty(n_frames)
+    for p in range(n_pixels):
+        for c in range(n_channels):
+            n = 0
+            for t in range(n_frames):
+                if values[p, c, t] == values[p, c, t]:
+                    start[n] = values[p, c, t]
+                    n += 1
+            slope[p, c] = 0.0
+            gain[p, c] = 0.0
+            if n < 4:
+                continue
+            middle = np.median(start[:n])
+            scale = max(float(np.std(start[:n])), 0.3)
+            for i in range(n):
+                start[i] = abs(start[i] - middle)
+            without = np.median(start[:n])
+            a, b, spread = middle, 0.0, without
+            for _ in range(12):
+                s0, s1, s2, sy, sxy = 1e-9, 0.0, 1e-9, 0.0, 0.0
+                reach = 4.7 * scale
+                for t in range(n_frames):
+                    y = values[p, c, t]
+                    if y == y:
+                        r = (y - a - b * course[t]) / reach
+                        if abs(r) < 1:
+                            w = (1 - r * r) ** 2
+                            s0 += w
+                            s1 += w * course[t]
+                            s2 += w * course[t] ** 2
+                            sy += w * y
+                            sxy += w * course[t] * y
+                det = s0 * s2 - s1 * s1
+                if det <= 1e-9 * s0 * s2:
+                    break
+                a, b = (s2 * sy - s1 * sxy) / det, (s0 * sxy - s1 * sy) / det
+                i = 0
+                for t in range(n_frames):
+                    if values[p, c, t] == values[p, c, t]:
+                        rest[i] = abs(values[p, c, t] - a - b * course[t])
+                        i += 1
+                spread = np.median(rest[:n])
+                scale = max(float(spread) / NORMAL_QUARTILE, 0.5 * scale, 0.3)
+            slope[p, c] = b
+            gain[p, c] = math.log((without + 0.2) / (spread + 0.2))

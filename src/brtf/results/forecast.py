@@ -1,0 +1,186 @@
+"""Forecasts: what comes after the last position of an ordered mode."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.data.arrays import Array
+from brtf.data.checks import Labels
+from brtf.data.exports import Table, long_table
+from brtf.data.memory import check_memory
+from brtf.data.observations import Observations
+from brtf.data.positions import continued
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.row_priors import Ordered
+from brtf.model.state import SliceNoise, State
+from brtf.results.choices import modes_in_words
+
+if TYPE_CHECKING:
+    from brtf.results.result import Quantity, Result
+
+LONGEST = 10**7
+"""Longest horizon: beyond it positions are not numbers that a person means."""
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The positions that follow the data along one mode, in the user's units.
+
+    Attributes
+    ----------
+    mode : the mode that goes on
+    labels : (h,) labels of the new positions: times and numbers continue at their typical distance
+    mean, std, low, high : of the shape of the data, with h positions along the mode
+    level : probability of the interval from ``low`` to ``high``
+    of : "observation" for new observations, "low_rank" for the low-rank part
+    table : a row per entry as columns by name: labels or positions, mean, std, low, high
+    """
+
+    mode: int
+    labels: NDArray[Any]
+    mean: Array
+    std: Array
+    low: Array
+    high: Array
+    level: float
+    of: Quantity
+    table: Table
+
+    def to_frame(self) -> Any:
+        """The table as a pandas.DataFrame."""
+        from brtf.data.exports import to_frame
+
+        return to_frame(self.table)
+
+
+def forecast(
+    result: Result, horizon: int, mode: int | str | None = None, level: float = 0.9, of: Quantity = "observation"
+) -> Forecast:
+    """The next ``horizon`` positions of an ordered mode; None for the only one. See :meth:`brtf.BRTF.forecast`."""
+    if not isinstance(horizon, numbers.Integral) or isinstance(horizon, bool) or not 1 <= horizon <= LONGEST:
+        raise ValueError(f"horizon must be a whole number of positions between 1 and {LONGEST}, got {horizon!r}.")
+    chosen = _ordered_mode(result, mode)
+    ahead = _continued(result, chosen, int(horizon))
+    shape = list(ahead.observations.shape)
+    first, shape[chosen] = shape[chosen] - int(horizon), int(horizon)
+    n_numbers = int(np.prod(shape, dtype=float))
+    check_memory(8 * (len(shape) + 12) * n_numbers, f"a forecast of shape {tuple(shape)}", "lower horizon")
+    coords = np.indices(shape).reshape(len(shape), -1)
+    coords[chosen] += first
+    low, high = ahead.interval(coords, level=level, of=of)
+    mean = ahead.low_rank(coords) if of == "low_rank" else ahead.signal(coords)
+    columns = {"mean": mean, "std": ahead.std(coords, of=of), "low": low, "high": high}
+    labels = ahead.observations.labels
+    names = None if labels is None else labels.coords[chosen]
+    return Forecast(
+        mode=chosen,
+        labels=np.arange(first, first + int(horizon)) if names is None else names[first:],
+        **{name: column.reshape(shape) for name, column in columns.items()},
+        level=level,
+        of=of,
+        table=long_table(ahead.observations, coords, list(columns.items())),
+    )
+
+
+def forecast_modes(result: Result) -> tuple[int, ...]:
+    """The modes that can be continued: those whose rows follow each other."""
+    priors = zip(result.arrangement.read_modes, result.state.row_priors, strict=True)
+    return tuple(group[0] for group, prior in priors if len(group) == 1 and _goes_on(result, group[0], prior))
+
+
+def _goes_on(result: Result, mode: int, prior: Any) -> bool:
+    """Whether the prior is one of rows in order, and the first of a folded mode, whose rounds go on."""
+    first = result.arrangement.read_modes.index((mode,))
+    return isinstance(prior, Ordered) and result.state.row_priors[first] is prior
+
+
+def _ordered_mode(result: Result, mode: int | str | None) -> int:
+    """The mode asked for, or the only ordered one."""
+    known, order = forecast_modes(result), result.observations.order
+    names = () if result.observations.labels is None else result.observations.labels.dims
+    if mode is None:
+        if len(known) == 1:
+            return known[0]
+        if known:
+            raise ValueError(
+                f"Several modes are in order, {modes_in_words(known)}: say which one to continue by mode=."
+            )
+        raise ValueError(
+            "No mode is in order, so there is nothing to continue. Fit with modes={mode: 'ordered'} to say which is."
+        )
+    if isinstance(mode, str) and mode in names:
+        mode = names.index(mode)
+    if isinstance(mode, bool) or not isinstance(mode, numbers.Integral) or not -order <= mode < order:
+        of_names = f" or one of {', '.join(map(repr, names))}" if names else ""
+        raise ValueError(f"mode must be a mode of the data, 0 to {order - 1}{of_names}, got {mode!r}.")
+    if int(mode) % order not in known:
+        found = (
+            f"{modes_in_words(known)} is" if len(known) == 1 else f"{modes_in_words(known)} are" if known else "none is"
+        )
+        raise ValueError(f"The rows of mode {mode} are in no order; {found}. Fit with modes={{{mode}: 'ordered'}}.")
+    return int(mode) % order
+
+
+def _continued(result: Result, mode: int, horizon: int) -> Result:
+    """The result with further positions along a mode, of which nothing is observed."""
+    observations, arrangement = result.observations, result.arrangement
+    length = observations.shape[mode]
+    shape = (*observations.shape[:mode], length + horizon, *observations.shape[mode + 1 :])
+    factor = arrangement.read_modes.index((mode,))
+    rows, prior = result.state.factors[factor], result.state.row_priors[factor]
+    n_more = arrangement.shape(shape)[factor] - rows.n_rows
+    if not isinstance(prior, Ordered):
+        raise TypeError(f"the rows of mode {mode} are in no order")
+    more = prior.ahead(rows, result.state.lam, n_more)
+    covs = [np.broadcast_to(part.cov_packed, (part.n_rows, part.cov_packed.shape[1])) for part in (rows, more)]
+    joined = RowGaussians(np.concatenate([rows.mean, more.mean]), np.concatenate(covs))
+    labels = observations.labels
+    if labels is not None:
+        own = labels.coords[mode]
+        whole = None if own is None else _joined_labels(own, continued(own, length, horizon))
+        labels = Labels(labels.dims, (*labels.coords[:mode], whole, *labels.coords[mode + 1 :]), labels.name)
+    coords = np.zeros((observations.order, 0), np.intp)
+    values: NDArray[np.floating[Any]] = np.zeros(0)
+    if result.state.smooth is not None:  # courses of their own go on from what was observed
+        if not arrangement.is_as_given:
+            raise ValueError(
+                "A forecast beside a smooth residual needs every mode read on its own. Fit with arrangement=None, or "
+                "with smooth_residual=None."
+            )
+        coords, values = observations.entry_coords(), observations.values.reshape(-1)
+    unseen = Observations(shape, values, None, coords, observations.scale, labels)
+    state = _without_slices_along(result.state.with_factor(factor, joined), factor)
+    return replace(result, observations=unseen, state=state)
+
+
+def _joined_labels(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Labels followed by others; as objects where their types differ."""
+    if first.dtype.kind == second.dtype.kind or {first.dtype.kind, second.dtype.kind} <= set("iuf"):
+        return np.concatenate([first, second])
+    return np.concatenate([first.astype(object), second.astype(object)])
+
+
+def _without_slices_along(state: State, factor: int) -> State:
+    """The state with typical noise and outlier rates along one factor, whose new slices have none of their own."""
+    slices, structure = state.slices, state.structure
+    if slices is not None and factor in slices.modes:
+        lengths = [state.factors[mode].n_rows for mode in slices.modes]
+        axis, kept = slices.modes.index(factor), tuple(mode for mode in slices.modes if mode != factor)
+        lengths[axis] = -1
+        typical = None
+        if kept:
+            along = (
+                np.broadcast_to(part, slices.precision.rate.shape).reshape(lengths)
+                for part in (slices.precision.concentration, slices.precision.rate)
+            )
+            concentration, rate = (part.mean(axis=axis).reshape(-1) for part in along)
+            typical = SliceNoise(kept, Gamma(concentration, rate), slices.concentration)
+        state = replace(state, slices=typical)
+    if structure is not None and structure.rates is not None and factor in structure.rates.modes:
+        state = replace(state, structure=replace(structure, rates=None))
+    return state

@@ -1,0 +1,270 @@
+"""Moving objects in a clip from a fixed camera, decided without a setting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import distance_transform_edt
+from scipy.special import expit
+
+from brtf.kernels.pixels import settle_field
+from brtf.video.camera import find_shifts, shifted
+from brtf.video.clips import Clip, read_clip
+from brtf.video.light import even_light
+from brtf.video.order import Change, scene_shares
+from brtf.video.steady import find_levels, foreground_evidence
+
+__all__ = ["Foreground", "ForegroundStream", "foreground"]
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+ERRORS = 0.02
+"""Share of the pixels of an object, and of the scene, that look like the other: bounds what one pixel can say."""
+COUPLING = 10.0
+"""Log odds that a pixel is given if all of its neighbours agree, against ln(1/ERRORS − 1) = 3.9 of its own at most."""
+RARE = -1.5
+"""Log odds of an object at a pixel whose evidence is even."""
+FIELD_REACH, FIELD_WIDTH = 2, 1.2
+N_FIELD = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Foreground:
+    """What moves in a clip, and what was decided on the way.
+
+    Attributes
+    ----------
+    mask : ndarray of bool, (height, width, frames)
+        Whole objects.
+    probability : ndarray of float32, (height, width, frames)
+        Of an object, pixel by pixel and without the neighbours; NaN where a pixel is missing.
+    background : ndarray of float32, (height, width, channels)
+        The scene without objects, as the median frame sees it.
+    shifts : ndarray, (frames, 2), or None
+        Rows and columns by which the camera moved, if frames were laid on each other.
+    light : list of ndarray, (frames,)
+        Courses of the light that were taken out.
+    changes : list of Change
+        Regions where something came and stayed, or left.
+    several_levels : float
+        Share of the pixels whose scene has more than one level.
+    moving_scene : float
+        Share of the time in which a pixel shows what its neighbours usually show.
+    degrees : float
+        Degrees of freedom of the noise.
+    """
+
+    mask: Mask
+    probability: Single
+    background: Single
+    shifts: Array | None = None
+    light: list[Array] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    several_levels: float = 0.0
+    moving_scene: float = 0.0
+    degrees: float = math.inf
+
+    def sentences(self) -> list[str]:
+        """What was decided, in plain sentences."""
+        said = []
+        if self.shifts is None:
+            said.append("The camera stood still; frames were used as they are.")
+        else:
+            far = np.abs(self.shifts).max(axis=0)
+            said.append(
+                f"The camera shook by up to {far[0]:.1f} pixels in height and {far[1]:.1f} in width; frames were laid "
+                "on the median frame."
+            )
+        if self.light:
+            n = len(self.light)
+            courses = "one course" if n == 1 else f"{n} courses"
+            said.append(f"The light changed: {courses} over time that most of the scene follows, taken out.")
+        else:
+            said.append("The light stayed as it was.")
+        said.append(
+            f"{100 * self.several_levels:.0f} % of the pixels show a scene of more than one level, such as leaves in "
+            "the wind."
+        )
+        for change in self.changes:
+            what = "came and stayed" if change.came else "was there from the beginning and left"
+            said.append(f"Something of {change.size} pixels {what}: it is an object for as long as it is there.")
+        said.append(f"{100 * float(self.mask.mean()):.3g} % of all pixels belong to objects.")
+        return said
+
+
+def foreground(source: Any, **reading: Any) -> Foreground:
+    """Find what moves in a clip from a fixed camera; every choice is made from the clip.
+
+    Frames are laid on each other if the camera shook, changes of light that the whole scene follows are taken out,
+    every pixel is given up to three steady levels with their noise, of which those that were there before or come back
+    are the scene, and pixels are decided together with their neighbours. All bands are used jointly.
+
+    Parameters
+    ----------
+    source : Clip, path, glob pattern or array
+        A clip, or what :func:`brtf.video.read_clip` reads: a video, a folder of images, or an array (frames, height,
+        width) or (frames, height, width, bands) of levels from 0 to 255, NaN where missing.
+    **reading
+        Options of :func:`brtf.video.read_clip`, such as ``frames``, ``scale`` and ``gray``.
+
+    Returns
+    -------
+    Foreground
+
+    Examples
+    --------
+    >>> import brtf
+    >>> import numpy as np
+    >>> clip = brtf.datasets.toy_video("street", height=32, width=48, frames=30, seed=0)
+    >>> found = brtf.foreground(np.moveaxis(clip.observed.reshape(32, 48, 3, 30), 3, 0))
+    >>> found.mask.shape
+    (32, 48, 30)
+    """
+    return _decide(source if isinstance(source, Clip) else read_clip(source, **reading))
+
+
+class ForegroundStream:
+    """Moving objects in a clip that comes block by block, with memory for a fixed number of frames.
+
+    Every block is decided together with frames of the past, evenly spread from the first frame on, so that what was
+    there before counts, however long ago.
+
+    Parameters
+    ----------
+    memory : int
+        Largest number of frames of the past that are kept, at least 2.
+
+    Examples
+    --------
+    >>> import brtf
+    >>> import numpy as np
+    >>> clip = brtf.datasets.toy_video("street", height=32, width=48, frames=30, seed=0)
+    >>> frames = np.moveaxis(clip.observed.reshape(32, 48, 3, 30), 3, 0)
+    >>> stream = brtf.foreground.ForegroundStream()
+    >>> [stream.partial_fit(block).mask.shape[2] for block in np.split(frames, [20])]
+    [20, 10]
+    """
+
+    def __init__(self, memory: int = 64) -> None:
+        if memory < 2:
+            raise ValueError(f"memory must be at least 2 frames, got {memory}.")
+        self.memory = memory
+        self.n_frames_seen_ = 0
+        self._past: list[Single] = []
+        self._stride = 1
+        self._kind: tuple[int, int, int] | None = None
+
+    def partial_fit(self, source: Any, **reading: Any) -> Foreground:
+        """What moves in the next frames, as :func:`foreground`; mask and probability are those of these frames."""
+        clip = source if isinstance(source, Clip) else read_clip(source, **reading)
+        kind = clip.height, clip.width, clip.n_channels
+        if self._kind not in (None, kind):
+            raise ValueError(
+                f"this block has frames of height, width and channels {kind}, but those before had {self._kind}. All "
+                "blocks must be of one clip."
+            )
+        self._kind = kind
+        n_past = len(self._past)
+        values = np.concatenate([np.stack(self._past, axis=2), clip.values], axis=2) if n_past else clip.values
+        found = _decide(replace(clip, values=values))
+        for frame in range(clip.n_frames):
+            if self.n_frames_seen_ % self._stride == 0:
+                self._past.append(clip.values[:, :, frame].copy())
+                if len(self._past) > self.memory:
+                    self._past, self._stride = self._past[::2], 2 * self._stride
+            self.n_frames_seen_ += 1
+        return replace(
+            found,
+            mask=found.mask[:, :, n_past:],
+            probability=found.probability[:, :, n_past:],
+            shifts=None if found.shifts is None else found.shifts[n_past:],
+            light=[course[n_past:] for course in found.light],
+        )
+
+
+def _decide(clip: Clip) -> Foreground:
+    """What moves in a clip."""
+    shifts = find_shifts(clip)
+    values, height, width, corner = _laid_on(clip, shifts)
+    values, courses = even_light(values, height, width)
+    levels = find_levels(values)
+    share, changes = scene_shares(levels, width)
+    evidence, degrees, moving = foreground_evidence(levels, share, width)
+    frames = np.ascontiguousarray(evidence.T).reshape(-1, height, width)
+    mask = whole_objects(frames)
+    background = levels.images(share.argmax(axis=1)).reshape(height, width, -1)
+    probability = expit(frames + RARE)
+    if shifts is not None:
+        back = [np.asarray(corner) - shift for shift in shifts]
+        mask = np.stack([_returned(m.astype(np.float32), d, clip) > 0.5 for m, d in zip(mask, back, strict=True)])
+        probability = np.stack([_returned(p, d, clip) for p, d in zip(probability, back, strict=True)])
+        background = background[corner[0] : corner[0] + clip.height, corner[1] : corner[1] + clip.width]
+        missing = np.isnan(clip.values[:, 0]).T.reshape(probability.shape)
+        probability = np.where(missing, np.nan, np.nan_to_num(probability))
+    return Foreground(
+        np.moveaxis(mask, 0, 2),
+        np.moveaxis(probability, 0, 2).astype(np.float32),
+        background,
+        shifts,
+        courses,
+        changes,
+        float(np.mean(np.count_nonzero(share, axis=1) > 1)),
+        moving,
+        degrees,
+    )
+
+
+def whole_objects(evidence: Single) -> Mask:
+    """The mask (frames, height, width) of a mean field over the evidence of single pixels, NaN where missing.
+
+    A pixel's evidence is bounded, as a share of pixels look like what they are not; it is decided together with the
+    5 × 5 pixels around. Missing pixels take the label of the nearest one that was seen.
+    """
+    seen = ~np.isnan(evidence)
+    sure = np.clip(np.where(seen, evidence, 0.0), -60, 60)
+    wrong, right = math.log(ERRORS), math.log1p(-ERRORS)
+    bounded = np.logaddexp(right + sure, wrong) - np.logaddexp(right, wrong + sure) + RARE
+    if not seen.all():
+        spread = []
+        for odds, there in zip(bounded, seen, strict=True):
+            if there.any():
+                nearest = distance_transform_edt(~there, return_distances=False, return_indices=True)
+                spread.append(odds[tuple(nearest)])
+            else:
+                spread.append(np.full_like(odds, RARE))
+        bounded = np.stack(spread)
+    bounded = np.ascontiguousarray(bounded, dtype=np.float32)
+    offset = np.arange(-FIELD_REACH, FIELD_REACH + 1)
+    near = np.exp(-0.5 * (offset[:, None] ** 2 + offset**2) / FIELD_WIDTH**2)
+    near[FIELD_REACH, FIELD_REACH] = 0
+    odds = np.empty_like(bounded)
+    settle_field(bounded, near.astype(np.float32), COUPLING, N_FIELD, odds)
+    return np.asarray(odds > 0)
+
+
+def _laid_on(clip: Clip, shifts: Array | None) -> tuple[Single, int, int, tuple[int, int]]:
+    """The frames laid on the median frame, on a canvas that holds all of them, and the place of that frame on it."""
+    if shifts is None:
+        return clip.values, clip.height, clip.width, (0, 0)
+    low, high = np.ceil(np.abs(shifts.min(axis=0))), np.ceil(np.abs(shifts.max(axis=0)))
+    margin = np.maximum(low, high).astype(int)
+    height, width = clip.height + 2 * margin[0], clip.width + 2 * margin[1]
+    canvas = np.full((height, width, clip.n_channels), np.nan, dtype=np.float32)
+    values = np.empty((height * width, clip.n_channels, clip.n_frames), dtype=np.float32)
+    for frame, shift in enumerate(shifts):
+        canvas[margin[0] : margin[0] + clip.height, margin[1] : margin[1] + clip.width] = clip.values[
+            :, :, frame
+        ].reshape(clip.height, clip.width, -1)
+        values[:, :, frame] = shifted(canvas, shift).reshape(height * width, -1)
+    return values, int(height), int(width), (int(margin[0]), int(margin[1]))
+
+
+def _returned(image: Single, offset: Array, clip: Clip) -> Single:
+    """A frame of the canvas as the camera saw it."""
+    return np.asarray(shifted(image, offset)[: clip.height, : clip.width], dtype=np.float32)

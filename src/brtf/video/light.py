@@ -1,0 +1,75 @@
+"""Light that changes for the whole scene: a course over the frames that every pixel follows in its own measure."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.kernels.pixels import follow_light
+
+Single = NDArray[np.float32]
+Array = NDArray[np.float64]
+
+MOST_COURSES = 3
+WORTH = 0.1
+"""Share of its deviations that a course must take away from the median pixel."""
+BLOCK = 8
+"""Side in pixels of the squares whose medians show the light, whatever moves through them."""
+N_ROUNDS = 6
+
+
+def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Array]]:
+    """The clip in the light of its median frame, and the courses of the light that were taken out.
+
+    The background of a clip has low rank over the frames: y = x + Σ_k b_k s_kt. A course s is found from the medians of
+    squares, and what every pixel makes of it by robust regression. It is taken out if it takes a tenth off the
+    deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame.
+    """
+    courses: list[Array] = []
+    n_frames = values.shape[2]
+    while len(courses) < MOST_COURSES:
+        course = _common_course(values, height, width)
+        if course is None:
+            break
+        slope, gain = np.empty((2, *values.shape[:2]), dtype=np.float32)
+        follow_light(values, course, slope, gain)
+        if float(np.median(gain)) <= max(-math.log1p(-WORTH), 0.5 * math.log(n_frames) / n_frames):
+            break
+        values = values - slope[:, :, None] * course.astype(np.float32)
+        courses.append(course)
+    return values, courses
+
+
+def _common_course(values: Single, height: int, width: int) -> Array | None:
+    """The course (frames,) that most squares follow, with median 0 and unit spread; None if they stay as they are."""
+    n_frames = values.shape[2]
+    rows, columns = max(1, height // BLOCK), max(1, width // BLOCK)
+    number = (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # pixels that are missing in all frames have no median
+        grey = values.mean(axis=1)
+        grey = grey - np.nanmedian(grey, axis=1, keepdims=True)
+        order = np.argsort(number, axis=None, kind="stable")
+        edges = np.searchsorted(number.ravel()[order], np.arange(1, rows * columns))
+        squares = np.stack([np.nanmedian(part, axis=0) for part in np.split(grey[order], edges)])
+    squares = np.where(np.isnan(squares), 0.0, squares).astype(np.float64)
+    weight = np.ones(len(squares))
+    course = np.zeros(n_frames)
+    for _ in range(N_ROUNDS):
+        use = np.abs(weight) > 0.1 * np.abs(weight).max()
+        course = np.median(squares[use] / weight[use, None], axis=0)
+        course = course - np.median(course)
+        size = np.abs(course).sum()
+        if size == 0:
+            return None
+        slope, gain = np.empty((2, len(squares), 1), dtype=np.float32)
+        follow_light(squares[:, None].astype(np.float32), course, slope, gain)
+        weight = slope[:, 0].astype(np.float64)
+        if not np.abs(weight).max() > 0:
+            return None
+        weight = np.where(weight == 0, 1e-9, weight)
+    spread = course.std()
+    return course / spread if spread > 0 else None

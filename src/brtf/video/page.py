@@ -1,0 +1,187 @@
+"""The page about what moves in a clip: what was decided, frames with boxes and masks, and objects over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
+
+from brtf.data.exports import Table as BoxTable
+from brtf.video.boxes import box_edges, draw_boxes
+from brtf.video.clips import Clip, as_colours
+from brtf.video.decision import Foreground
+from brtf.view.report.blocks import (
+    Card,
+    Cards,
+    Cell,
+    Part,
+    Picture,
+    Scene,
+    Sides,
+    Slider,
+    Table,
+    Verdict,
+    Verdicts,
+    Viewer,
+)
+from brtf.view.report.charts import MOST_POINTS, MOST_TIPS, WIDE
+from brtf.view.report.frames import LONGEST_SIDE, MOST_FRAMES, photographs
+from brtf.view.report.pictures import DEEP, WARM, data_uri, palette, photograph, ramp
+from brtf.view.report.svg import Chart, Scale, number
+from brtf.view.report.template import asset, render
+from brtf.view.view_data import spread
+
+MOST_ROWS = 500
+"""Largest number of frames in the table of the page."""
+BRIGHTEST = 255.0
+
+
+def foreground_page(
+    clip: Clip, found: Foreground, objects: BoxTable, frames: Sequence[int], title: str, version: str
+) -> str:
+    """The page as text.
+
+    Parameters
+    ----------
+    clip : what was read
+    found : what moves in it
+    objects : the boxes of its mask, by the numbers of the frames
+    frames : those numbers
+    title : name of the clip
+    version : of the library
+    """
+    sides = Sides()
+    counts, largest, shares = object_sizes(found, objects, frames)
+    parts = [
+        Part("decisions", "Decisions", [Verdicts([Verdict(sentence) for sentence in found.sentences()])]),
+        Part("frames", "Frames", [_viewer(clip, found, objects, frames, sides)]),
+        Part("background", "Background", [Cards([Card(_background(clip, found, sides))])]),
+        Part("objects", "Objects", _objects(frames, counts, largest, shares)),
+    ]
+    n_objects, rate = int(counts.sum()), float(clip.rate)
+    context = {
+        "title": title,
+        "version": version,
+        "converged": True,
+        "stop_reason": None,
+        "doubts": [],
+        "headline": [],
+        "lead": (
+            f"{clip.n_frames:,} frames of {clip.width} × {clip.height} pixels. An object is a connected region of what "
+            "moves in one frame; the same thing in the next frame is counted again."
+        ),
+        "tiles": [
+            ("Objects", f"{n_objects:,}", "boxes in all frames"),
+            ("Per frame", number(float(np.median(counts)), 3), f"typically; at most {int(counts.max())}"),
+            ("Moving", f"{number(100 * float(found.mask.mean()), 3)} %", "of all pixels"),
+            ("Frames", f"{clip.n_frames:,}", f"{number(rate, 4)} per second"),
+        ],
+        "parts": parts,
+        "left_out": [],
+        "scales": {"sides": sides.numbers, "palette": palette().tolist()},
+        "number": number,
+        "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
+    }
+    return render("page.html", css=asset("page.css"), **context)
+
+
+def object_sizes(
+    found: Foreground, objects: BoxTable, frames: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Of every frame the number of objects, the pixels of the largest, and the share of pixels in objects."""
+    place = np.searchsorted(np.asarray(frames), objects["frame"])
+    largest = np.zeros(len(frames), dtype=np.int64)
+    np.maximum.at(largest, place, objects["area"])
+    return np.bincount(place, minlength=len(frames)), largest, found.mask.mean(axis=(0, 1))
+
+
+def _viewer(clip: Clip, found: Foreground, objects: BoxTable, frames: Sequence[int], sides: Sides) -> Viewer:
+    """Frames with boxes, masks and probabilities."""
+    shown = spread(clip.n_frames, MOST_FRAMES)
+    rows, columns = (spread(length, LONGEST_SIDE) for length in (clip.height, clip.width))
+    pictures = []
+    for k in shown:
+        image = clip.image(clip.values[:, :, k])[np.ix_(rows, columns)]
+        edges = [
+            (*_ends(rows, top, bottom), *_ends(columns, left, right))
+            for top, bottom, left, right in box_edges(objects, frames[k])
+        ]
+        mask, probability = (part[:, :, k][np.ix_(rows, columns)] for part in (found.mask, found.probability))
+        pictures.append(
+            [
+                data_uri(photograph(draw_boxes(image, edges), 0.0, BRIGHTEST), lossy=True),
+                data_uri(ramp(mask.astype(np.float32), 0.0, 1.0, WARM)),
+                data_uri(ramp(probability, 0.0, 1.0, DEEP)),
+            ]
+        )
+    along = sides("row", [str(k) for k in rows]), sides("column", [str(k) for k in columns])
+    scenes = [
+        Scene("Frame with boxes", "light", 0.0, BRIGHTEST, *along),
+        Scene("Mask", "warm", 0.0, 1.0, *along),
+        Scene("Probability of single pixels", "deep", 0.0, 1.0, *along),
+    ]
+    return photographs(
+        pictures,
+        scenes,
+        Slider("frame", [str(frames[k]) for k in shown]),
+        size=(clip.height, clip.width),
+        n_frames=clip.n_frames,
+        complete=not np.isnan(found.probability).any(),
+    )
+
+
+def _ends(held: NDArray[np.intp], first: int, last: int) -> tuple[int, int]:
+    """The positions among those held that a stretch covers, or the one next to it."""
+    start = min(int(np.searchsorted(held, first)), held.size - 1)
+    return start, max(start, int(np.searchsorted(held, last, side="right")) - 1)
+
+
+def _background(clip: Clip, found: Foreground, sides: Sides) -> Picture:
+    """The scene without objects."""
+    rows, columns = (spread(length, LONGEST_SIDE) for length in (clip.height, clip.width))
+    image = as_colours(found.background)[np.ix_(rows, columns)]
+    along = sides("row", [str(k) for k in rows]), sides("column", [str(k) for k in columns])
+    scene = Scene("Background", "light", 0.0, BRIGHTEST, *along)
+    return Picture(data_uri(photograph(image, 0.0, BRIGHTEST), lossy=True), (rows.size, columns.size), scene)
+
+
+def _objects(
+    frames: Sequence[int], counts: NDArray[np.int64], largest: NDArray[np.int64], shares: NDArray[np.float64]
+) -> list[Cards | Table]:
+    """Charts and a table of the objects of every frame."""
+    numbers = np.asarray(frames, dtype=np.float64)
+    charts = [
+        _course(numbers, counts.astype(np.float64), "objects"),
+        _course(numbers, largest.astype(np.float64), "pixels of the largest object"),
+    ]
+    rows = spread(len(frames), MOST_ROWS)
+    some = "" if rows.size == len(frames) else f"{rows.size} of {len(frames):,} frames, evenly spread. "
+    table = Table(
+        ["frame", "objects", "pixels of the largest", "% of the pixels"],
+        [
+            [Cell(str(frames[k]), value=frames[k]), *map(Cell.of, (counts[k], largest[k], 100 * shares[k]))]
+            for k in rows
+        ],
+        caption=f"{some}Every object is in boxes.csv and boxes.json.",
+        file="objects-per-frame",
+    )
+    return [Cards([Card(chart) for chart in charts], "pair"), table]
+
+
+def _course(frames: NDArray[np.float64], values: NDArray[np.float64], what: str) -> Markup:
+    """A chart of one number over the frames."""
+    chart = Chart(
+        Scale.around(frames),
+        Scale(0.0, 1.05 * max(1.0, float(values.max()))),
+        f"{what} of every frame",
+        width=WIDE,
+        x_title="frame",
+        y_title=what,
+    )
+    drawn = spread(frames.size, MOST_POINTS)
+    chart.line(frames[drawn], values[drawn], "line one")
+    for k in spread(frames.size, MOST_TIPS):
+        chart.tip(frames[k], values[k], f"frame {frames[k]:.0f}: {number(values[k])} {what}")
+    return chart.markup()

@@ -1,0 +1,210 @@
+"""The steady levels of every pixel of a clip, and how sure it is that a frame shows none of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import uniform_filter
+from scipy.special import gammaln
+
+from brtf.kernels.pixels import difference_noise, displaced_density, fit_levels, level_density
+
+Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+
+ROUNDING = 1 / 12
+"""Variance of the rounding of a level to a whole number."""
+N_LEVELS = 3
+FEWEST_SHARE, FEWEST = 0.08, 3
+"""A level holds at least this share of a pixel's frames, and so many of them."""
+QUIETEST = 0.3
+"""Noise variance of a pixel relative to the median pixel, at least: few frames may agree by chance."""
+DEGREES = (2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+"""Degrees of freedom among which the tails of the noise are chosen."""
+N_SAMPLED = 100_000
+REACH = 3
+"""Pixels by which a part of the scene may move: leaves in the wind, what is left of a shaking camera."""
+REGION = 7
+"""Side of the square in which pixels share the rates of foreground and of moving scene."""
+PRIOR_FRAMES = 10.0
+"""Frames of background that a pixel is given before its rates are learnt."""
+N_RATES = 8
+UNIFORM = 0.1
+"""Share of colours of an object that follow no law but lie anywhere between 0 and 255."""
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """The steady levels of the pixels, in channels whose noise is independent and of unit size.
+
+    Attributes
+    ----------
+    values : ndarray, (pixels, channels, frames)
+    whitening : ndarray, (channels, channels), from levels to ``values``
+    mean, variance : ndarray, (pixels, levels, channels)
+    share : ndarray, (pixels, levels + 1), the last for what belongs to no level
+    """
+
+    values: Single
+    whitening: Array
+    mean: Single
+    variance: Single
+    share: Single
+
+    @property
+    def anywhere(self) -> float:
+        """Log density of a colour that may be any."""
+        n_channels = self.values.shape[1]
+        return float(-n_channels * math.log(256.0) - np.linalg.slogdet(self.whitening)[1])
+
+    @property
+    def broad(self) -> float:
+        """Log density of what belongs to no level: a nat per further channel above any colour, as channels agree."""
+        return self.anywhere + self.values.shape[1] - 1.0
+
+    def images(self, which: NDArray[np.intp]) -> Single:
+        """The levels ``which`` (pixels,), in the units of the clip: (pixels, channels)."""
+        chosen = self.mean[np.arange(len(which)), which].astype(np.float64)
+        return (chosen @ np.linalg.inv(self.whitening).T).astype(np.float32)
+
+
+def find_levels(values: Single) -> Levels:
+    """Find the steady levels of pixels × channels × frames."""
+    whitening, floor = _whitening(values)
+    n_pixels, n_channels, _ = values.shape
+    white = values if n_channels == 1 else np.matmul(whitening.astype(np.float32), values)
+    noise = np.empty((n_pixels, n_channels), dtype=np.float32)
+    difference_noise(white, noise)
+    usual = np.nanmedian(noise, axis=0) if np.isfinite(noise).any() else floor
+    noise = np.maximum(np.maximum(np.where(np.isnan(noise), usual, noise), QUIETEST * usual), floor)
+    n_seen = np.count_nonzero(~np.isnan(white[:, 0]), axis=1)
+    levels = Levels(
+        white,
+        whitening,
+        np.zeros((n_pixels, N_LEVELS, n_channels), dtype=np.float32),
+        np.ones((n_pixels, N_LEVELS, n_channels), dtype=np.float32),
+        np.zeros((n_pixels, N_LEVELS + 1), dtype=np.float32),
+    )
+    fewest = np.maximum(FEWEST_SHARE * n_seen, FEWEST)
+    fit_levels(white, noise.astype(np.float32), floor, levels.broad, fewest, levels.mean, levels.variance, levels.share)
+    return levels
+
+
+def _whitening(values: Single) -> tuple[Array, Array]:
+    """The map that makes the noise of the channels independent, and the variance that rounding has behind it."""
+    n_pixels, n_channels, _ = values.shape
+    if n_channels == 1:
+        return np.eye(1), np.full(1, ROUNDING)
+    some = values[np.random.default_rng(0).choice(n_pixels, min(n_pixels, 2000), replace=False)]
+    steps = np.moveaxis(np.diff(some, axis=2), 1, 2).reshape(-1, n_channels)
+    steps = steps[~np.isnan(steps).any(axis=1)]
+    covariance = np.eye(n_channels)
+    if len(steps) > n_channels:
+        scale = np.median(np.abs(steps), axis=0) / 0.6745 + math.sqrt(ROUNDING)
+        calm = steps[(np.abs(steps) < 3 * scale).all(axis=1)]
+        if len(calm) > n_channels:
+            covariance = np.cov(calm.T) / 2
+    whitening = np.linalg.inv(np.linalg.cholesky(covariance + 0.1 * ROUNDING * np.eye(n_channels)))
+    return whitening, np.diag(whitening @ whitening.T) * ROUNDING
+
+
+def foreground_evidence(levels: Levels, share: Single, width: int) -> tuple[Single, float, float]:
+    """Log Bayes factor of an object against the scene, (pixels, frames), and what was learnt on the way.
+
+    The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
+    move, and a camera shakes. Its share ρ and the share of objects are learnt in the neighbourhood of every pixel, and
+    the degrees of freedom of t from all pixels. An object has a normal law of colours, that of what deviates from the
+    scene, or any colour.
+
+    Parameters
+    ----------
+    levels : Levels
+    share : ndarray, (pixels, levels)
+        Shares of the levels that are part of the scene; they sum to one.
+    width : int
+        Of a frame.
+
+    Returns
+    -------
+    evidence, degrees of freedom, mean of ρ
+    """
+    values, mean, variance = levels.values, levels.mean, levels.variance
+    n_pixels, n_channels, n_frames = values.shape
+    density = np.empty((n_pixels, n_frames), dtype=np.float32)
+    distance = np.empty_like(density)
+    level_density(values, mean, variance, share, 1e6, 0.0, density, distance)
+    deviates = distance > n_channels + 3 * math.sqrt(2 * n_channels)
+    broad = _object_density(levels, deviates)
+    degrees = _tails(levels, share, distance, broad)
+    level_density(values, mean, variance, share, degrees, _t_constant(degrees, n_channels), density, distance)
+    moved = np.full_like(density, -1e4)
+    reach = np.arange(-REACH, REACH + 1)
+    near = np.exp(-0.5 * (reach[:, None] ** 2 + reach**2) / (1 + REACH / 2) ** 2)
+    displaced_density(values, mean, variance, share, near / near.sum(), width, deviates, moved)
+
+    def pooled(counts: NDArray[Any]) -> Array:
+        return np.asarray(uniform_filter(counts.reshape(-1, width), REGION, mode="nearest").ravel())
+
+    n_seen = pooled(np.count_nonzero(~np.isnan(distance), axis=1).astype(np.float64))
+    objects, moving = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05)
+    pixel, frame = np.nonzero(deviates)
+    own, other, away = (part[pixel, frame].astype(np.float64) for part in (density, broad, moved))
+    for _ in range(N_RATES):
+        still = np.maximum(1 - objects - moving, 0.05)
+        parts = np.stack([np.log(still)[pixel] + own, np.log(objects)[pixel] + other, np.log(moving)[pixel] + away])
+        parts = np.exp(parts - parts.max(axis=0))
+        parts /= parts.sum(axis=0)
+        objects = (pooled(np.bincount(pixel, parts[1], n_pixels)) + 0.5) / (n_seen + PRIOR_FRAMES)
+        moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (n_seen + PRIOR_FRAMES)
+    scene = np.log(np.maximum(1 - objects - moving, 0.05))[:, None] + density
+    scene[pixel, frame] = np.logaddexp(scene[pixel, frame], np.log(moving)[pixel] + away)
+    return (broad - scene).astype(np.float32), degrees, float(moving.mean())
+
+
+def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:
+    """Log density of the colours of objects at every pixel and frame: a normal law of what deviates, or any colour."""
+    n_channels = levels.values.shape[1]
+    pixel, frame = np.nonzero(deviates)
+    if pixel.size < 20 * n_channels:
+        pixel, frame = np.nonzero(~np.isnan(levels.values[:, 0]))
+    few = np.random.default_rng(0).choice(pixel.size, min(pixel.size, 20_000), replace=False)
+    colours = levels.values[pixel[few], :, frame[few]].astype(np.float64)
+    middle = np.median(colours, axis=0)
+    covariance = np.cov(colours.T).reshape(n_channels, n_channels) + np.eye(n_channels)
+    inverse = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float32)
+    rest = np.matmul(inverse, levels.values - middle[:, None].astype(np.float32))
+    normal = -0.5 * np.einsum("pct,pct->pt", rest, rest) - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
+    with np.errstate(invalid="ignore"):  # NaN where missing
+        density = np.logaddexp(math.log(1 - UNIFORM) + normal, math.log(UNIFORM) + levels.anywhere)
+    return density.astype(np.float32)
+
+
+def _t_constant(degrees: float, n_channels: int) -> float:
+    return float(
+        gammaln((degrees + n_channels) / 2) - gammaln(degrees / 2) - n_channels / 2 * math.log(degrees * math.pi)
+    )
+
+
+def _tails(levels: Levels, share: Single, distance: Single, broad: Single) -> float:
+    """The degrees of freedom that make distances to the nearest level, with a share of objects, most likely."""
+    n_pixels, n_channels, n_frames = levels.values.shape
+    sampled = np.random.default_rng(0).integers(0, n_pixels * n_frames, N_SAMPLED)
+    sampled = sampled[~np.isnan(distance.ravel()[sampled])]
+    if sampled.size == 0:
+        return DEGREES[-1]
+    pixel = sampled // n_frames
+    size = 0.5 * np.log(levels.variance[pixel, share.argmax(axis=1)[pixel]]).sum(axis=1)
+    far, other = distance.ravel()[sampled].astype(np.float64), broad.ravel()[sampled] + size
+    likelihoods = []
+    for degrees in DEGREES:
+        own = _t_constant(degrees, n_channels) - 0.5 * (degrees + n_channels) * np.log1p(far / degrees)
+        rate = 0.05
+        for _ in range(15):
+            odds = math.log(rate) + other - math.log1p(-rate) - own
+            rate = float(np.clip(np.mean(1 / (1 + np.exp(-np.clip(odds, -50, 50)))), 1e-4, 0.9))
+        likelihoods.append(float(np.mean(np.logaddexp(math.log1p(-rate) + own, math.log(rate) + other))))
+    return DEGREES[int(np.argmax(likelihoods))]

@@ -1,0 +1,84 @@
+"""The forecast: what follows along the modes whose rows are in order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from brtf.results.forecast import Forecast, forecast, forecast_modes
+from brtf.view.entries import LARGEST_TENSOR, values_of
+from brtf.view.report import charts
+from brtf.view.report.blocks import Card, Cards, Part, Words
+from brtf.view.report.subject import Subject
+from brtf.view.view_data import axis_with
+
+MOST_FIBRES = 6
+"""Number of fibres that are continued on the page, those that were observed most."""
+SHARE_AHEAD = 0.2
+"""Positions that are forecast, as a share of those that were given."""
+LEVEL = 0.9
+MOST_ENTRIES = 1_000_000
+"""Largest number of entries of a forecast on the page."""
+
+
+def forecast_part(subject: Subject) -> Part:
+    """Some fibres along every ordered mode, continued with a band."""
+    result = subject.result
+    blocks: list[Any] = []
+    left_out = []
+    if result.state.smooth is not None and forecast_modes(result) and not result.arrangement.is_as_given:
+        reason = "The forecast. Every fibre has a smooth course of its own, which merged modes do not continue."
+        return Part("forecast", "Forecast", left_out=[reason])
+    possible = subject.has_entries and result.rank and result.observations.n_entries < LARGEST_TENSOR
+    for mode in forecast_modes(result) if possible else ():
+        axis = subject.axes[mode]
+        horizon = max(1, math.ceil(SHARE_AHEAD * axis.length))
+        if horizon * (result.observations.n_entries // axis.length) > MOST_ENTRIES:
+            left_out.append(f"The forecast along {axis.name}. It has too many entries for a page: see model.forecast.")
+            continue
+        ahead = forecast(result, horizon, mode, LEVEL)
+        about = (
+            f"The rows of {axis.name} follow each other, so they can be continued: here {horizon} positions ahead. The "
+            f"bands contain a new observation with {100 * LEVEL:g} % probability; model.forecast gives every fibre."
+        )
+        fibres = _most_observed(subject, mode)
+        blocks += [Words(about), Cards([_card(subject, ahead, coords) for coords in fibres])]
+    return Part("forecast", "Forecast", blocks, left_out)
+
+
+def _most_observed(subject: Subject, mode: int) -> list[NDArray[np.intp]]:
+    """Coordinates (N, I_n) of the fibres along a mode with the most observed entries."""
+    observations = subject.result.observations
+    others = [length for k, length in enumerate(observations.shape) if k != mode]
+    coords = np.delete(observations.entry_coords(), mode, axis=0)
+    number, count = np.unique(np.ravel_multi_index(tuple(coords), others), return_counts=True)
+    chosen = np.sort(number[np.argsort(-count, kind="stable")[:MOST_FIBRES]])
+    along = np.arange(observations.shape[mode])
+    return [
+        np.stack([*(np.insert(at, mode, 0)[:, None] + np.zeros_like(along))])
+        + np.where(np.arange(len(others) + 1)[:, None] == mode, along, 0)
+        for at in np.stack(np.unravel_index(chosen, others), axis=1)
+    ]
+
+
+def _card(subject: Subject, ahead: Forecast, coords: NDArray[np.intp]) -> Card:
+    """One fibre: what was observed, the low-rank part, and what follows."""
+    result, mode = subject.result, ahead.mode
+    axis = subject.axes[mode]
+    place = tuple(slice(None) if k == mode else int(at) for k, at in enumerate(coords[:, 0]))
+    longer = axis_with(axis, ahead.labels)
+    chart = charts.forecast_chart(
+        longer,
+        values_of(result.observations).at(coords),
+        result.low_rank(coords),
+        *(part[place] for part in (ahead.mean, ahead.low, ahead.high)),
+    )
+    names = [
+        f"{own.name} {own.text(int(at))}"
+        for k, (own, at) in enumerate(zip(subject.axes, coords[:, 0], strict=True))
+        if k != mode
+    ]
+    return Card(chart, ", ".join(names))

@@ -1,0 +1,328 @@
+"""Rows in order: the kinds of chains, the smoother, the bound, streaming, and what the search finds."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import brtf
+import oracle
+from brtf.inference.bound import bound
+from brtf.inference.point import evaluate
+from brtf.inference.sweep import sweep
+from brtf.inference.update_rows import gaussian_rows
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.row_priors import Centred, KnownCentre, KnownOrder, Ordered, ZeroMean
+from brtf.model.row_priors.ordered import kinds_of, memories, n_kinds
+from brtf.model.state import Prior
+from row_priors import AroundOne, AroundTwo, InOrder
+
+ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
+every_way = pytest.mark.parametrize("way", [InOrder, AroundOne, AroundTwo])
+
+
+def matrix(kinds, k):
+    """Q_k, (I, I)."""
+    return np.diag(kinds.own[k]) + np.diag(kinds.beside[k], 1) + np.diag(kinds.beside[k], -1)
+
+
+def random_rows(n_rows=7, rank=2, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = oracle.random_rows(n_rows, rank, rng, shared=False)
+    return rows, Gamma(rng.uniform(2.0, 4.0, rank), rng.uniform(0.5, 2.0, rank))
+
+
+def random_likelihood(n_rows=7, rank=2, seed=1):
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((n_rows, rank, rank))
+    return root @ root.transpose(0, 2, 1), rng.standard_normal((n_rows, rank))
+
+
+def joint(prior, rows):
+    """q(A) as one Gaussian over the rows one after another: the covariance of a Markov chain."""
+    n_rows, rank = rows.mean.shape
+    cov = np.zeros((n_rows, rank, n_rows, rank))
+    for t in range(n_rows):
+        ahead = cov[t, :, t] = rows.cov[t]
+        for s in range(t + 1, n_rows):
+            ahead = ahead @ np.linalg.solve(rows.cov[s - 1], prior.cross[s - 1])
+            cov[t, :, s], cov[s, :, t] = ahead, ahead.T
+    return cov.reshape(n_rows * rank, n_rows * rank)
+
+
+# ---- the kinds -----------------------------------------------------------------------------------------------
+
+
+def test_kinds_have_unit_variance_and_correlations_that_fade():
+    steps = np.array([1.0, 0.5, 3.0, 1.0, 2.0])
+    kinds, place = kinds_of(steps, 6), np.concatenate([[0.0], np.cumsum(steps)])
+    apart = np.abs(np.subtract.outer(place, place))
+    for k, log_phi in enumerate(memories(6)):
+        wanted = np.eye(6) if k == 0 else np.exp(log_phi * apart)
+        np.testing.assert_allclose(np.linalg.inv(matrix(kinds, k)), wanted, **ROUNDING)
+        assert kinds.log_det[k] == pytest.approx(-np.linalg.slogdet(wanted)[1], abs=1e-10)
+
+
+def test_the_longest_memory_is_a_random_walk():
+    """Over all rows its course hardly returns to the mean: it differs from a random walk by less than a nat."""
+    for n_rows in (8, 100, 5000):
+        remembered = np.exp(memories(n_kinds(n_rows))[-1] * n_rows)
+        assert 0.7 < remembered < 1.0
+
+
+def test_rows_without_order_are_as_before():
+    """With no order for certain KL exceeds that of independent rows by ln K for every component."""
+    rows, lam = random_rows()
+    share = np.zeros((2, 5))
+    share[:, 0] = 1.0
+    for plain, groups in ((ZeroMean(), None), (Centred.proposed(rows, lam), np.zeros(7))):
+        chain = Ordered.begun(rows, lam, np.ones(6), share, groups)
+        assert chain.kl(rows, lam) == pytest.approx(plain.kl(rows, lam) + 2 * np.log(5), rel=1e-12)
+        np.testing.assert_allclose(chain.squares(rows)[1], plain.squares(rows)[1], rtol=1e-12)
+        found, _ = chain.posterior(*random_likelihood(), lam, gaussian_rows)
+        wanted, _ = plain.posterior(*random_likelihood(), lam, gaussian_rows)
+        np.testing.assert_allclose(found.mean, wanted.mean, **ROUNDING)
+        np.testing.assert_allclose(found.cov, wanted.cov, **ROUNDING)
+
+
+# ---- the posterior -------------------------------------------------------------------------------------------
+
+
+@every_way
+def test_rows_are_smoothed_as_one_gaussian(way):
+    (rows, lam), (precision, linear) = random_rows(), random_likelihood()
+    prior = way.proposed(rows, lam)
+    found, chain = prior.posterior(precision, linear, lam, gaussian_rows)
+    kinds = kinds_of(prior.steps, prior.share.shape[1])
+    whole, pull = np.zeros((7, 2, 7, 2)), linear.copy()
+    for r in range(2):
+        own = lam.mean[r] * sum(prior.share[r, k] * matrix(kinds, k) for k in range(prior.share.shape[1]))
+        whole[:, r, :, r] += own
+        if way.n_groups:
+            pull[:, r] += own @ prior.centre[r][np.arange(7) % way.n_groups]
+    for t in range(7):
+        whole[t, :, t] += precision[t]
+    cov = np.linalg.inv(whole.reshape(14, 14))
+    np.testing.assert_allclose(found.mean.ravel(), cov @ pull.ravel(), **ROUNDING)
+    np.testing.assert_allclose(joint(chain, found), cov, rtol=1e-8, atol=1e-10)
+    assert chain.log_det[0] == pytest.approx(np.linalg.slogdet(cov)[1], rel=1e-11)
+    unknown = replace(chain, log_det=np.zeros(0))
+    assert unknown.kl(found, lam) == pytest.approx(chain.kl(found, lam), rel=1e-11)
+
+
+@every_way
+def test_divergence_is_the_monte_carlo_mean(way):
+    """KL of rows that are correlated in the posterior, of their kinds and of their centres."""
+    (rows, lam), rng, n_draws = random_rows(), np.random.default_rng(5), 200_000
+    prior = way.proposed(rows, lam)
+    rows, prior = prior.posterior(*random_likelihood(), lam, gaussian_rows)
+    drawn = stats.multivariate_normal(rows.mean.ravel(), joint(prior, rows))
+    draws = drawn.rvs(n_draws, random_state=rng)
+    precisions = rng.gamma(lam.concentration, 1.0 / lam.rate, (n_draws, 2))
+    samples, n = drawn.logpdf(draws), prior.share.shape[1]
+    course = draws.reshape(n_draws, 7, 2)
+    for r in range(2):
+        kind = rng.choice(n, n_draws, p=prior.share[r])
+        samples += np.log(n * prior.share[r, kind])
+        scale = precisions[:, r] ** -0.5
+        deviation = course[:, :, r]
+        if way.n_groups:
+            law = stats.multivariate_normal(prior.centre[r], prior.centre_cov[r])
+            centre = law.rvs(n_draws, random_state=rng).reshape(n_draws, -1)
+            samples += law.logpdf(centre) - stats.norm.logpdf(centre, scale=scale[:, None]).sum(axis=1)
+            deviation = deviation - centre[:, prior.groups.astype(int)]
+        rho = np.exp(memories(n)[kind][:, None] * prior.steps)
+        spread = scale[:, None] * np.sqrt(1.0 - rho**2)
+        samples -= stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=1)
+        samples -= stats.norm.logpdf(deviation[:, 0], scale=scale)
+    error = samples.std() / np.sqrt(n_draws)
+    assert error < 0.05
+    assert abs(prior.kl(rows, lam) - samples.mean()) < 4.0 * error
+
+
+def test_reversed_rows_have_the_same_answer():
+    (rows, lam), (precision, linear) = random_rows(), random_likelihood()
+    steps, share = np.array([1.0, 2.0, 0.5, 1.0, 1.0, 3.0]), np.full((2, 4), 0.25)
+    found = []
+    for way in (slice(None), slice(None, None, -1)):
+        prior = Ordered.begun(RowGaussians(rows.mean[way], rows.cov[way]), lam, steps[way], share, np.zeros(7))
+        for _ in range(3):
+            smoothed, prior = prior.posterior(precision[way], linear[way], lam, gaussian_rows)
+            prior = prior.learnt(smoothed, lam)
+        found.append((smoothed.mean[way], smoothed.cov[way], prior.share, prior.kl(smoothed, lam)))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_rows_without_data_are_interpolated_and_less_certain():
+    rows, lam = random_rows(9, 1)
+    share = np.array([[0.0, 0.0, 0.0, 0.0, 1.0]])
+    precision, linear = np.full((9, 1, 1), 100.0), np.full((9, 1), 100.0)
+    precision[3:6] = linear[3:6] = 0.0
+    found, _ = Ordered.begun(rows, lam, np.ones(8), share).posterior(precision, linear, lam, gaussian_rows)
+    variances = found.variances[:, 0]
+    assert (found.mean[3:6] > 0.8).all()
+    assert variances[4] > variances[3] > 3.0 * variances[2]
+    assert variances[4] < 1.0 / lam.mean[0]
+
+
+# ---- components and new rows -----------------------------------------------------------------------------------
+
+
+@every_way
+def test_new_rows_add_their_own_divergence(way):
+    """KL of all rows is that of the earlier ones, and that of the new ones given the last of these."""
+    (earlier, lam), (new, _) = random_rows(), random_rows(4, seed=3)
+    prior = way.proposed(earlier, lam)
+    ahead = prior.for_new_rows(4, earlier)
+    new, ahead = ahead.posterior(*random_likelihood(4), lam, gaussian_rows)
+    assert ahead.learnt(new, lam) is ahead
+    both = RowGaussians(np.vstack([earlier.mean, new.mean]), np.vstack([earlier.cov, new.cov]))
+    joined = prior.followed_by(ahead)
+    assert isinstance(joined, Ordered)
+    assert joined.kl(both, lam) == pytest.approx(prior.kl(earlier, lam) + ahead.kl(new, lam), rel=1e-11)
+    assert {name: getattr(joined, name).ndim for name in joined.shapes(11, 2)} == {
+        name: len(shape) for name, shape in joined.shapes(11, 2).items()
+    }
+
+
+@every_way
+def test_new_rows_are_at_the_minimum_given_the_last_one(way):
+    (earlier, lam), (precision, linear) = random_rows(), random_likelihood(4)
+    ahead = way.proposed(earlier, lam).for_new_rows(4, earlier)
+    assert type(ahead) is KnownOrder
+    rows, ahead = ahead.posterior(precision, linear, lam, gaussian_rows)
+
+    def cost(mean):
+        own = np.sum(linear * mean) - 0.5 * np.einsum("tr,trs,ts->", mean, precision, mean)
+        return ahead.kl(RowGaussians(mean, rows.cov), lam) - own
+
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        assert cost(rows.mean + 1e-3 * rng.standard_normal(rows.mean.shape)) > cost(rows.mean)
+    likelihood = ahead.likelihood(rows, lam, gaussian_rows)
+    np.testing.assert_allclose(likelihood[0], precision, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(likelihood[1], linear, rtol=1e-8, atol=1e-9)
+
+
+def test_rows_that_follow_none_are_on_their_own():
+    rows, lam = random_rows()
+    assert isinstance(InOrder.proposed(rows, lam).for_new_rows(3), ZeroMean)
+    alone = AroundTwo.proposed(rows, lam).for_new_rows(3)
+    assert isinstance(alone, KnownCentre)
+    np.testing.assert_allclose(alone.mean, AroundTwo.proposed(rows, lam).centre.mean(axis=1))
+
+
+@every_way
+def test_further_components_are_independent_of_those_before(way):
+    rows, lam = random_rows(rank=3)
+    old = _only(lam, 2)
+    first, prior = way.proposed(rows.select([0, 1]), old).posterior(*random_likelihood(), old, gaussian_rows)
+    cov = np.zeros((7, 3, 3))
+    cov[:, :2, :2], cov[:, 2, 2] = first.cov, rows.cov[:, 2, 2]
+    more = RowGaussians(np.hstack([first.mean, rows.mean[:, 2:]]), cov)
+    wider = prior.learnt(more, lam)
+    np.testing.assert_array_equal(wider.cross[:, :2, :2], prior.cross)
+    assert not wider.cross[:, 2].any() and not wider.cross[:, :, 2].any()
+    parts = [wider.select(keep).kl(more.select(keep), _only(lam, keep)) for keep in (np.array([0, 1]), np.array([2]))]
+    assert sum(parts) == pytest.approx(wider.kl(more, lam), rel=1e-10)
+    with pytest.raises(ValueError, match="fewer than the 3 of their prior"):
+        wider.learnt(first, lam)
+
+
+def _only(lam, keep):
+    chosen = slice(keep) if isinstance(keep, int) else keep
+    return Gamma(lam.concentration[chosen], lam.rate[chosen])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"steps": np.array([1.0, 0.0, 1.0, 1.0, 1.0, 1.0])}, "steps"),
+        ({"share": np.full((2, 4), 0.3)}, "shares"),
+        ({"groups": np.full(7, 2.0)}, "groups"),
+    ],
+)
+def test_numbers_that_are_no_order_are_refused(changed, message):
+    rows, lam = random_rows()
+    with pytest.raises(ValueError, match=message):
+        replace(AroundTwo.proposed(rows, lam), **changed)
+
+
+# ---- sweeps --------------------------------------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("layout", oracle.LAYOUTS)
+def test_no_sweep_lowers_the_bound(way, layout):
+    case = oracle.random_case(3, 3, layout, rank=2, outliers=False)
+    state = replace(case.state, prior=Prior())  # balance is for λ whose prior says nothing
+    for mode in (0, 2):
+        state = state.with_factor(mode, state.factors[mode], way.proposed(state.factors[mode], state.lam))
+    problem = oracle.calibrated_problem(replace(case, state=state), collapsed=True)
+    point = evaluate(problem, state)
+    for _ in range(8):
+        swept = sweep(problem, point)
+        assert swept.bound >= point.bound - 1e-9 * abs(point.bound)
+        assert swept.bound == pytest.approx(bound(problem, swept.state).total, rel=1e-10)
+        point = swept
+
+
+# ---- what the search finds -------------------------------------------------------------------------------------
+
+
+def course(n_rows, rank, phi, rng):
+    rows = rng.standard_normal((n_rows, rank))
+    for t in range(1, n_rows):
+        rows[t] = phi * rows[t - 1] + np.sqrt(1.0 - phi**2) * rows[t]
+    return rows
+
+
+def planted(n_rows=80, phi=0.95, season=0, missing=0.7, seed=0):
+    """Rank-two data whose first mode is a chain, with a season if asked for, and the truth."""
+    rng = np.random.default_rng(seed)
+    first = course(n_rows, 2, phi, rng)
+    if season:
+        first = 0.5 * first + rng.standard_normal((season, 2))[np.arange(n_rows) % season]
+    truth = np.einsum("ir,jr,kr->ijk", first, rng.standard_normal((8, 2)), rng.standard_normal((6, 2)))
+    data = truth + 0.5 * rng.standard_normal(truth.shape)
+    data[rng.random(data.shape) < missing] = np.nan
+    return truth, data
+
+
+def fitted(data, **options):
+    options = {"modes": "auto", **options}
+    return brtf.BRTF(random_state=0, link=None, arrangement=None, noise="common", **options).fit(data)
+
+
+def error(model, truth):
+    return np.sqrt(np.mean((model.low_rank() - truth) ** 2))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_order_is_found_and_pays(seed):
+    truth, data = planted(seed=seed)
+    plain, model = fitted(data, modes=None), fitted(data)
+    priors = model.result_.state.row_priors
+    assert isinstance(priors[0], Ordered)
+    assert not any(isinstance(prior, Ordered) for prior in priors[1:])
+    assert model.bound_ > plain.bound_ + 20.0
+    assert error(model, truth) < 0.95 * error(plain, truth)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_rows_in_no_order_are_left_alone(seed):
+    _, data = planted(seed=seed)
+    shuffled = data[np.random.default_rng(seed).permutation(len(data))]
+    plain, model = fitted(shuffled, modes=None), fitted(shuffled)
+    assert not any(isinstance(prior, Ordered) for prior in model.result_.state.row_priors)
+    assert model.bound_ == plain.bound_
+
+
+def test_a_season_is_found_without_labels():
+    truth, data = planted(season=7)
+    plain, model = fitted(data, modes=None), fitted(data)
+    prior = model.result_.state.row_priors[0]
+    assert isinstance(prior, Ordered) and prior.centre.shape[1] == 7
+    assert error(model, truth) < 0.95 * error(plain, truth)
