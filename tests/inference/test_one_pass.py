@@ -18,6 +18,7 @@ from brtf.inference.update_rows import Spectrum
 from brtf.kernels import compiled, entries, mixtures, reference
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
+from brtf.kernels.reference.local import N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab
 from brtf.model.row_priors import Centred
@@ -140,7 +141,7 @@ def test_twins_solve_alike(kind, structure, modes, dtype):
     left, right = (matrix.astype(dtype) for matrix in (state.factors[0].mean, rng.standard_normal((RANK, 44))))
     answers = []
     for twin in (compiled, reference):
-        shapes = [(reference.N_BINS,), (reference.N_BINS,), (n_slices,), (n_slices,)]
+        shapes = [(N_BINS,), (N_BINS,), (n_slices,), (n_slices,)]
         sums = PassSums(
             *(np.ones(shape) for shape in shapes),
             tuple(np.ones(part.shape) for part in structured),

@@ -20,7 +20,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.statistics import fit_at_entries
 from brtf.inference.sweep import balance, rotate, sweep
 from brtf.inference.updates import update_component_precisions
-from brtf.kernels.reference import LOG2_BINS
+from brtf.kernels.reference.local import LOG2_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
 from brtf.model.row_priors import Centred

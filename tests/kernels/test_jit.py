@@ -34,7 +34,7 @@ print(len(compiled), [name for name, function in compiled.items() if function.st
 
 LIST = """
 import numpy
-from brtf.kernels.compiled import _list_columns, _list_rows
+from brtf.kernels.compiled.listed_block import _list_columns, _list_rows
 mask = numpy.random.default_rng(0).random((2, 5, 19)) < 0.5
 rows, (columns, _) = _list_rows(mask[0], mask[0].sum()), _list_columns(mask, mask.sum())
 print((rows[0] == mask[0].sum(axis=1).cumsum()).all(), (rows[1][: rows[0][-1]] == mask[0].nonzero()[1]).all())

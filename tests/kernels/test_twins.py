@@ -7,6 +7,8 @@ from brtf import kernels
 from brtf.data.observations import Observations, observe
 from brtf.kernels import compiled, entries, reference
 from brtf.kernels.arguments import PassSums, Positions, SliceWeights
+from brtf.kernels.compiled.rows import LARGEST_OWN_SOLVE
+from brtf.kernels.reference.local import N_BINS
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab
@@ -151,14 +153,14 @@ def test_count_deviations(shared):
     share = np.random.default_rng(0).uniform(size=RHO.size) if shared else None
     sums = []
     for twin in (compiled, reference):
-        counts, totals = np.zeros(reference.N_BINS), np.zeros(reference.N_BINS)
+        counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
         twin.count_deviations(RHO, counts, totals, share)
         sums.append((counts, totals))
     for found, wanted in zip(*sums, strict=True):
         np.testing.assert_allclose(found, wanted, **ROUNDING)
 
 
-@pytest.mark.parametrize("rank", [1, 5, compiled.LARGEST_OWN_SOLVE + 1])
+@pytest.mark.parametrize("rank", [1, 5, LARGEST_OWN_SOLVE + 1])
 @pytest.mark.parametrize("n_matrices", [1, 6])
 def test_solve_rows(rank, n_matrices):
     rng = np.random.default_rng(rank)
@@ -189,7 +191,7 @@ def test_local_posteriors_are_their_parts(dtype, spread, slices):
     noise = SliceWeights(rng.uniform(0.5, 2.0, 50).astype(dtype), Positions.of_entries(at)) if slices else None
     answers = []
     for twin in (compiled, reference):
-        sums = PassSums(*(np.zeros(n) for n in (reference.N_BINS, reference.N_BINS, 50 * slices, 0)), ())
+        sums = PassSums(*(np.zeros(n) for n in (N_BINS, N_BINS, 50 * slices, 0)), ())
         found = twin.local_posteriors(table, tau, residual, residual, variance, noise, sums)
         assert found.weight.dtype == dtype
         answers.append((found.log_evidence, found.weight_sum, found.largest, found.weight, *sums[:3]))
@@ -205,7 +207,7 @@ def test_local_posteriors_are_their_parts(dtype, spread, slices):
             np.testing.assert_allclose(sums[6], np.bincount(at, tau * deviation * weight), rtol=1e-5)
     for found, wanted in zip(*answers, strict=True):
         # Single precision rounds variances before they are added; an entry at the edge of a bin may change sides.
-        if np.size(found) != reference.N_BINS or dtype == np.float64:
+        if np.size(found) != N_BINS or dtype == np.float64:
             np.testing.assert_allclose(found, wanted, **digits)
     assert answers[0][4].sum() == n_entries
 

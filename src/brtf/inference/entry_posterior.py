@@ -19,7 +19,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations, distinct_columns, row_and_column_positions
 from brtf.inference.noise_fit import Ascent, ascend
 from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, Positions, SliceWeights
-from brtf.kernels.reference import N_BINS, LocalPosteriors
+from brtf.kernels.reference.local import N_BINS, LocalPosteriors
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State

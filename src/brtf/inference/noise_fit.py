@@ -13,7 +13,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.kernels.reference import N_BINS
+from brtf.kernels.reference.local import N_BINS
 from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 

@@ -15,7 +15,7 @@ from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Remembered, Sums, add_up
 from brtf.inference.statistics import LastPacked, variance_field
 from brtf.kernels.packed import packed_indices, unpack_symmetric
-from brtf.kernels.reference import khatri_rao, reduce_mode
+from brtf.kernels.reference.contractions import khatri_rao, reduce_mode
 from brtf.model.distributions import RowGaussians
 from brtf.model.smooth_residual import SmoothResidual
 from brtf.model.state import LARGEST_PRECISION, SliceNoise, State

@@ -17,7 +17,7 @@ from brtf.data.arrays import Array
 from brtf.data.observations import Block, Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.kernels.packed import unpack_symmetric
-from brtf.kernels.reference import reduce_mode
+from brtf.kernels.reference.contractions import reduce_mode
 from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 

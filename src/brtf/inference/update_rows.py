@@ -28,7 +28,8 @@ from brtf.inference.statistics import (
 )
 from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
 from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
-from brtf.kernels.reference import CompletedRows, transposed_khatri_rao
+from brtf.kernels.reference.contractions import transposed_khatri_rao
+from brtf.kernels.reference.local import CompletedRows
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import RowGaussians
 from brtf.model.state import State

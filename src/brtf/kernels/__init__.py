@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.observations import Block
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
-from brtf.kernels.chains import Smoothed
+from brtf.kernels.reference.chains import Smoothed
 from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
-    from brtf.kernels.fibres import SmoothedChains
-    from brtf.kernels.reference import CompletedRows, LocalPosteriors
+    from brtf.kernels.reference.fibres import SmoothedChains
+    from brtf.kernels.reference.local import CompletedRows, LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
 

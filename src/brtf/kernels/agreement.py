@@ -16,7 +16,7 @@ from brtf.data.arrays import Array, read_only
 from brtf.data.observations import Block
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric
-from brtf.kernels.reference import N_BINS
+from brtf.kernels.reference.local import N_BINS
 from brtf.kernels.tables import EvidenceTable
 
 FEW = 37

@@ -126,3 +126,10 @@ class PassSums(NamedTuple):
     replaced: Array
     structured: tuple[Array, ...]
     products: Array = NO_PRODUCTS
+
+
+def plain(array: Array) -> Array:
+    """The array in C order and float64, of the type that the loops are compiled for."""
+    if array.dtype == np.float64 and array.flags.carray:
+        return array
+    return np.require(array, np.float64, ["C", "W"])

@@ -25,7 +25,9 @@ from numba.core.sigutils import normalize_signature
 
 from brtf.kernels.log import LOG
 
-SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+SOURCES = hashlib.sha256(
+    b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
+).hexdigest()
 """Hash of all files of loops: compiled code includes what it calls in other files."""
 DIGEST_BYTES = hashlib.sha256().digest_size
 

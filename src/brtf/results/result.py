@@ -27,7 +27,7 @@ from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
 from brtf.inference.statistics import fit_at_entries, scaled_values, variance_field
 from brtf.inference.trace import Doubt, Record, StopReason
-from brtf.kernels.reference import symmetric_multiplicity
+from brtf.kernels.reference.contractions import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
 from brtf.model.links import Link
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal

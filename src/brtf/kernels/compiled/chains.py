@@ -1,13 +1,13 @@
-"""Gaussian chains in compiled loops: the twin of :mod:`brtf.kernels.chains`."""
+"""Gaussian chains in compiled loops: the twin of :mod:`brtf.kernels.reference.chains`."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.kernels import chains
-from brtf.kernels.chains import Smoothed
 from brtf.kernels.jit import loop
+from brtf.kernels.reference import chains
+from brtf.kernels.reference.chains import Smoothed
 
 
 def smooth_chain(precision: Array, beside: Array, linear: Array) -> Smoothed:
@@ -99,7 +99,7 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
 
 @loop
 def _evidence(precision, linear, scale, own, beside, found):
-    """See :func:`brtf.kernels.chains.chain_evidence`."""
+    """See :func:`brtf.kernels.reference.chains.chain_evidence`."""
     n_rows, n_columns = linear.shape
     for k in range(len(own)):
         for r in range(n_columns):

@@ -1,4 +1,4 @@
-"""The loops of :func:`brtf.kernels.truncated.solve_truncated`, row by row."""
+"""Rows of truncated normals in compiled loops: the twin of :mod:`brtf.kernels.reference.truncated`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
+from brtf.data.arrays import Array
+from brtf.kernels.arguments import plain
 from brtf.kernels.jit import loop
-from brtf.kernels.truncated import (
+from brtf.kernels.reference.truncated import (
     FAR,
     JITTER,
     LEAST_GAIN,
@@ -19,6 +21,13 @@ from brtf.kernels.truncated import (
 )
 
 SQRT_2PI = math.sqrt(2.0 * math.pi)
+
+
+def solve_truncated(precision: Array, linear: Array, location: Array) -> Array:
+    """Locations (I, R) of rows of truncated normals that best match densities ∝ exp(hᵀa − ½ aᵀPa), a ≥ 0."""
+    found = np.array(location, dtype=np.float64, order="C")
+    _solve(plain(precision), plain(linear), found)
+    return found
 
 
 @loop
@@ -77,7 +86,7 @@ def _newton(matrix, variance, slope, lower, spread, step):
 
 
 @loop
-def solve(precision, linear, location):
+def _solve(precision, linear, location):
     """Move every row's location to the optimum, in place; see the definition."""
     n_rows, rank = linear.shape
     lower, slope, step, spread = np.zeros((rank, rank)), np.empty(rank), np.empty(rank), np.empty(rank)

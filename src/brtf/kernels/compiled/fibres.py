@@ -1,4 +1,4 @@
-"""The Kalman smoother of scalar chains, compiled: one chain after another."""
+"""The Kalman smoother of scalar chains in compiled loops: the twin of :mod:`brtf.kernels.reference.fibres`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,26 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.kernels.jit import loop
+from brtf.kernels.reference.fibres import SmoothedChains
+
+
+def smooth_fibres(
+    starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array
+) -> SmoothedChains:
+    """The posterior of Gaussian chains g given Π_m exp(−½ p_m (g_m − t_m)²)."""
+    n_chains = starts.size - 1
+    found = SmoothedChains(*(np.empty(size) for size in (decay.size,) * 3 + (n_chains,) * 2))
+    _smooth(starts, decay, precision, target, variance, *found)
+    return found
+
+
+def fibre_evidence(starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array) -> float:
+    """The log evidence of all chains."""
+    return float(_evidence(starts, decay, precision, target, variance))
 
 
 @loop
-def smooth(
+def _smooth(
     starts: NDArray[np.int64],
     decay: Array,
     precision: Array,
@@ -24,7 +40,7 @@ def smooth(
     evidence: Array,
     squares: Array,
 ) -> None:
-    """See :func:`brtf.kernels.fibres.smooth_fibres`; the last five arguments are filled."""
+    """See :func:`brtf.kernels.reference.fibres.smooth_fibres`; the last five arguments are filled."""
     for f in range(starts.size - 1):
         first, end, own = starts[f], starts[f + 1], variance[f]
         before, before_var, total = 0.0, own, 0.0
@@ -56,7 +72,7 @@ def smooth(
 
 
 @loop
-def fibre_evidence(starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array) -> float:
+def _evidence(starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array) -> float:
     """The sum of the evidence of all chains, without the moments."""
     total = 0.0
     for f in range(starts.size - 1):

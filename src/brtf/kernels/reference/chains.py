@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.kernels.reference.rows import solve_rows
 
 
 class Smoothed(NamedTuple):
@@ -41,8 +42,6 @@ def smooth_chain(precision: Array, beside: Array, linear: Array) -> Smoothed:
     beside : (n − 1, R) the diagonals e_t of E_t
     linear : (n, R) h_t
     """
-    from brtf.kernels.reference import solve_rows
-
     n_rows, rank = linear.shape
     mean, cov, cross = np.empty((n_rows, rank)), np.empty((n_rows, rank, rank)), np.empty((n_rows - 1, rank, rank))
     ahead, log_det = np.empty((n_rows, rank)), 0.0

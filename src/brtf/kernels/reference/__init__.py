@@ -1,0 +1,40 @@
+"""The kernels in plain NumPy: the definition that the compiled ones must match."""
+
+from brtf.kernels.reference.chains import chain_evidence, smooth_chain
+from brtf.kernels.reference.contractions import contract, contract_one, listed, low_rank_at, positions, variance_at
+from brtf.kernels.reference.fibres import fibre_evidence, smooth_fibres
+from brtf.kernels.reference.local import (
+    completed,
+    count_deviations,
+    evidence,
+    local_posteriors,
+    mix_branches,
+    solve_completed,
+)
+from brtf.kernels.reference.rows import solve_rows
+from brtf.kernels.reference.scoring import corrected, scores, scoring_step
+from brtf.kernels.reference.truncated import solve_truncated
+
+__all__ = [
+    "chain_evidence",
+    "completed",
+    "contract",
+    "contract_one",
+    "corrected",
+    "count_deviations",
+    "evidence",
+    "fibre_evidence",
+    "listed",
+    "local_posteriors",
+    "low_rank_at",
+    "mix_branches",
+    "positions",
+    "scores",
+    "scoring_step",
+    "smooth_chain",
+    "smooth_fibres",
+    "solve_completed",
+    "solve_rows",
+    "solve_truncated",
+    "variance_at",
+]
