@@ -193,7 +193,7 @@ def _read(door: Door, path: Path, kind: str) -> None:
         door.ask(model.summary)
     else:
         tensor = door.ask(lambda: read_tensor(path), path.name)
-        door.ask(lambda: brtf.data.observations.observe(tensor), *DATA_NAMES)
+        door.ask(lambda: brtf.data.observe.observe(tensor), *DATA_NAMES)
 
 
 def _command(door: Door, path: Path, kind: str) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from brtf import Observations
 from brtf.data import executors
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.passes import workers
 from brtf.inference.learn_noise import with_noise
 from brtf.inference.point import evaluate

@@ -17,7 +17,8 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import digamma, expit, gammaln, log_expit, log_ndtr, logit
 
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.scale import robust_scale
 from brtf.inference import sweep as calibrated
 from brtf.inference.learn_noise import with_noise

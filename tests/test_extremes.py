@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF, Observations, evaluate
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import brtf
 from brtf import BRTF, Observations, cli, load
 from brtf.api.evaluation import PATTERNS, draw_hidden, evaluate
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.io.archive import pack
 from brtf.io.storage import CorruptFile, write_archive

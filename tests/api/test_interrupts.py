@@ -16,7 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 import brtf
 from brtf import cli
 from brtf.api import fitting
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem

@@ -10,7 +10,8 @@ import scipy.sparse
 
 from brtf import BRTF
 from brtf.api.evaluation import draw_hidden
-from brtf.data.observations import BLOCK_ENTRIES, observe
+from brtf.data.observe import observe
+from brtf.data.plan import BLOCK_ENTRIES
 from brtf.datasets import synthetic
 from brtf.ranks import RankCurve, bound_curve, core_consistency
 

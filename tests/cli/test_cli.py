@@ -23,7 +23,7 @@ import brtf
 from brtf import cli
 from brtf.cli.fit import DENSE_LIMIT
 from brtf.cli.output import NOT_CONVERGED, print_json
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.readers import read_tensor
 from brtf.model.settings import INFERENCES
 from tensor_files import FORMATS, write

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from brtf.data.arrangement import Arrangement
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 
 SHAPE = (4, 3, 5, 2)
 ARRANGEMENTS = [

@@ -17,7 +17,7 @@ from brtf.data import executors, passes
 from brtf.data.chunk_cache import HELD
 from brtf.data.chunked_input import row_blocks
 from brtf.data.executors import in_tree
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.passes import SomeRows, add_up
 from brtf.data.plan import Plan
 from brtf.inference import statistics

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from brtf import Observations, cli
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.readers import read_file, read_tensor
 from brtf.io.writers import write_like
 

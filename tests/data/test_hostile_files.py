@@ -31,7 +31,8 @@ import zarr
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.readers import open_file, read_tensor
 from tensor_files import CHECKED, FORMATS, example, write
 

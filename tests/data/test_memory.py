@@ -13,7 +13,9 @@ import pytest
 
 from brtf import BRTF
 from brtf.data.memory import available_bytes
-from brtf.data.observations import BLOCK_ENTRIES, Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
+from brtf.data.plan import BLOCK_ENTRIES
 from brtf.inference.acceleration import Anderson
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.state import Prior, State

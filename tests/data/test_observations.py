@@ -13,7 +13,9 @@ import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brtf.data.observations import Labels, Observations, observe, warn_empty_slices
+from brtf.data.checks import Labels
+from brtf.data.observations import Observations, warn_empty_slices
+from brtf.data.observe import observe
 from brtf.data.scale import robust_scale
 
 SEED = 20240229

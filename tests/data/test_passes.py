@@ -14,7 +14,8 @@ import oracle
 from brtf import BRTF
 from brtf.data import blas
 from brtf.data.arrangement import Arrangement
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.passes import LANES, Remembered, add_up, count_workers, whole, workers
 from brtf.data.plan import Plan
 from brtf.datasets import synthetic

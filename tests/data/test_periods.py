@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from brtf.data.observations import Labels, Observations, observe
+from brtf.data.checks import Labels
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.periods import NEEDLESS, calendar_periods, fibres_along, spectral_periods, suggested_periods
 
 

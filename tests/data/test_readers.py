@@ -16,7 +16,7 @@ import zarr
 from scipy.io import loadmat, savemat, whosmat
 from scipy.sparse import csc_array, issparse
 
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.readers import read_file, read_mask, read_tensor
 from tensor_files import ARRAY_FORMATS, FORMATS, TABLE_FORMATS, example, write
 

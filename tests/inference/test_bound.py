@@ -12,7 +12,7 @@ from scipy import stats
 import oracle
 from brtf import BRTF
 from brtf.api.datasets import synthetic
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.inference import bound as bounds
 from brtf.inference.entry_posterior import grouped
 from brtf.inference.point import evaluate

@@ -7,7 +7,9 @@ import pytest
 from scipy.special import expit
 
 import oracle
-from brtf.data.observations import Observations, block_positions, observe, row_and_column_positions
+from brtf.data.blocks import block_positions, row_and_column_positions
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.plan import Plan
 from brtf.inference.entry_posterior import EntryLaw, initial_law, initial_rates, zero_sums
 from brtf.inference.factor_update import update_all_factors

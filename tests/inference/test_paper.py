@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import oracle
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.plan import Plan
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference import paper

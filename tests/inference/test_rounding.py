@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.rounding import largest_precision, rounding_step
 from brtf.model.state import LARGEST_PRECISION

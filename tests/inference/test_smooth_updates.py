@@ -10,7 +10,8 @@ from scipy.stats import norm
 from brtf import kernels
 from brtf.api.datasets import synthetic
 from brtf.data.chains import Chains
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.inference.bound import bound
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Fit, Problem

@@ -16,7 +16,8 @@ from scipy.special import betaln
 
 import oracle
 from brtf import kernels
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.inference.entry_posterior import (
     LAW_BINS,
     EntryLaw,

@@ -22,7 +22,8 @@ from click.testing import CliRunner
 
 import brtf
 from brtf import cli
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.trace import Kind
 from brtf.io import archive, checkpoint, storage

@@ -16,7 +16,7 @@ import zarr
 from scipy.io import savemat
 from scipy.sparse import csc_array
 
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.readers import read_file, read_tensor
 from brtf.io.writers import ROWS_AT_ONCE, write_csv, write_like
 from tensor_files import FORMATS, example, write

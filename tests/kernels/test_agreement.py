@@ -7,7 +7,7 @@ import pytest
 
 import oracle
 from brtf import kernels
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.kernels import compiled, reference
 from brtf.kernels.agreement import SHAPE, Agreement
 from brtf.model.evidence_table import tabulate

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from brtf import kernels
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.kernels import compiled, entries, reference
 from brtf.kernels.arguments import PassSums, Positions, SliceWeights
 from brtf.kernels.compiled.rows import LARGEST_OWN_SOLVE

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 from brtf import BRTF, Observations, load
 from brtf.cli import main
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.io.archive import pack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.metrics import coverage, rrse

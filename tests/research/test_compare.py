@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from brtf import cli
 from brtf.api.evaluation import draw_hidden
 from brtf.baselines import describe, recover
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.research import comparison
 from pages import Page

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.results.headline import coverage, explained_share, headline, percent
 

@@ -7,7 +7,7 @@ import pytest
 
 import brtf
 from brtf import BRTF, Observations
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.metrics import rrse
 from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, possible_links

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings

@@ -7,7 +7,8 @@ import pytest
 
 import brtf
 from brtf import BRTF
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.plan import Plan
 from brtf.inference.entry_posterior import initial_law
 from brtf.inference.point import evaluate, evaluate_at

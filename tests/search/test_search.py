@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import brtf
 from brtf.api import fitting
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem

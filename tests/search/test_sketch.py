@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import brtf
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.passes import of_entries, whole
 from brtf.inference.problem import Problem
 from brtf.inference.statistics import scaled_values

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.estimator_checks import check_estimators_partial_fit_n_features, check_fit_score_takes_y
 
 from brtf import BRTF, load
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.factor_update import update_all_factors
 from brtf.inference.learn_noise import noise_prior, with_noise

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import oracle
 from brtf import BRTF, FitWarning, Observations, load
 from brtf.data.arrangement import Arrangement
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.plan import Plan
 from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack, unpack

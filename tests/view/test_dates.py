@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from brtf.data.checks import Labels
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.view.dates import as_dates, date_ticks
 from brtf.view.view_data import axis_of
 

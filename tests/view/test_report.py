@@ -11,7 +11,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 from brtf import BRTF, FitWarning, Observations, cli
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic, toy_video
 from brtf.results.headline import headline
 from brtf.view.view_data import axis_of, factor_profiles, leverages

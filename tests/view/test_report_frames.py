@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF, Observations
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic, toy_video
 from brtf.view.view_data import largest_outliers
 from pages import Page

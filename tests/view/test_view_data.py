@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from brtf import BRTF, Observations
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.trace import IMPOSED, Event, Kind, Record, imposed
 from brtf.view.view_data import (

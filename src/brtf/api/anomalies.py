@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from brtf.api.fitting import on_new_rows
 from brtf.api.sklearn_compat import check_like_fitted
 from brtf.data.exports import as_frame
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.results.anomalies import Of, anomaly_table, shared_pattern
 
 if TYPE_CHECKING:

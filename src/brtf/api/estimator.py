@@ -35,7 +35,7 @@ from brtf.api.sklearn_compat import (
 from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
 from brtf.data.executors import executing
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.data.passes import count_workers
 from brtf.inference.trace import FitWarning
 from brtf.io.archive import save_result

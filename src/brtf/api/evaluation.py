@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.observations import Observations, distinct_columns, entry_positions, observe
+from brtf.data.observations import Observations, distinct_columns, entry_positions
+from brtf.data.observe import observe
 
 if TYPE_CHECKING:
     from brtf.api.estimator import BRTF

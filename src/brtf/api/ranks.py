@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from brtf import kernels
 from brtf.api.evaluation import draw_hidden, text_table
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.inference.trace import FitWarning
 from brtf.model.settings import Settings
 from brtf.results.core import balanced, consistency

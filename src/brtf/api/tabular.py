@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from brtf.api.estimator import BRTF
 from brtf.api.fitting import on_new_rows
 from brtf.data.arrays import Array
-from brtf.data.observations import observe
+from brtf.data.observe import observe
 from brtf.results.anomalies import Evidence, discoveries, shared_pattern
 
 FAR = 1e3

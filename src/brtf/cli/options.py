@@ -344,7 +344,7 @@ def is_read_in_chunks(source: Path) -> bool:
 
 def observe_file(file: TensorFile, mask: Path | None) -> Observations:
     """The observed entries of a tensor that was read, as given by --mask."""
-    from brtf.data.observations import observe
+    from brtf.data.observe import observe
     from brtf.data.readers import read_mask
 
     return observe(file.tensor, None if mask is None else read_mask(mask))

@@ -18,7 +18,8 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from brtf.data.checks import cast_values, check_shape, count_of, nothing_observed, place_of, read_numbers
+from brtf.data.blocks import Block
+from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of, read_numbers
 from brtf.data.chunks import (
     Chunk,
     ChunkedObservations,
@@ -34,9 +35,8 @@ from brtf.data.chunks import (
 )
 from brtf.data.executors import in_tree, is_remote, over_lanes
 from brtf.data.memory import available_bytes
-from brtf.data.observations import BLOCK_ENTRIES, Block, Labels
 from brtf.data.passes import Sums, visit
-from brtf.data.plan import DEFAULT_PLAN
+from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN
 from brtf.data.readers.labelled import dimension_names
 from brtf.data.readers.stores import warn_of_damage
 from brtf.data.scale import count_next_bits, scale_by_counts

@@ -15,9 +15,10 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.checks import cast_values
+from brtf.data.blocks import Block, Layout
+from brtf.data.checks import Labels, cast_values
 from brtf.data.chunk_cache import HELD, compact
-from brtf.data.observations import Block, Labels, Layout, Observations
+from brtf.data.observations import Observations
 from brtf.data.plan import Plan
 from brtf.data.readers.stores import read_stored
 

@@ -13,12 +13,12 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from brtf.data.blocks import Block
 from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
 from brtf.data.chunked_input import scale_of_chunks
 from brtf.data.chunks import Chunk, ChunkedObservations, Piece, Reading, in_order, outline
 from brtf.data.executors import in_tree, over_lanes
 from brtf.data.extras import require
-from brtf.data.observations import Block
 from brtf.data.passes import Sums, add_up, visit
 from brtf.data.readers.tables import exact_numbers, parquet_header
 

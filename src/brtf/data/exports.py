@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import Labels
 from brtf.data.extras import require
-from brtf.data.observations import Labels, Observations
+from brtf.data.observations import Observations
 
 Table = dict[str, NDArray[Any]]
 """Columns of equal length, by name."""

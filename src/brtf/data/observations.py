@@ -1,102 +1,31 @@
-"""Conversion of any accepted input to `Observations`, checked once.
-
-No layout stores values for missing entries.
-"""
+"""The observed entries of a tensor in one of three layouts, none of which stores values for missing entries."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from brtf.data.arrays import read_only
+from brtf.data.blocks import Block, Layout, block_positions, layout_of
 from brtf.data.checks import (
     Labels,
     cast_values,
-    check_coords,
-    check_dtype,
-    check_labels,
-    check_mask,
-    check_shape,
     count_of,
-    drop_missing,
-    nothing_observed,
-    place_of,
-    read_numbers,
 )
-from brtf.data.containers import Container, LongFrame, container_of
-from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long
+from brtf.data.containers import Container, container_of
 from brtf.data.description import described
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
 from brtf.data.scale import robust_scale
 
-__all__ = [
-    "BLOCK_ENTRIES",
-    "Block",
-    "Labels",
-    "Observations",
-    "block_positions",
-    "distinct_columns",
-    "entry_positions",
-    "observe",
-    "observe_matrix",
-    "row_and_column_positions",
-    "warn_empty_slices",
-]
-
 FEW_ROWS = 128
 """Number of rows of mode 0 from which matrix products are efficient."""
-
-Layout = Literal["complete", "masked", "coordinates"]
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Entries processed together: a range of the entry vector.
-
-    Attributes
-    ----------
-    entries
-        Range of the block's m entries in the entry vector 0..M-1.
-    values
-        (m,) observed values, unscaled; a view.
-    rows
-        The b rows of mode 0 it covers; all of them for the coordinate layout.
-    mask
-        (b, I_1, ..., I_{N-1}) True = observed; masked layout only.
-    coords
-        (N, m) coordinates of the entries; coordinate layout only.
-    shape
-        (I_0, ..., I_{N-1}) of the whole tensor.
-    """
-
-    entries: slice
-    values: NDArray[np.floating[Any]]
-    rows: slice
-    mask: NDArray[np.bool_] | None
-    coords: NDArray[np.intp] | None
-    shape: tuple[int, ...]
-
-    @property
-    def n_entries(self) -> int:
-        """Entries of the block, m."""
-        return self.entries.stop - self.entries.start
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of mode 0 it covers, b."""
-        return self.rows.stop - self.rows.start
-
-    @property
-    def layout(self) -> Layout:
-        """Which of the three layouts the block has."""
-        return _layout(self.mask, self.coords)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -193,7 +122,7 @@ class Observations:
     @property
     def layout(self) -> Layout:
         """Which of the three layouts holds the entries."""
-        return _layout(self.mask, self.coords)
+        return layout_of(self.mask, self.coords)
 
     @property
     def _row_starts(self) -> NDArray[np.intp]:
@@ -276,14 +205,14 @@ class Observations:
             return self
         values = self.values.reshape(-1)[chosen]
         if self.coords is not None:
-            kept = _build(self.shape, values, None, self.coords[:, chosen], self.labels, None, self.plan)
+            kept = build(self.shape, values, None, self.coords[:, chosen], self.labels, None, self.plan)
             return replace(kept, container=self.container)
         if self.mask is None:
             mask = chosen.reshape(self.shape).copy()
         else:
             mask = np.zeros_like(self.mask)
             mask[self.mask] = chosen
-        kept = _build(self.shape, values, mask, None, self.labels, None, self.plan)
+        kept = build(self.shape, values, mask, None, self.labels, None, self.plan)
         return replace(kept, container=self.container)
 
     def at_positions(self, positions: Sequence[NDArray[np.intp]]) -> Observations:
@@ -293,15 +222,15 @@ class Observations:
             box = np.ix_(*positions)
             mask = None if self.mask is None else self.mask[box]
             if self.mask is None:
-                return _build(shape, self.values[box], None, None, None, None)
+                return build(shape, self.values[box], None, None, None, None)
             numbers = np.cumsum(self.mask.reshape(-1)).reshape(self.shape) - 1
-            return _build(shape, self.values[numbers[box][mask]], mask, None, None, None)
+            return build(shape, self.values[numbers[box][mask]], mask, None, None, None)
         places = [np.full(length, -1, dtype=np.intp) for length in self.shape]
         for own, place in zip(positions, places, strict=True):
             place[own] = np.arange(len(own))
         coords = np.stack([place[column] for place, column in zip(places, self.coords, strict=True)])
         inside = (coords >= 0).all(axis=0)
-        return _build(shape, self.values[inside], None, np.ascontiguousarray(coords[:, inside]), None, None)
+        return build(shape, self.values[inside], None, np.ascontiguousarray(coords[:, inside]), None, None)
 
     @classmethod
     def from_coords(
@@ -321,7 +250,9 @@ class Observations:
         labels
             Names of modes and positions.
         """
-        return _from_coords(coords, values, shape, labels, dtype=None)
+        from brtf.data.observe import from_coords
+
+        return from_coords(coords, values, shape, labels, dtype=None)
 
     @classmethod
     def from_chunks(
@@ -344,9 +275,10 @@ class Observations:
             Target number of entries of a chunk; None: at most 2**24, in whole stored chunks.
         """
         from brtf.data.chunked_input import observe_chunks
+        from brtf.data.observe import unlabel
 
-        data, labels = _unlabel(Y)
-        return replace(observe_chunks(data, _unlabel(mask)[0], labels, dtype, n_entries), container=container_of(Y))
+        data, labels = unlabel(Y)
+        return replace(observe_chunks(data, unlabel(mask)[0], labels, dtype, n_entries), container=container_of(Y))
 
     @classmethod
     def from_parts(
@@ -403,63 +335,9 @@ class Observations:
             None: the positions of a mode are its distinct labels, sorted. If given, the index columns hold positions
             0..I_n-1 of a tensor of this shape.
         """
-        return _from_frame(frame, index, value, shape)
+        from brtf.data.observe import from_frame
 
-
-def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Observations:
-    """Turn any accepted input into `Observations`, checking it once; the input is never modified.
-
-    Parameters
-    ----------
-    Y
-        A tensor of order >= 2: anything NumPy can read as an array (NaN = missing), numpy.ma (masked =
-        missing), xarray.DataArray or a wide pandas or polars table (labels kept), scipy.sparse or anything
-        with ``.coords .data .shape`` (stored = observed, absent = missing; never made dense), or
-        `Observations`. A Dask array, alone or in xarray, and a Zarr array are read chunk by chunk, whenever
-        they are needed. A pandas long table, one row per entry, goes through
-        `Observations.from_frame`.
-    mask
-        Booleans of the shape of `Y`, True = observed. Values of `Y` elsewhere are ignored.
-    dtype
-        float32 or float64. None keeps float32 and converts every other real type to float64.
-
-    Returns
-    -------
-    Observations
-        A complete float32 or float64 C-contiguous array (a memmap too) is shared, not copied.
-    """
-    check_dtype(dtype)
-    if isinstance(Y, Observations):
-        if mask is not None:
-            raise ValueError("mask= was given together with Observations, which know what is observed: drop it.")
-        if dtype is None or Y.values.dtype == np.dtype(dtype):
-            return Y
-        values = cast_values(Y.values, dtype)
-        return replace(Y, values=read_only(values), scale=robust_scale(values))
-
-    return replace(_observe(Y, mask, dtype), container=container_of(Y))
-
-
-def _observe(Y: Any, mask: Any, dtype: DTypeLike | None) -> Observations:
-    data, labels = _unlabel(Y)
-    from brtf.data.chunked_input import comes_in_chunks, observe_chunks
-
-    if comes_in_chunks(data):
-        return observe_chunks(data, _unlabel(mask)[0], labels, dtype)
-    if _is_sparse(data):
-        if mask is not None:
-            raise ValueError(
-                "mask= was given together with a sparse Y, whose stored entries are the observed ones: "
-                "drop the mask, and leave the missing entries out of Y."
-            )
-        entries = data.tocoo() if hasattr(data, "tocoo") else data
-        return _from_coords(entries.coords, entries.data, entries.shape, labels, dtype)
-    return _from_dense(data, mask, labels, dtype)
-
-
-def observe_matrix(frame: Any) -> Observations:
-    """Observations of a pandas table that is known to be wide: the matrix of its numbers, with its labels."""
-    return _from_dense(numbers_in(frame), None, _axes_of(frame), dtype=None)
+        return from_frame(frame, index, value, shape)
 
 
 def warn_empty_slices(observations: Observations) -> None:
@@ -492,31 +370,6 @@ def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray
     return np.concatenate([block_positions(block, modes) for block in observations.block_list])
 
 
-def block_positions(block: Block, modes: Sequence[int]) -> NDArray[np.intp]:
-    """Position of every entry of a block along the given modes, (m,), numbered in C order over them."""
-    shape = block.shape
-    lengths = tuple(shape[mode] for mode in modes)
-    if block.coords is not None:
-        return np.ravel_multi_index(tuple(block.coords[mode] for mode in modes), lengths)
-    numbers = np.arange(math.prod(lengths)).reshape(lengths).transpose(np.argsort(modes))
-    numbers = numbers.reshape([shape[mode] if mode in modes else 1 for mode in range(len(shape))])
-    if 0 in modes:
-        numbers = numbers[block.rows]
-    everywhere = np.broadcast_to(numbers, (block.rows.stop - block.rows.start, *shape[1:]))
-    return everywhere.ravel() if block.mask is None else everywhere[block.mask]
-
-
-def row_and_column_positions(block: Block, modes: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions along the given modes of rows (b,) and columns (C,) of a complete block; an entry's is their sum."""
-    lengths = [block.shape[mode] for mode in modes]
-    strides = {mode: math.prod(lengths[k + 1 :]) for k, mode in enumerate(modes)}
-    rows = strides.get(0, 0) * np.arange(block.rows.start, block.rows.stop)
-    columns = np.zeros(1, np.int64)
-    for mode, length in enumerate(block.shape[1:], start=1):
-        columns = np.add.outer(columns, strides.get(mode, 0) * np.arange(length)).reshape(-1)
-    return rows, columns
-
-
 def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:
     """Number the distinct index tuples 0, 1, …; nothing overflows however large the shape."""
     if math.prod(shape) < 2**62:
@@ -524,181 +377,7 @@ def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArra
     return np.unique(coords, axis=1, return_inverse=True)[1].ravel()
 
 
-def _layout(mask: NDArray[np.bool_] | None, coords: NDArray[np.intp] | None) -> Layout:
-    if coords is not None:
-        return "coordinates"
-    return "complete" if mask is None else "masked"
-
-
-def _unlabel(Y: Any) -> tuple[Any, Labels | None]:
-    """Split a labelled array (xarray, pandas) into its data and its labels; other arrays have no labels."""
-    package = type(Y).__module__.partition(".")[0]
-    if package == "polars" and hasattr(Y, "columns"):
-        Y, package = as_pandas(Y), "pandas"
-    if package == "xarray" and hasattr(Y, "dims") and hasattr(Y, "data"):
-        coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
-        name = None if Y.name is None else str(Y.name)
-        return Y.data, Labels(tuple(str(dim) for dim in Y.dims), coords, name)
-    if package == "xarray" and hasattr(Y, "data_vars"):
-        first = next(iter(Y.data_vars), "name")
-        raise TypeError(
-            f"Y is an xarray.Dataset with the variables {list(Y.data_vars)}: pass one of them, such as Y[{first!r}]."
-        )
-    if package == "pandas" and getattr(getattr(Y, "index", None), "nlevels", 1) > 1:
-        raise ValueError(
-            "Y has a MultiIndex, so it is a long table with a row per entry: pass "
-            "brtf.Observations.from_frame(Y.reset_index())."
-        )
-    if package == "pandas" and hasattr(Y, "columns"):
-        refuse_long(Y)
-        return numbers_in(Y), _axes_of(Y)
-    return Y, None
-
-
-def _axes_of(frame: Any) -> Labels:
-    """The labels of the rows and columns of a wide table."""
-    axes = (frame.index, frame.columns)
-    dims = tuple(f"dim_{mode}" if axis.name is None else str(axis.name) for mode, axis in enumerate(axes))
-    return Labels(dims, tuple(_axis_labels(axis) for axis in axes))
-
-
-def _axis_labels(axis: Any) -> NDArray[Any] | None:
-    """Labels of a pandas axis; None if they are 0, 1, 2, ..."""
-    import pandas
-
-    counts = isinstance(axis, pandas.RangeIndex) and axis.equals(pandas.RangeIndex(len(axis)))
-    return None if counts else np.asarray(axis)
-
-
-def _is_sparse(data: Any) -> bool:
-    if isinstance(data, np.ndarray):
-        return False
-    return hasattr(data, "tocoo") or all(hasattr(data, name) for name in ("coords", "data", "shape"))
-
-
-def _from_dense(Y: Any, mask: Any, labels: Labels | None, dtype: DTypeLike | None) -> Observations:
-    array, observed = read_numbers(Y, "Y")
-    shape = check_shape(array.shape, "Y")
-    if mask is not None:
-        observed = check_mask(mask, shape) if observed is None else observed & check_mask(mask, shape)
-        missing = np.isnan(array) & observed
-        if missing.any():
-            index = np.unravel_index(missing.argmax(), shape)
-            n_missing = count_of(np.count_nonzero(missing), "such entry", "such entries")
-            raise ValueError(
-                f"mask says that Y{place_of(index)} is observed, but it is NaN ({n_missing} in all). "
-                "Set the mask to False there, or give the values."
-            )
-    observed = drop_missing(array, observed, place_of)
-    if observed is None or observed.all():
-        return _build(shape, array, None, None, labels, dtype)
-    n_observed = np.count_nonzero(observed)
-    if n_observed == 0:
-        raise nothing_observed()
-    given = mask is not None or isinstance(Y, np.ma.MaskedArray)  # then the mask may belong to the caller
-    doubted = mask is not None and _looks_inverted(array, observed)
-    kept = np.array(observed, order="C") if given else np.ascontiguousarray(observed)
-    built = _build(shape, array[observed], kept, None, labels, dtype)
-    return replace(built, mask_doubted=doubted)
-
-
-def _looks_inverted(array: NDArray[Any], observed: NDArray[np.bool_]) -> bool:
-    """Whether all observed entries are equal while most of the masked ones, which should be empty, differ."""
-    value = array[observed][0]
-    if (array[observed] != value).any():
-        return False
-    others = array[~observed]
-    return bool(np.mean((others != value) & ~np.isnan(others)) > 0.5)
-
-
-def _from_coords(
-    coords: Any, values: Any, shape: Sequence[int], labels: Labels | None, dtype: DTypeLike | None
-) -> Observations:
-    shape = check_shape(shape, "shape")
-    check_labels(labels, shape)
-    numbers, observed = read_numbers(values, "values")
-    if numbers.ndim != 1:
-        raise ValueError(f"values must have one mode, a number per entry, got shape {numbers.shape}.")
-    columns = check_coords(coords, numbers.size, shape)
-    order = np.lexsort(columns[::-1])
-    positions = np.stack([column[order].astype(np.intp) for column in columns])
-
-    def place(entry: Sequence[Any]) -> str:
-        return place_of(positions[:, entry[0]], labels)
-
-    repeated = np.all(positions[:, 1:] == positions[:, :-1], axis=0)
-    if repeated.any():
-        # The sort is stable, so among equals the later entry comes second.
-        second = 1 + np.flatnonzero(repeated)
-        offender = second[order[second].argmin()]
-        raise ValueError(
-            f"coords has duplicates: entries {order[offender - 1]} and {order[offender]} are both at "
-            f"{place((offender,))} ({count_of(second.size, 'duplicate', 'duplicates')} in all). "
-            "Keep one of them, or average them."
-        )
-    numbers = numbers[order]
-    observed = drop_missing(numbers, None if observed is None else observed[order], place)
-    if observed is not None:
-        numbers, positions = numbers[observed], positions[:, observed]
-    if numbers.size == 0:
-        raise nothing_observed()
-    return _build(shape, numbers, None, positions, labels, dtype)
-
-
-def _from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Sequence[int] | None) -> Observations:
-    given, frame = frame, as_pandas(frame)
-    import pandas
-
-    if not frame.columns.is_unique:
-        raise ValueError(f"frame has several columns of one name: {list(frame.columns)}. Rename them.")
-    if isinstance(index, str):
-        raise TypeError(f"index must be a list of columns, one per mode, got {index!r}.")
-    if not isinstance(index, Iterable | None):
-        raise TypeError(f"index must be a list of columns, one per mode, got {index!r}.")
-    indexed = [] if index is None else list(index)
-    for column in (*indexed, value):
-        if not isinstance(column, Hashable):
-            raise TypeError(f"index and value must name columns of frame, got {column!r}.")
-    if value is None:
-        rest = [column for column in frame.columns if column not in indexed]
-        if not rest:
-            raise ValueError(f"frame has no column of values besides index={indexed}.")
-        value = rest[-1]
-    if index is None:
-        indexed = [column for column in frame.columns if column != value]
-        if len(indexed) > LARGEST_GUESSED_ORDER:
-            raise ValueError(
-                f"frame has {len(indexed)} columns besides its values, so it may be no long table: name the columns "
-                "that index the modes, index=[…], or pass it to fit as it is if it is a matrix."
-            )
-    for column in [*indexed, value]:
-        if column not in frame.columns:
-            raise ValueError(f"frame has no column {column!r}; its columns are {list(frame.columns)}.")
-    if len(indexed) < 2:
-        raise ValueError(f"frame needs order >= 2: two index columns or more and a value column, got index {indexed}.")
-    if len(frame) == 0:
-        raise nothing_observed()
-
-    positions = [frame[column].to_numpy() for column in indexed]
-    labels: list[NDArray[Any] | None] = [None] * len(indexed)
-    if shape is None:
-        for mode, column in enumerate(indexed):
-            positions[mode], uniques = pandas.factorize(frame[column], sort=True)
-            labels[mode] = np.asarray(uniques)
-            unlabelled = positions[mode] < 0
-            if unlabelled.any():
-                raise ValueError(
-                    f"frame has no label in column {column!r} at row {unlabelled.argmax()} "
-                    f"({count_of(unlabelled.sum(), 'such row', 'such rows')} in all). "
-                    "Fill it in, or drop the row."
-                )
-        shape = [len(uniques) for uniques in labels if uniques is not None]
-    names = Labels(tuple(str(column) for column in indexed), tuple(labels), str(value))
-    found = _from_coords(positions, numbers_in(frame[[value]])[:, 0], shape, names, dtype=None)
-    return replace(found, container=LongFrame(is_polars=type(given).__module__.partition(".")[0] == "polars"))
-
-
-def _build(
+def build(
     shape: tuple[int, ...],
     values: NDArray[Any],
     mask: NDArray[np.bool_] | None,

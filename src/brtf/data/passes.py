@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.blas import blas_on_one_thread
+from brtf.data.blocks import Block
 from brtf.data.chunks import Chunk, ChunkedObservations, Reading
 from brtf.data.executors import over_lanes, parts_over_lanes
-from brtf.data.observations import Block, Observations
+from brtf.data.observations import Observations
 
 Field = Callable[[Block], Array]
 """An entry vector that exists block by block: the values (m,) at the entries of a block."""

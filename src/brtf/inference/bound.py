@@ -14,7 +14,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import EntryLaw, grouped, relative_precision
 from brtf.inference.statistics import Fit, fit_at_entries, variance_field

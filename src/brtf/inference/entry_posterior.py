@@ -16,7 +16,8 @@ from scipy.special import betaln, digamma, expit, logit
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, distinct_columns, row_and_column_positions
+from brtf.data.blocks import Block, row_and_column_positions
+from brtf.data.observations import Observations, distinct_columns
 from brtf.inference.noise_fit import Ascent, ascend
 from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, Positions, SliceWeights
 from brtf.kernels.reference.local import N_BINS, LocalPosteriors

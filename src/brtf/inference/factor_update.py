@@ -10,7 +10,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Remembered, visit
 from brtf.inference.entry_posterior import EntryLaw, relative_precision
 from brtf.inference.problem import Fit, Problem, slice_grams

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from brtf import kernels
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Field, Sums, add_up
 from brtf.inference.entry_posterior import learnt_structure
 from brtf.inference.noise_fit import (

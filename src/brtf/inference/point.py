@@ -9,7 +9,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Remembered, Sums, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
 from brtf.inference.entry_posterior import EntryLaw, relative_deviation, relative_precision, zero_sums

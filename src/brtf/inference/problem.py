@@ -10,8 +10,9 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.data.blocks import Block
 from brtf.data.chains import Chains
-from brtf.data.observations import Block, Observations
+from brtf.data.observations import Observations
 from brtf.data.passes import Field, Remembered, Sums, add_up
 from brtf.inference.statistics import LastPacked, variance_field
 from brtf.kernels.packed import packed_indices, unpack_symmetric

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, visit
 from brtf.model.state import LARGEST_PRECISION
 

@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.data.blocks import Block
 from brtf.data.chains import Chains
-from brtf.data.observations import Block
 from brtf.data.passes import whole
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point

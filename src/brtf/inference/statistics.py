@@ -14,7 +14,8 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference.contractions import reduce_mode

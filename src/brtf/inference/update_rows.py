@@ -14,7 +14,8 @@ from scipy.linalg import eigh
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, of_entries
 from brtf.inference.statistics import (
     Weighing,

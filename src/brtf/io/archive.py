@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrangement import Arrangement
-from brtf.data.checks import check_labels, check_shape
+from brtf.data.checks import Labels, check_labels, check_shape
 from brtf.data.chunks import outline
-from brtf.data.observations import Labels, Observations
+from brtf.data.observations import Observations
 from brtf.inference.trace import SWEPT, Doubt, Event, Kind, Record, StopReason
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Gamma, RowGaussians

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf import __version__
+from brtf.data.blocks import Block
 from brtf.data.checks import count_of
-from brtf.data.observations import Block, Observations
+from brtf.data.observations import Observations
 from brtf.data.passes import add_up
 from brtf.inference.acceleration import DEPTH, Memory
 from brtf.inference.trace import Kind, StopReason

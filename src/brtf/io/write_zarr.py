@@ -14,10 +14,11 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.data.blocks import Block
+from brtf.data.checks import Labels
 from brtf.data.chunks import Chunk, ChunkedObservations, Reading
 from brtf.data.executors import over_lanes
 from brtf.data.extras import require
-from brtf.data.observations import Block, Labels
 from brtf.inference.statistics import scaled_values, variance_field
 from brtf.model.distributions import RowGaussians
 from brtf.model.uncertainty import hidden_variance

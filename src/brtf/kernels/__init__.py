@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
 from brtf.kernels.reference.chains import Smoothed
 from brtf.kernels.tables import EvidenceTable

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from brtf.data.arrays import Array, read_only
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.packed import pack_symmetric
 from brtf.kernels.reference.local import N_BINS

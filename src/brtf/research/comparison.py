@@ -12,7 +12,8 @@ import numpy as np
 
 from brtf.api.estimator import BRTF
 from brtf.api.evaluation import assess, draw_hidden, text_table
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.research.baselines import describe, names, recover
 
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]

@@ -8,7 +8,8 @@ from collections import Counter
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.trace import Doubt, Kind
 from brtf.model.state import MeanFieldOutliers

@@ -17,13 +17,16 @@ from scipy.special import ndtr, ndtri
 from brtf import kernels
 from brtf.data.arrangement import Arrangement
 from brtf.data.arrays import Array
+from brtf.data.blocks import Block
 from brtf.data.chains import Chains
 from brtf.data.checks import check_coords
 from brtf.data.chunks import ChunkedObservations
 from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_frame, with_gaps
 from brtf.data.memory import available_bytes, check_memory
-from brtf.data.observations import BLOCK_ENTRIES, Block, Observations, entry_positions, observe
+from brtf.data.observations import Observations, entry_positions
+from brtf.data.observe import observe
 from brtf.data.passes import Sums, add_up, visit
+from brtf.data.plan import BLOCK_ENTRIES
 from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
 from brtf.inference.statistics import fit_at_entries, scaled_values, variance_field
 from brtf.inference.trace import Doubt, Record, StopReason

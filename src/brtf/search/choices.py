@@ -24,7 +24,8 @@ import numpy as np
 
 from brtf.data.arrangement import Arrangement, as_text
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up, workers
 from brtf.data.periods import FEWEST_CYCLES, suggested_periods
 from brtf.inference.judge import WORTH

@@ -8,7 +8,8 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point

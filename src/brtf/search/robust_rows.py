@@ -11,7 +11,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Field
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.factor_update import without_smooth

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from brtf import kernels
+from brtf.data.blocks import Block
 from brtf.data.memory import available_bytes
-from brtf.data.observations import Block, Observations
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, workers
 from brtf.inference import paper
 from brtf.inference.entry_posterior import grouped

@@ -18,7 +18,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, visit, whole
 from brtf.inference.problem import Problem
 from brtf.kernels.reference.contractions import dense_block

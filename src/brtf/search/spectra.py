@@ -11,7 +11,8 @@ from scipy.sparse import csr_array
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations, distinct_columns
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations, distinct_columns
 from brtf.data.passes import Field, Sums, add_up, visit, whole
 from brtf.inference.statistics import add_up_rows, scaled_values
 from brtf.kernels.reference.contractions import dense_block

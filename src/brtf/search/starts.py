@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, Observations
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up
 from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, typical_residual, with_noise

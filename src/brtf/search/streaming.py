@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.data.checks import Labels
 from brtf.data.containers import LabelledArrays
-from brtf.data.observations import Labels, Observations
+from brtf.data.observations import Observations
 from brtf.data.passes import workers
 from brtf.inference.bound import LOG_TWO_PI
 from brtf.inference.factor_update import weighing

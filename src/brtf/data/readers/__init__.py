@@ -33,7 +33,7 @@ class TensorFile:
     suffix
         The format, in lower case.
     tensor
-        What goes to `brtf.data.observations.observe`: an array of the file's own type; a sparse matrix where a ``.mat``
+        What goes to `brtf.data.observe.observe`: an array of the file's own type; a sparse matrix where a ``.mat``
         file holds one; an xarray.DataArray where the file names its modes; `Observations` of the coordinate layout
         for long tables and coordinate lists, of a dense one for wide tables.
     name
@@ -56,7 +56,7 @@ def read_tensor(
     value: str | None = None,
     wide: bool = False,
 ) -> Any:
-    """Read a tensor from a file, in a form accepted by `brtf.BRTF.fit` and `brtf.data.observations.observe`.
+    """Read a tensor from a file, in a form accepted by `brtf.BRTF.fit` and `brtf.data.observe.observe`.
 
     ========================  =============================================================================
     ``.npy``                  one array, mapped into memory and not copied

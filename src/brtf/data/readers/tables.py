@@ -19,7 +19,8 @@ from brtf.data.checks import count_of
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, Kind, kinds_of, looks_long
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
-from brtf.data.observations import Observations, observe_matrix
+from brtf.data.observations import Observations
+from brtf.data.observe import observe_matrix
 from brtf.data.readers.sizes import choose
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}

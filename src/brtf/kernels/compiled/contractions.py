@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, row_and_column_positions
+from brtf.data.blocks import Block, row_and_column_positions
 from brtf.kernels import (
     coordinates,
     masked,

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array, read_only
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.kernels import (
     masked,
 )

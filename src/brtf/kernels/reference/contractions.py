@@ -1,6 +1,6 @@
 """The contractions in plain NumPy: the definition that compiled kernels must match.
 
-Each takes one :class:`~brtf.data.observations.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
+Each takes one :class:`~brtf.data.blocks.Block` and one matrix (I_n, C) per mode, and works on the entry vector of
 that block: a layout is its implementation of these few functions. No function forms a Khatri–Rao product of
 all modes.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block, block_positions
+from brtf.data.blocks import Block, block_positions
 from brtf.kernels.packed import packed_indices
 
 

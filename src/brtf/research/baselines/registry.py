@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.memory import check_memory
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.research.baselines.algebra import Array
 from brtf.research.baselines.matrix import Unfolding
 

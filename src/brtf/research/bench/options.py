@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.inference.entry_posterior import grouped, initial_law, initial_rates
 from brtf.inference.learn_noise import slice_noise
 from brtf.inference.point import evaluate

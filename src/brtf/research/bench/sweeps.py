@@ -10,7 +10,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import DTypeLike
 
-from brtf.data.observations import Observations, observe
+from brtf.data.observations import Observations
+from brtf.data.observe import observe
 from brtf.data.passes import of_entries, workers
 from brtf.inference.learn_noise import with_noise
 from brtf.inference.point import Point, evaluate

@@ -16,7 +16,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Field, Remembered, Sums, add_up
 from brtf.inference.learn_noise import typical_residual
 from brtf.inference.point import Point

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Remembered
 from brtf.inference.judge import WORTH
 from brtf.inference.point import Point

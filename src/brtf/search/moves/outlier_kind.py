@@ -17,7 +17,7 @@ from scipy.special import betaln, expit
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import grouped, initial_rates, learnt_rates, log_branches, measured_channels
 from brtf.inference.judge import WORTH

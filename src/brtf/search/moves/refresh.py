@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.data.observations import Block, block_positions
+from brtf.data.blocks import Block, block_positions
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.data.observations import Block
+from brtf.data.blocks import Block
 from brtf.data.passes import Sums, visit
 from brtf.inference.entry_posterior import initial_law
 from brtf.inference.learn_noise import settle_noise

@@ -67,7 +67,7 @@ def write_report(
     ImportError
         jinja2 or pillow is missing: they come with ``pip install "brtf[viz]"``.
     """
-    from brtf.data.observations import observe
+    from brtf.data.observe import observe
     from brtf.io.storage import atomic_file
 
     build_page = require_page().build_page
