@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from brtf.api.fitted import Fitted
 from brtf.api.fitting import on_new_rows
 from brtf.api.sklearn_compat import check_like_fitted
 from brtf.data.exports import as_frame
 from brtf.data.observe import observe
 from brtf.results.anomalies import Of, anomaly_table, shared_pattern
 
-if TYPE_CHECKING:
-    from brtf.results.result import Result
 
-
-class FindsAnomalies:
+class FindsAnomalies(Fitted):
     """Base class of models that list the anomalies of their data."""
-
-    def _fitted(self) -> Result:
-        raise TypeError("FindsAnomalies is abstract")  # every implementation defines it
 
     def anomalies(
         self, q: float = 0.1, *, of: Of = "entries", mode: int | str | None = None, level: float = 0.95, Y: Any = None

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import Tags
 
 from brtf.api.anomalies import FindsAnomalies
-from brtf.api.answers import contained, entries_contained, loadings_contained, positions_of
-from brtf.api.fitting import fit, fit_on
+from brtf.api.answers import loadings_contained
+from brtf.api.exports import Exports
+from brtf.api.fitted import FittedAttributes
+from brtf.api.fitting import fit, fit_on, processing
 from brtf.api.forecasts import Forecasts
+from brtf.api.predictions import Predicts
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
     TakesY,
@@ -26,7 +24,6 @@ from brtf.api.sklearn_compat import (
     as_tuple,
     check_like_fitted,
     check_options,
-    feature_names,
     generator,
     mask_argument,
     said_of_modes,
@@ -34,23 +31,25 @@ from brtf.api.sklearn_compat import (
 )
 from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
-from brtf.data.executors import executing
 from brtf.data.observe import observe
-from brtf.data.passes import count_workers
-from brtf.inference.trace import FitWarning
-from brtf.io.archive import save_result
 from brtf.io.checkpoint import begin, load_result
-from brtf.io.write_zarr import Written, write_result
 from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
-from brtf.results.choices import choices_of, modes_of
-from brtf.results.result import Quantity, Result, as_structured, check_quantity
 from brtf.search.run import fold_in
 
-Array = NDArray[np.float64]
 
-
-class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class BRTF(
+    Predicts,
+    FindsAnomalies,
+    Forecasts,
+    Exports,
+    Shown,
+    FittedAttributes,
+    TakesY,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    BaseEstimator,
+):
     """Bayesian robust tensor factorization of incomplete data.
 
     Models the observed entries as Y = X + S + noise and estimates the low-rank part X = Σ_r a⁽¹⁾_r ∘ … ∘ a⁽ᴺ⁾_r, the
@@ -298,7 +297,7 @@ class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutM
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         """See :meth:`fit`."""
-        with log_shown(shown=self.progress), self._executing() as dashboard:
+        with log_shown(shown=self.progress), processing(self.executor, self.n_jobs) as dashboard:
             observations = observe(Y, mask, dtype=self.dtype)
             if self.executor is not None and not observations.in_chunks:
                 raise ValueError(
@@ -315,10 +314,6 @@ class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutM
             self._adopt(
                 fit(observations, settings, rng, progress=shown, earlier=earlier, keeper=keeper, rescue=self._adopt)
             )
-
-    def _executing(self) -> AbstractContextManager[str | None]:
-        """A context in which chunks are processed by ``executor``."""
-        return executing(self.executor, count_workers(-1 if self.n_jobs is None else self.n_jobs))
 
     @property
     def partial_fit(self) -> Callable[..., BRTF]:
@@ -392,166 +387,11 @@ class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutM
         self._warn()
         return self
 
-    def _warn(self) -> None:
-        """Issue one warning for every problem in the diagnosis."""
-        for doubt in self.diagnosis_:
-            unconverged = doubt.kind == "not converged"
-            told = self.stop_reason_ if unconverged else str(doubt)
-            warnings.warn(told, ConvergenceWarning if unconverged else FitWarning, stacklevel=3)
-
-    def _adopt(self, result: Result) -> None:
-        """Set the fitted attributes from a result."""
-        self.result_ = result
-        self.rank_ = result.rank
-        self.factors_ = result.factor_means()
-        self.factor_covariances_ = result.factor_covariances()
-        self.component_precisions_ = np.asarray(result.state.lam.mean)
-        self.noise_variance_ = result.noise_variance
-        self.noise_variances_ = result.noise_variances
-        self.noise_ = "common" if result.state.slices is None else "per-slice"
-        self.noise_modes_ = result.noise_modes
-        self.outlier_kind_, self.outlier_modes_ = result.outlier_kind, result.outlier_modes
-        self.modes_ = modes_of(result)
-        self.choices_ = choices_of(result)
-        self.link_ = result.link.name
-        self.arrangement_ = result.arrangement.groups
-        self.folding_ = result.arrangement.periods
-        self.smooth_residual_ = result.smooth_mode
-        self.outlier_rate_ = result.outlier_rate
-        self.bound_ = result.bound
-        self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
-        self.n_sweeps_ = result.trace[-1].sweep
-        self.converged_ = result.stop_reason.converged
-        self.stop_reason_ = result.stop_reason.value
-        self.diagnosis_ = result.diagnosis
-        self.shape_in_ = result.observations.shape
-        self.n_observed_ = result.observations.n_observed
-        self.n_features_in_ = math.prod(self.shape_in_[1:])
-        self.n_iter_ = self.n_sweeps_
-        self.__dict__.pop("feature_names_in_", None)  # of an earlier fit
-        names = feature_names(result.observations)
-        if names is not None:
-            self.feature_names_in_ = names
-
-    def _fitted(self) -> Result:
-        if not hasattr(self, "result_"):
-            raise NotFittedError(
-                "This BRTF instance is not fitted yet. Call 'fit' with appropriate arguments before using it."
-            )
-        return self.result_
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.rank_
-
-    def low_rank(self) -> Any:
-        """The posterior mean of the low-rank part X, in the container that Y came in.
-
-        Of the shape of Y; of a long table a table with a row for every entry of the tensor, missing ones too. As an
-        array of ``shape_in_`` whatever Y was: ``model.result_.low_rank()``, or with labels ``model.to_xarray()``.
-
-        With a link that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
-        """
-        result = self._fitted()
-        return contained(result, result.low_rank())
-
-    def outliers(self) -> Any:
-        """The posterior mean of the outliers S in the container of Y: 0 where missing, or sparse for sparse data.
-
-        With a link what they make of Y: y − t⁻¹(t(y) − s̄).
-        """
-        result = self._fitted().at_hand
-        return entries_contained(result, result.outliers_at_entries(), "outliers")
-
     def set_params(self, **params: Any) -> BRTF:
         """Change options of the constructor; returns the model itself."""
         check_options(params, self._get_param_names(), ValueError)
         super().set_params(**params)
         return self
-
-    def outlier_probability(self) -> Any:
-        """Posterior probability that an observed entry is an outlier, in the container of Y.
-
-        0 where missing, or sparse for sparse data.
-
-        In the paper's model, which has no indicator of outliers, it is the probability under q(s) that |s| exceeds
-        three robust standard deviations of all deviations y − x̄.
-        """
-        result = self._fitted().at_hand
-        return entries_contained(result, result.outlier_probability_at_entries(), "outlier_probability")
-
-    def impute(self, *, replace_outliers: bool = False) -> Any:
-        """Y with missing entries filled in by the low-rank part, with the smooth residual if there is one.
-
-        On request with the outliers subtracted.
-
-        In the container of Y: an array, a masked array, a table of pandas or polars (if long, with a row for every
-        entry), or an xarray.DataArray with its attributes and coordinates; an array if Y was sparse.
-        """
-        result = self._fitted().at_hand
-        return contained(result, result.impute(replace_outliers=replace_outliers))
-
-    def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
-        """The low-rank part at the given entries, or everywhere, or with ``of="signal"`` with the smooth residual.
-
-        ``coords`` are positions (N, M), or labels: a table with a column per mode, or a dict of them, by the names of
-        the modes. Without it the answer is in the container of Y.
-
-        Without a smooth residual both are the same, and the mean also predicts an observation.
-
-        With ``return_std`` a pair (mean, standard deviation), of the low-rank part, the signal or
-        ``of="observation"``. That of an observation is infinite where it does not exist: always with ``link="log"``, as
-        the exponential of a Student-t has no mean. :meth:`predict_interval` is finite there too. The mean for an
-        observation is that of the signal. With a link that of an observation would be larger, by the noise, or
-        infinite; where outliers are one-sided, it would lie on their side.
-        """
-        result = self._fitted()
-        check_quantity(of)
-        places = positions_of(result.observations, coords)
-        centre = result.low_rank(places) if of == "low_rank" else result.signal(places)
-        mean = contained(result, centre, places)
-        return (mean, contained(result, result.std(places, of=of), places, "std")) if return_std else mean
-
-    def predict_interval(self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Any, Any]:
-        """Central interval (low, high) of the low-rank part, the signal or a new observation, with probability level.
-
-        The signal is the low-rank part with the smooth residual, if there is one: between observed entries of a fibre
-        it is interpolated, and far from them its interval widens to the variance of the fibre.
-
-        Both tails have the same probability, so where outliers are one-sided the interval of an observation is longer
-        on that side. With a link its ends are those for t(Y), transformed back; with ``"sqrt"`` its probability is
-        slightly above ``level`` if it reaches zero.
-
-        After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
-        the ⌈(n+1) level⌉-th smallest |y − centre| / half width of the n entries set aside. A new entry that is
-        exchangeable with those is then covered with that probability, on average over entries, whatever the noise.
-        Intervals are infinite if n is too small for the level. ``coords`` as for :meth:`predict`.
-        """
-        result = self._fitted()
-        places = positions_of(result.observations, coords)
-        low, high = result.interval(places, level=level, of=of)
-        return contained(result, low, places), contained(result, high, places)
-
-    def sample(
-        self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None
-    ) -> Array:
-        """Draws (n, …) of new observations, or of the low-rank part, from the posterior."""
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
-        result = self._fitted()
-        return result.sample(int(n), generator(random_state), positions_of(result.observations, coords), of=of)
-
-    def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
-        """Mean log predictive density of the observed entries of Y, which should be held-out ones.
-
-        Y has the shape and the rows of the fitted data: row-wise cross-validation, as in scikit-learn's
-        ``GridSearchCV``, would compare different rows. :func:`brtf.evaluate` holds out entries instead. ``y`` is as in
-        :meth:`fit`. With a link it is still a density of Y, so models with different links can be compared.
-        """
-        result = self._fitted()
-        observations = observe(Y, mask_argument(y, mask))
-        check_like_fitted(observations, result.observations, same_rows=True)
-        return float(np.mean(result.log_density(observations)))
 
     def transform(self, Y: Any, return_std: bool = False) -> Any:
         """Loadings (n, rank_) of new slices of the first mode with all else fixed; with ``return_std`` also their std.
@@ -571,76 +411,10 @@ class BRTF(FindsAnomalies, Forecasts, Shown, TakesY, ClassNamePrefixFeaturesOutM
         loadings = loadings_contained(observations, mean, modes, names)
         return (loadings, loadings_contained(observations, std, modes, names)) if return_std else loadings
 
-    def inverse_transform(self, X: Any) -> Array:
-        """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.
-
-        They are t⁻¹ of the low-rank part: (n, I_1, …, I_{N−1}).
-        """
-        return self._fitted().slices_with(np.asarray(X, dtype=np.float64))
-
     def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Any:
         """Fit, and return the loadings of the first mode as :meth:`transform` computes them."""
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
-
-    def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
-        """Export outliers or imputed data as a pandas long table with the index columns of the data.
-
-        ``"outliers"``: a row per entry with an outlier probability above ½, the largest outliers first, with the
-        columns ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the
-        tensor, with the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation
-        ``std`` of the low-rank part, and ``missing``, True where no value was given. Modes without names are called
-        mode_0, mode_1, …; a column whose name is also that of a mode gets a trailing underscore.
-        """
-        return self._fitted().at_hand.to_frame(of)
-
-    def to_xarray(self) -> Any:
-        """Export the results as an xarray.Dataset with the labels of the data.
-
-        Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
-        ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
-        ``factor_<mode>``, (I_n, R) along the mode and ``component``; modes read as one have one together,
-        ``factor_<mode>_<mode>``. ``noise_variance``, a number or along the noise
-        modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
-        the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
-        """
-        return self._fitted().at_hand.to_xarray()
-
-    def to_tensorly(self) -> Any:
-        """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
-
-        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, along the groups where modes are read as one; with a link t
-        it is the low-rank part of t(Y).
-        Rank 0, which TensorLy cannot expand, becomes one component of zeros.
-        """
-        return self._fitted().to_tensorly()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
-        save_result(self._fitted(), path)
-
-    def write(
-        self,
-        path: str | os.PathLike[str],
-        what: Sequence[Written] = ("low_rank", "outliers", "outlier_probability", "imputed"),
-    ) -> None:
-        """Write results for every entry to a new Zarr store, chunk by chunk; for data read in chunks.
-
-        Every array has the shape of the data, their type and a checksum: ``low_rank``, its standard deviation ``std``,
-        ``outliers`` and ``outlier_probability`` (0 where missing), and ``imputed``, Y with missing entries filled in.
-        For coordinates there is a group per chunk, with ``coords`` (N, m) and vectors (m,). The workers of ``executor``
-        write the chunks, so all of them must have access to the path. The attribute ``complete`` is set at the end.
-
-        Parameters
-        ----------
-        path
-            A directory that does not exist yet.
-        what
-            Which of the arrays.
-        """
-        result = self._fitted()
-        with self._executing():
-            write_result(result, path, what)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from brtf import __version__
 from brtf.api.progress import Show, progress_bar
 from brtf.data.checks import count_of
+from brtf.data.executors import executing
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
+from brtf.data.passes import count_workers
 from brtf.inference.trace import StopReason
 from brtf.io.archive import pack_outline, pack_reading
 from brtf.io.checkpoint import Checkpoint, Keeper
@@ -253,3 +256,8 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
         rank = affordable_rank(observations, settings)
     n_bytes = fit_bytes(observations, settings, rank)
     check_memory(n_bytes, f"a fit of shape {observations.shape} with max_rank {rank}", "lower max_rank")
+
+
+def processing(executor: Any, n_jobs: int | None) -> AbstractContextManager[str | None]:
+    """A context in which chunks are processed by an executor, or by so many workers; gives the dashboard's address."""
+    return executing(executor, count_workers(-1 if n_jobs is None else n_jobs))

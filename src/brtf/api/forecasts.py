@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from brtf.api.fitted import Fitted
 from brtf.results.forecast import Forecast, forecast
 
-if TYPE_CHECKING:
-    from brtf.results.result import Result
 
-
-class Forecasts:
+class Forecasts(Fitted):
     """Base class of models that can continue an ordered mode."""
-
-    def _fitted(self) -> Result:
-        raise TypeError("Forecasts is abstract")  # every implementation defines it
 
     def forecast(
         self,

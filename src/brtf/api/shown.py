@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from brtf.api.fitted import Fitted
+
 if TYPE_CHECKING:
-    from brtf.results.result import Result
     from brtf.results.summary import Summary
 
 
-class Shown:
+class Shown(Fitted):
     """Base class of objects that hold a result and can show it."""
-
-    def _fitted(self) -> Result:
-        raise TypeError("Shown is abstract")  # every implementation defines it
 
     def _card(self) -> str:
         """The fit as HTML, empty before it."""
