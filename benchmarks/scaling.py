@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from brtf import Observations
-from brtf.data import executors
+from brtf.data import cluster, executors
 from brtf.data.observe import observe
 from brtf.data.passes import workers
 from brtf.inference.learn_noise import with_noise
@@ -155,7 +155,7 @@ def in_this_process(what, observations, options):
 def on_workers(options, n_workers, read):
     """Run sweeps on a local cluster and count the messages between its workers."""
     passes, pieces = [], []
-    pack, send = executors.pack_task, executors.Pieces._send
+    pack, send = executors.pack_task, cluster.Pieces._send
 
     def packed(task):
         message = pack(task)
@@ -171,10 +171,10 @@ def on_workers(options, n_workers, read):
             began = time.perf_counter()
             observations = read()
             surveyed = time.perf_counter() - began
-            executors.pack_task, executors.Pieces._send = packed, sent
+            executors.pack_task, cluster.Pieces._send = packed, sent
             count = lambda: (len(passes), sum(passes) + sum(pieces), *of_workers(client))  # noqa: E731
             seconds, counts, found = time_sweeps(observations, options.rank, 1 + options.sweeps, count)
-            executors.pack_task, executors.Pieces._send = pack, send
+            executors.pack_task, cluster.Pieces._send = pack, send
         n_passes, n_sent, n_moved, cpu = (np.array(counts[-1]) - counts[0]) / options.sweeps
         peak = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
         packed = options.rank * (options.rank + 1) // 2

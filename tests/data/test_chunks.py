@@ -13,17 +13,17 @@ import pytest
 
 import brtf
 from brtf import BRTF, Observations
-from brtf.data import executors, passes
+from brtf.data import cluster, executors, passes, tasks
 from brtf.data.chunk_cache import HELD
 from brtf.data.chunked_input import row_blocks
-from brtf.data.executors import in_tree
 from brtf.data.observe import observe
 from brtf.data.passes import SomeRows, add_up
 from brtf.data.plan import Plan
+from brtf.data.tasks import in_tree
 from brtf.inference import statistics
 from brtf.inference.update_rows import gaussian_rows
 from brtf.io.archive import pack, unpack
-from brtf.io.checkpoint import Origin
+from brtf.io.origin import Origin
 from brtf.model.settings import Settings
 
 zarr = pytest.importorskip("zarr")
@@ -174,7 +174,7 @@ class TestTheTree:
         names = [str(k) for k in range(n_values)]
         values = names
         while len(values) > 1:
-            groups = [values[k : k + executors.FAN_IN] for k in range(0, len(values), executors.FAN_IN)]
+            groups = [values[k : k + cluster.FAN_IN] for k in range(0, len(values), cluster.FAN_IN)]
             values = [in_tree(group, add) for group in groups]
         assert values[0] == in_tree(names, add)
 
@@ -288,7 +288,7 @@ class TestNothingLargeIsHeld:
     def test_messages_carry_no_data(self, tmp_path, monkeypatch):
         """What a pass sends is of the size of the factors, however many entries there are."""
         tensor = np.array(brtf.datasets.synthetic((400, 16, 12), 2, seed=0).observed)
-        sizes, pack_task = [], executors.pack_task
+        sizes, pack_task = [], tasks.pack_task
 
         def packed(task, separate_bytes):
             message, pieces = pack_task(task, separate_bytes)
@@ -313,10 +313,10 @@ class TestNothingLargeIsHeld:
 
     def test_many_rows_travel_by_themselves(self):
         rows = gaussian_rows(np.tile(np.eye(2), (50, 1, 1)), np.ones((50, 2)))
-        message, pieces = executors.pack_task(lambda lane: (rows, [rows]), rows.nbytes)
+        message, pieces = tasks.pack_task(lambda lane: (rows, [rows]), rows.nbytes)
         assert pieces == [rows]
         assert len(message) < rows.nbytes
-        assert executors.unpack_task(message, pieces)(()) == (rows, [rows])
+        assert tasks.unpack_task(message, pieces)(()) == (rows, [rows])
 
     @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_what_needs_all_entries_says_what_to_do_instead(self, tmp_path, monkeypatch):

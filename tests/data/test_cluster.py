@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import brtf
 from brtf import BRTF, Observations, cli
 from brtf.data import chunk_cache as held
-from brtf.data import chunks, executors, passes
+from brtf.data import chunks, cluster, executors, passes, tasks
 from brtf.data.plan import Plan
 from brtf.io import checkpoint
 from brtf.model.distributions import RowGaussians
@@ -154,14 +154,14 @@ class TestSameDigits:
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", with_missing(tensor)), shape=SHAPE)
         expected = BRTF(**FEW).fit(chunked)
         divided = replace(chunked, plan=Plan(run_bytes=2**11, sparse_sums=1, separate_bytes=0))
-        wanted, sent, of, send = [], [], executors.Pieces.of, executors.Pieces._send
+        wanted, sent, of, send = [], [], cluster.Pieces.of, cluster.Pieces._send
 
         def asked(self, pieces, addresses):
             wanted.extend(pieces)
             return of(self, pieces, addresses)
 
-        monkeypatch.setattr(executors.Pieces, "of", asked)
-        monkeypatch.setattr(executors.Pieces, "_send", lambda self, rows: (sent.append(rows), send(self, rows))[1])
+        monkeypatch.setattr(cluster.Pieces, "of", asked)
+        monkeypatch.setattr(cluster.Pieces, "_send", lambda self, rows: (sent.append(rows), send(self, rows))[1])
         same_digits(expected, BRTF(**FEW, executor=client).fit(divided))
         assert 0 < len(sent) < 0.6 * len(wanted)
 
@@ -201,17 +201,17 @@ class TestLanesStay:
     @pytest.mark.parametrize(("n_lanes", "n_workers"), [(1, 3), (9, 8), (10, 3), (64, 5), (149, 100)])
     def test_runs_of_neighbours_in_fair_shares(self, n_lanes, n_workers):
         addresses = {f"tcp://{number:03d}": 1 for number in range(n_workers)}
-        homes = executors.Homes().of(self.lanes(n_lanes), addresses)
+        homes = cluster.Homes().of(self.lanes(n_lanes), addresses)
         assert homes == sorted(homes)
         counts = [homes.count(address) for address in addresses]
         assert max(counts) - min(counts) <= 1
 
     def test_threads_count(self):
-        homes = executors.Homes().of(self.lanes(12), {"a": 1, "b": 3, "c": 2})
+        homes = cluster.Homes().of(self.lanes(12), {"a": 1, "b": 3, "c": 2})
         assert [homes.count(address) for address in "abc"] == [2, 6, 4]
 
     def test_only_lanes_of_the_dead_and_a_share_for_the_new_move(self):
-        homes, lanes = executors.Homes(), self.lanes(12)
+        homes, lanes = cluster.Homes(), self.lanes(12)
         before = homes.of(lanes, {"a": 1, "b": 1, "c": 1})
         without = homes.of(lanes, {"a": 1, "c": 1})
         assert all(now == then for now, then in zip(without, before, strict=True) if then != "b")
@@ -225,7 +225,7 @@ class TestFaults:
     def test_workers_that_are_killed_during_a_sweep(self, client, tensor, tmp_path, monkeypatch):
         """Twice: a pass begins, and one of the workers is gone before it ends."""
         chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor))
-        passes, killed, original = [], [], executors._on_cluster
+        passes, killed, original = [], [], executors.on_cluster
 
         def deadly(client, lanes, *others):
             passes.append(len(lanes))
@@ -236,7 +236,7 @@ class TestFaults:
                 threading.Timer(0.02, os.kill, (victim, signal.SIGKILL)).start()
             return original(client, lanes, *others)
 
-        monkeypatch.setattr(executors, "_on_cluster", deadly)
+        monkeypatch.setattr(executors, "on_cluster", deadly)
         there = BRTF(**FEW, executor=client).fit(chunked)
         client.wait_for_workers(2, timeout=30)
         assert len(set(killed)) == 2
@@ -246,7 +246,7 @@ class TestFaults:
     def test_deaths_of_which_no_chunk_is_guilty(self, client, tensor, tmp_path, monkeypatch):
         """Dask gives up after so many in one pass; lanes one after another give the same sums."""
         chunked = rows_of_ten(tmp_path / "a.zarr", with_missing(tensor))
-        passes, original = [], executors._summed
+        passes, original = [], cluster._summed
 
         def giving_up(client, values, *others):
             passes.append(len(values))
@@ -254,7 +254,7 @@ class TestFaults:
                 raise distributed.KilledWorker("a task", None, 1)
             return original(client, values, *others)
 
-        monkeypatch.setattr(executors, "_summed", giving_up)
+        monkeypatch.setattr(cluster, "_summed", giving_up)
         there = BRTF(**FEW, executor=client).fit(chunked)
         assert len(passes) > 21
         same_digits(BRTF(**FEW).fit(chunked), there)
@@ -270,7 +270,7 @@ class TestFaults:
 
     def test_a_scheduler_that_is_lost_leaves_the_checkpoint(self, tensor, tmp_path, monkeypatch):
         chunked = rows_of_ten(tmp_path / "a.zarr", tensor)
-        kept, passes, original = tmp_path / "fit.ckpt", [], executors._on_cluster
+        kept, passes, original = tmp_path / "fit.ckpt", [], executors.on_cluster
         with alone(tmp_path) as (address, processes):
 
             def dying(client, lanes, *others):
@@ -279,7 +279,7 @@ class TestFaults:
                     processes[0].kill()
                 return original(client, lanes, *others)
 
-            monkeypatch.setattr(executors, "_on_cluster", dying)
+            monkeypatch.setattr(executors, "on_cluster", dying)
             with pytest.raises(ConnectionError, match="The connection to the Dask scheduler was lost"):
                 BRTF(**FEW, executor=address).fit(chunked, checkpoint=kept, every=0)
         resumed = BRTF(**FEW).fit(chunked, resume=kept)
@@ -290,7 +290,7 @@ class TestFaults:
             nthreads = staticmethod(dict)
 
         with pytest.warns(UserWarning, match="The cluster has no workers: waiting"):
-            assert executors._n_threads(Nobody) == {}
+            assert cluster._n_threads(Nobody) == {}
 
     @pytest.mark.parametrize("address", ["process", "localhost", "tcp://host"])
     def test_an_address_has_a_port(self, address):
@@ -496,12 +496,12 @@ class TestParcels:
         sent["fortran"] = np.asfortranarray(rows.mean)
         buffers = []
         collected = {"buffer_callback": buffers.append} if protocol == 5 else {}
-        packed = pickle.dumps(executors.Parcel(sent), protocol, **collected)
+        packed = pickle.dumps(tasks.Parcel(sent), protocol, **collected)
         assert bool(buffers) == (protocol == 5)
         odd = [misplaced(buffer.raw()) for buffer in buffers]
         got = pickle.loads(packed, buffers=odd).value
         arrays = [got["rows"].mean, got["rows"].cov_packed, *map(got.get, list(sent)[1:])]
-        assert [array.ctypes.data % executors.ALIGNMENT for array in arrays] == [0] * len(arrays)
+        assert [array.ctypes.data % tasks.ALIGNMENT for array in arrays] == [0] * len(arrays)
         assert all(array.flags.writeable for array in arrays)
         np.testing.assert_array_equal(got["rows"].mean, rows.mean)
         for name in list(sent)[1:]:
@@ -510,7 +510,7 @@ class TestParcels:
 
     def test_dask_knows_how_large_they_are(self):
         array = np.zeros(10**5)
-        assert sizeof(executors.Parcel((array, [array]))) > 2 * array.nbytes
+        assert sizeof(tasks.Parcel((array, [array]))) > 2 * array.nbytes
 
 
 def misplaced(content):

@@ -28,7 +28,8 @@ from brtf.datasets import synthetic
 from brtf.inference.trace import Kind
 from brtf.io import archive, checkpoint, storage
 from brtf.io.archive import pack_reading
-from brtf.io.checkpoint import Keeper, Origin, load_checkpoint
+from brtf.io.checkpoint import Keeper, load_checkpoint
+from brtf.io.origin import BIT_GENERATORS, Origin, as_plain, bit_generator_of
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
@@ -266,11 +267,11 @@ class TestFit:
         assert told(model) == told(brtf.BRTF(init="random", random_state=uninterrupted, **PLAIN).fit(SMALL))
         assert interrupted.bytes(8) == uninterrupted.bytes(8)
 
-    @pytest.mark.parametrize("kind", checkpoint.BIT_GENERATORS)
+    @pytest.mark.parametrize("kind", BIT_GENERATORS)
     def test_generators_of_all_kinds_come_back(self, kind):
         rng = np.random.Generator(getattr(np.random, kind)(5))
         rng.integers(5, size=7, dtype=np.int32)  # half of a number is left over
-        back = checkpoint._bit_generator(json.loads(json.dumps(checkpoint._plain(rng.bit_generator.state))))
+        back = bit_generator_of(json.loads(json.dumps(as_plain(rng.bit_generator.state))))
         np.testing.assert_array_equal(
             np.random.Generator(back).integers(5, size=9, dtype=np.int32), rng.integers(5, size=9, dtype=np.int32)
         )

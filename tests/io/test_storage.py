@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brtf.io import storage
+from brtf.io import atomic_file, storage
 from brtf.io.storage import FORMAT_VERSION, MAX_HEADER_BYTES, CorruptFile, read_archive, write_archive
 
 HEADER = {
@@ -345,14 +345,14 @@ class TestAllOrNothing:
         assert caught.value.filename == str(tmp_path / "result.brtf")
 
     def test_an_error_of_the_content_is_not_the_files(self, path: Path) -> None:
-        with pytest.raises(OSError) as caught, storage.atomic_file(path):
+        with pytest.raises(OSError) as caught, atomic_file.atomic_file(path):
             raise OSError(errno.ENOENT, "No such file or directory", "elsewhere.png")
         assert caught.value.filename == "elsewhere.png"
 
 
 WRITER = """
 import sys, time
-from brtf.io.storage import atomic_file
+from brtf.io.atomic_file import atomic_file
 with atomic_file(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
@@ -384,9 +384,9 @@ class TestLeftBehind:
         assert list(path.parent.iterdir()) == [path]
 
     def test_of_this_process(self, path: Path) -> None:
-        with storage.atomic_file(path) as file:
+        with atomic_file.atomic_file(path) as file:
             file.write(b"first")
-            with storage.atomic_file(path.with_name("other")) as other:
+            with atomic_file.atomic_file(path.with_name("other")) as other:
                 other.write(b"second")
         assert path.read_bytes() == b"first"
 
@@ -403,8 +403,8 @@ class TestLeftBehind:
         abandoned = path.with_name(f".brtf-{'0' * 16}.part")
         abandoned.mkdir()
         (abandoned / "half").write_bytes(b"half")
-        with storage.partial_directory(path.parent) as own:
-            with storage.partial_directory(path.parent):
+        with atomic_file.partial_directory(path.parent) as own:
+            with atomic_file.partial_directory(path.parent):
                 pass
             assert list(path.parent.iterdir()) == [Path(own)]
         assert list(path.parent.iterdir()) == []

@@ -18,7 +18,8 @@ from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
 from brtf.data.passes import count_workers
 from brtf.inference.trace import StopReason
-from brtf.io.archive import pack_outline, pack_reading
+from brtf.io.archive import pack_reading
+from brtf.io.archived_data import pack_outline
 from brtf.io.checkpoint import Checkpoint, Keeper
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose

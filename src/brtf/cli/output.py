@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from brtf.io.storage import partial_directory
+from brtf.io.atomic_file import partial_directory
 
 DONE, NOT_CONVERGED, BAD_INPUT = 0, 1, 2
 

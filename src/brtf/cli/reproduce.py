@@ -69,7 +69,7 @@ def reproduce(
     from tqdm import tqdm
 
     from brtf import __version__
-    from brtf.io.storage import atomic_file
+    from brtf.io.atomic_file import atomic_file
     from brtf.research.experiments import page, runs
     from brtf.view.report import document
 

@@ -33,13 +33,14 @@ from brtf.data.chunks import (
     observed_of,
     outline,
 )
-from brtf.data.executors import in_tree, is_remote, over_lanes
+from brtf.data.executors import is_remote, over_lanes
 from brtf.data.memory import available_bytes
 from brtf.data.passes import Sums, visit
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN
 from brtf.data.readers.labelled import dimension_names
 from brtf.data.readers.stores import warn_of_damage
 from brtf.data.scale import count_next_bits, scale_by_counts
+from brtf.data.tasks import in_tree
 
 CHUNK_ENTRIES = 2**24
 """Largest number of entries of a chunk, unless the store has larger ones: 64 MB of float32."""

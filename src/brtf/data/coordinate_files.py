@@ -17,10 +17,11 @@ from brtf.data.blocks import Block
 from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
 from brtf.data.chunked_input import scale_of_chunks
 from brtf.data.chunks import Chunk, ChunkedObservations, Piece, Reading, in_order, outline
-from brtf.data.executors import in_tree, over_lanes
+from brtf.data.executors import over_lanes
 from brtf.data.extras import require
 from brtf.data.passes import Sums, add_up, visit
 from brtf.data.readers.tables import exact_numbers, parquet_header
+from brtf.data.tasks import in_tree
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
 COMPARED_AT_ONCE = 2**24

@@ -10,15 +10,11 @@ file, and the bytes depend on the content alone.
      "arrays": {name: {"dtype": ..., "shape": [...], "sha256": ...}}, "header": {...}}
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import math
 import os
 import re
-import secrets
-import shutil
 import stat
 import struct
 import zipfile
@@ -27,6 +23,8 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brtf.io.atomic_file import atomic_file, require_regular_file
 
 FORMAT = "brtf"
 FORMAT_VERSION = 2
@@ -40,7 +38,6 @@ _DTYPE = re.compile(
     r"\|b1|\|[iu]1|[<>][iu][248]|[<>]f[248]|\|S[1-9]\d{0,7}|[<>]U[1-9]\d{0,7}"
     r"|[<>][mM]8(\[([1-9]\d{0,8})?(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 )
-_PARTIAL = re.compile(r"\.brtf-[0-9a-f]{16}\.part")
 _LOCAL_HEADER, _LOCAL_HEADER_BYTES = b"PK\x03\x04", 30
 _END_RECORD, _END_RECORD_BYTES = b"PK\x05\x06", 22
 # What zipfile and the JSON parser raise on bytes that make no sense; RuntimeError covers unsupported zip
@@ -93,120 +90,6 @@ def write_archive(path: str | os.PathLike[str], header: Mapping[str, Any], array
                     member.write(part)
 
 
-@contextlib.contextmanager
-def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for writing that is renamed to `path` when complete, and removed if something fails.
-
-    An existing regular file is replaced and keeps its permissions; a link is followed. Until then the content is in a
-    ``.brtf-….part`` file in the same directory, which is locked as long as its writer is alive; those left by killed
-    writers are removed first.
-
-    Raises
-    ------
-    ValueError
-        `path` is a directory or a device.
-    OSError
-        The disk refuses; the error names `path`.
-    """
-    target = os.path.realpath(path)
-    _require_regular_file(target)
-    directory = os.path.dirname(target)
-    if not os.path.isdir(directory):
-        raise FileNotFoundError(
-            f"{os.fspath(path)} cannot be written: the directory {directory} does not exist. Create it first."
-        )
-    _remove_abandoned(directory)
-    with name_written(path):
-        file = _partial_file(directory)
-    try:
-        with name_written(path), file:
-            if os.path.exists(target):  # before any content, so that a private file is never readable by others
-                shutil.copymode(target, file.name)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(file.name)
-        raise
-    with contextlib.suppress(OSError):  # not every system can sync a directory; the file itself is synced
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextlib.contextmanager
-def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A context for writing a file in which every OSError names it, unless the error names another file."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None and not _PARTIAL.fullmatch(os.path.basename(str(error.filename))):
-            raise
-        if error.errno is None:
-            raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
-        error.filename, error.filename2 = os.fspath(path), None
-        raise
-
-
-@contextlib.contextmanager
-def partial_directory(parent: str | os.PathLike[str]) -> Iterator[str]:
-    """A temporary directory in `parent` for incomplete output, removed at the end with everything still in it.
-
-    Like the file of `atomic_file` it is locked meanwhile, and those left by killed processes are removed first.
-    """
-    _remove_abandoned(os.fspath(parent))
-    while True:
-        partial = _new_partial(os.fspath(parent))
-        os.mkdir(partial)
-        descriptor = os.open(partial, os.O_RDONLY)
-        if _lock(descriptor, partial):
-            break
-        os.close(descriptor)
-    try:
-        yield partial
-    finally:
-        shutil.rmtree(partial)
-        os.close(descriptor)
-
-
-def _partial_file(directory: str) -> IO[bytes]:
-    while True:
-        file = open(_new_partial(directory), "xb")  # noqa: SIM115
-        if _lock(file.fileno(), file.name):
-            return file
-        file.close()
-
-
-def _new_partial(directory: str) -> str:
-    return os.path.join(directory, f".brtf-{secrets.token_hex(8)}.part")
-
-
-def _lock(descriptor: int, partial: str) -> bool:
-    """Lock a file as a sign that its writer is alive; False if another process has just removed it."""
-    with contextlib.suppress(OSError):  # not every file system has locks; there nothing is removed
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return os.path.exists(partial)
-
-
-def _remove_abandoned(directory: str) -> None:
-    """Remove files left in a directory by killed writers; those of living writers are locked."""
-    with contextlib.suppress(OSError):  # a directory may be writable but not listable
-        for name in filter(_PARTIAL.fullmatch, os.listdir(directory)):
-            partial = os.path.join(directory, name)
-            is_folder = os.path.isdir(partial)
-            with contextlib.suppress(OSError):  # locked, already gone, a link, or owned by another user
-                descriptor = os.open(partial, os.O_NOFOLLOW | (os.O_RDONLY if is_folder else os.O_RDWR))
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    (shutil.rmtree if is_folder else os.remove)(partial)
-                finally:
-                    os.close(descriptor)
-
-
 def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read and verify a file written by `write_archive`.
 
@@ -235,7 +118,7 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         The file is missing or the disk refuses.
     """
     path = os.fspath(path)
-    _require_regular_file(path)
+    require_regular_file(path)
     with open(path, "rb") as file:
         try:
             _check_ends(file)
@@ -244,12 +127,6 @@ def read_archive(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         except _UNREADABLE as error:
             reason = str(error).rstrip(".") or "it ends in the middle of a member"  # zipfile's EOFError is mute
             raise CorruptFile(f"{path} cannot be read: {reason}.") from error
-
-
-def _require_regular_file(path: str) -> None:
-    """Raise if the path exists but is not a regular file, such as a device or a pipe."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError(f"{path} is a directory or a device; give the path of one file.")
 
 
 def _as_stored(name: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from brtf.data.extras import require
 from brtf.data.observations import Observations
 from brtf.data.readers import TensorFile
 from brtf.data.readers.tables import SEPARATORS, inert
-from brtf.io.storage import name_written
+from brtf.io.atomic_file import name_written
 
 __all__ = ["write_csv", "write_like"]
 

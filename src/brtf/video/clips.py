@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
-from brtf.io.storage import atomic_file
+from brtf.io.atomic_file import atomic_file
 from brtf.video.frames import DEFAULT_RATE, Image, Reel, open_reel
 
 __all__ = ["Clip", "read_clip", "write_clip"]

@@ -17,8 +17,6 @@ from brtf.kernels.arguments import plain
 
 NUMBERS_TOGETHER = 2**17
 """Numbers in a tile of fibres: a megabyte."""
-
-
 Listed = tuple[masked.Lists, Array, NDArray[np.bool_] | None]
 """Lists of entries and their values. For sums of ones a list never exceeds half a fibre: where most entries are
 observed it holds the missing ones, with value −1, and the last element marks these fibres."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from brtf import __version__
 from brtf.data.extras import require
 from brtf.data.passes import workers
-from brtf.io.storage import atomic_file
+from brtf.io.atomic_file import atomic_file
 
 Picture = NDArray[np.uint8]
 Inputs = Mapping[str, str]

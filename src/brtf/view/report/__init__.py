@@ -68,7 +68,7 @@ def write_report(
         jinja2 or pillow is missing: they come with ``pip install "brtf[viz]"``.
     """
     from brtf.data.observe import observe
-    from brtf.io.storage import atomic_file
+    from brtf.io.atomic_file import atomic_file
 
     build_page = require_page().build_page
     given = None if data is None else observe(data)

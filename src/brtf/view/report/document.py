@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from brtf.io.storage import atomic_file
+from brtf.io.atomic_file import atomic_file
 from brtf.view.report.blocks import Cell, Table, Verdict
 from brtf.view.report.svg import number
 from brtf.view.report.template import asset, render
