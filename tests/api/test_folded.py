@@ -88,7 +88,7 @@ class TestChosen:
         assert model.rank_ == RANK
 
     def test_large_data_race_on_neighbouring_positions(self, monkeypatch):
-        monkeypatch.setattr(brtf.search.choices, "TRIAL_ENTRIES", 1200)
+        monkeypatch.setattr(brtf.search.race, "TRIAL_ENTRIES", 1200)
         _, data = periodic(1)
         assert BRTF(random_state=0).fit(data).folding_ == {0: PERIOD}
 

@@ -24,7 +24,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import StopReason
 from brtf.io.checkpoint import Keeper
 from brtf.model.settings import Settings
-from brtf.search import choices, streaming
+from brtf.search import race, streaming
 from brtf.search import run as inference
 from brtf.search.run import run, sweep_order
 
@@ -123,7 +123,7 @@ class TestCtrlC:
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(choices, "advance", interrupt)
+        monkeypatch.setattr(race, "advance", interrupt)
         model = brtf.BRTF(random_state=0)
         with pytest.raises(KeyboardInterrupt):
             model.fit(SMALL)

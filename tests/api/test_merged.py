@@ -11,7 +11,7 @@ from brtf import BRTF, AnomalyDetector, Observations
 from brtf.data.arrangement import Arrangement
 from brtf.metrics import rrse
 from brtf.model.distributions import RowGaussians
-from brtf.results.anomalies import Evidence, private_positions
+from brtf.results.group_evidence import Evidence, private_positions
 
 SHAPE, GROUPS, RANK = (14, 12, 18), ((0, 2), (1,)), 2
 ARRANGEMENT = Arrangement(GROUPS)

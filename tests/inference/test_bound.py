@@ -11,7 +11,7 @@ from scipy import stats
 
 import oracle
 from brtf import BRTF
-from brtf.api.datasets import synthetic
+from brtf.api.synthetic import synthetic
 from brtf.data.observe import observe
 from brtf.inference import bound as bounds
 from brtf.inference.entry_posterior import grouped

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from brtf import kernels
-from brtf.api.datasets import synthetic
+from brtf.api.synthetic import synthetic
 from brtf.data.chains import Chains
 from brtf.data.observations import Observations
 from brtf.data.observe import observe

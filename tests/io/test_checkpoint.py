@@ -33,8 +33,8 @@ from brtf.io.origin import BIT_GENERATORS, Origin, as_plain, bit_generator_of
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.model.distributions import RowGaussians
 from brtf.model.settings import Settings
-from brtf.search.choices import given_reading
 from brtf.search.phases import PHASES
+from brtf.search.reading import given_reading
 from brtf.search.run import run
 from brtf.search.settle import STAGES
 from mixtures import overlapping_spectra

@@ -14,7 +14,7 @@ from brtf.inference.sweep import sweep
 from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Centred, KnownCentre, KnownOrder, Ordered, ZeroMean
-from brtf.model.row_priors.ordered import kinds_of, memories, n_kinds
+from brtf.model.row_priors.chain_kinds import kinds_of, memories, n_kinds
 from brtf.model.state import Prior
 from row_priors import AroundOne, AroundTwo, InOrder
 

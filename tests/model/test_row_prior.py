@@ -21,7 +21,7 @@ from brtf.io.storage import CorruptFile
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab
 from brtf.model.row_priors import ROW_PRIORS, Centred, KnownCentre, Ordered, ZeroMean
-from brtf.model.row_priors.ordered import memories
+from brtf.model.row_priors.chain_kinds import memories
 from brtf.model.state import Prior
 from row_priors import AroundOne, AroundTwo, Chain, Course, InOrder, KnownCourse, line
 

@@ -10,7 +10,8 @@ from scipy.stats import cauchy, norm
 from brtf import BRTF
 from brtf.datasets import synthetic
 from brtf.model.distributions import Gamma
-from brtf.results.anomalies import KINDS, Evidence, anomaly_table, discoveries, integrand
+from brtf.results.anomalies import anomaly_table, discoveries
+from brtf.results.group_evidence import KINDS, Evidence, integrand
 from brtf.results.noisy_slices import noise_evidence
 
 SHAPE = (25, 20, 10)

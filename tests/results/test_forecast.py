@@ -11,7 +11,7 @@ from brtf.cli import main
 from brtf.data.positions import Positions, continued
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Ordered
-from brtf.model.row_priors.ordered import memories
+from brtf.model.row_priors.chain_kinds import memories
 
 HORIZON = 10
 

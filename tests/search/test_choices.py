@@ -12,8 +12,10 @@ from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.metrics import rrse
 from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, possible_links
 from brtf.model.settings import Settings
-from brtf.search import choices
-from brtf.search.choices import Chosen, choose, part_of
+from brtf.search import choices, race
+from brtf.search.choices import Chosen, choose
+from brtf.search.race import part_of
+from brtf.search.reading import given_reading
 from brtf.search.run import Deadline
 
 pytestmark = pytest.mark.filterwarnings(  # the fits to compare with are bad ones
@@ -340,7 +342,7 @@ class TestOptions:
 
 def test_large_data_race_on_a_part(monkeypatch):
     _, tensor = merged(5)
-    monkeypatch.setattr(choices, "TRIAL_ENTRIES", 1200)
+    monkeypatch.setattr(race, "TRIAL_ENTRIES", 1200)
     observations = observe(tensor)
     part = part_of(observations, np.random.default_rng(0))
     assert 1200 <= part.n_observed < 2 * 1200
@@ -354,8 +356,8 @@ def test_the_bound_of_a_part_is_scaled_to_the_whole():
     """Where part and whole are the same, the estimate is the bound itself."""
     _, tensor = merged(6)
     observations = observe(tensor)
-    race = choices.Race(observations, Settings(), np.random.default_rng(0), Deadline(None))
-    runner = race.runner(choices.given_reading(observations, Settings()))
+    running = race.Race(observations, Settings(), np.random.default_rng(0), Deadline(None))
+    runner = running.runner(given_reading(observations, Settings()))
     runner.go_to(10)
     exact = runner.bound
     runner.growth = 1.0 + 1e-12  # takes the other branch

@@ -24,7 +24,8 @@ from brtf.io.checkpoint import Checkpoint, Keeper
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
-from brtf.search.choices import FAR_APART, choose, given_reading
+from brtf.search.choices import choose
+from brtf.search.reading import FAR_APART, given_reading
 from brtf.search.run import (
     AlteredState,
     Deadline,

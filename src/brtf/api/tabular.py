@@ -16,7 +16,8 @@ from brtf.api.estimator import BRTF
 from brtf.api.fitting import on_new_rows
 from brtf.data.arrays import Array
 from brtf.data.observe import observe
-from brtf.results.anomalies import Evidence, discoveries, shared_pattern
+from brtf.results.anomalies import discoveries, shared_pattern
+from brtf.results.group_evidence import Evidence
 
 FAR = 1e3
 """Evidence, in nats, at which a probability is one whatever the share of anomalies."""

@@ -29,9 +29,9 @@ def demo(out: Path | None, overwrite: bool, as_json: bool) -> int:
     The clip has 30 frames of 32 x 48 pixels in colour, with flickering light, moving objects, a noise level per pixel,
     some dead sensors and 30 % of the pixels missing. Writes result.brtf and report.html.
     """
-    from brtf.api.datasets import toy_video
     from brtf.api.estimator import BRTF
     from brtf.api.metrics import coverage, f_measure, rrse
+    from brtf.api.toy_video import toy_video
     from brtf.view.report import require_page
 
     if out is None:

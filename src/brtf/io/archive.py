@@ -19,7 +19,8 @@ from brtf.io.storage import write_archive
 from brtf.model.links import LINKS
 from brtf.model.settings import Settings
 from brtf.results.result import Result
-from brtf.search.choices import Comparison, Reading
+from brtf.search.choices import Comparison
+from brtf.search.reading import Reading
 
 CHECKPOINT = "checkpoint"
 """Value of the header's ``kind`` for files other than results."""

@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from brtf.api.datasets import Synthetic, paper_synthetic, synthetic
 from brtf.api.estimator import BRTF
 from brtf.api.metrics import rrse
+from brtf.api.synthetic import Synthetic, paper_synthetic, synthetic
 from brtf.data.observations import Observations
 from brtf.inference.trace import Kind
 from brtf.research.baselines import recover

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.datasets import Synthetic, paper_synthetic
 from brtf.api.estimator import BRTF
 from brtf.api.metrics import rrse
+from brtf.api.synthetic import Synthetic, paper_synthetic
 from brtf.data.observations import Observations
 from brtf.data.plan import DEFAULT_PLAN
 from brtf.research.bench.measure import Array, Effort, Measurement, fastest

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.datasets import Synthetic
+from brtf.api.synthetic import Synthetic
 from brtf.research.bench.measure import Array
 
 HUBER_THRESHOLD = 2.5

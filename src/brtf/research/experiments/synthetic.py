@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.datasets import Synthetic, paper_synthetic
 from brtf.api.metrics import fme, rrse
+from brtf.api.synthetic import Synthetic, paper_synthetic
 from brtf.research.baselines import Recovery
 from brtf.research.baselines.algebra import Array, compose, design, leading_basis, row_grams, unfold
 from brtf.research.experiments.contenders import CONTENDERS, Trial, fit, honest, trials

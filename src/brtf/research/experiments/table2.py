@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.datasets import paper_synthetic
+from brtf.api.synthetic import paper_synthetic
 from brtf.research.experiments.contenders import CONTENDERS, OURS, fit
 from brtf.research.experiments.fig3 import MAX_RANK, MISSING, OUTLIERS
 from brtf.research.experiments.lines import NONE, SEARCHES, Loss, median_and_range

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.datasets import ToyVideo, toy_video
 from brtf.api.estimator import BRTF
 from brtf.api.metrics import best_f_measure, f_measure, rrse
+from brtf.api.toy_video import ToyVideo, toy_video
 from brtf.research.baselines.algebra import Array
 from brtf.research.baselines.registry import Mask
 from brtf.research.experiments.contenders import honest, trials

@@ -20,7 +20,8 @@ from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import KnownCentre, Ordered, RowPrior, ZeroMean
-from brtf.model.row_priors.ordered import FEWEST_ROWS, kinds_of, n_kinds
+from brtf.model.row_priors.chain_kinds import kinds_of, n_kinds
+from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
 
 

@@ -18,7 +18,8 @@ from brtf.inference.trace import Kind
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
-from brtf.model.row_priors.ordered import FEWEST_ROWS, likely_periods, n_kinds
+from brtf.model.row_priors.chain_kinds import n_kinds
+from brtf.model.row_priors.ordered import FEWEST_ROWS, likely_periods
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial, Wishes
 

@@ -1,0 +1,324 @@
+"""Readings that race: searches of the same entries, compared after some dozen sweeps."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from brtf.data.arrangement import Arrangement
+from brtf.data.arrays import Array
+from brtf.data.blocks import Block
+from brtf.data.observations import Observations
+from brtf.data.passes import Sums, add_up, workers
+from brtf.inference.judge import WORTH
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
+from brtf.model.settings import Settings
+from brtf.search.moves.birth import BEYOND_CHANCE
+from brtf.search.phases import NAMES
+from brtf.search.rank_one import relative_weights
+from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
+from brtf.search.run import Deadline, Moment, advance, problem_at
+from brtf.search.spectra import leading_left_singular
+
+LAP = 40
+"""Sweeps after the starts at which the readings are first compared. Later laps are twice as long."""
+LAPS = 3
+"""Laps after which the best reading has won."""
+TRIAL_ENTRIES = 2**16
+"""Entries on which readings race; larger data send a part."""
+
+
+class Race:
+    """Searches of the same entries under different readings."""
+
+    def __init__(
+        self,
+        observations: Observations,
+        settings: Settings,
+        rng: np.random.Generator,
+        deadline: Deadline,
+        watch: Callable[[Moment], object] = lambda moment: None,
+        in_runs: Collection[int] = (),
+    ) -> None:
+        self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
+        self.part = part_of(observations, copy.deepcopy(rng), in_runs)
+        self.runners: dict[Reading, Runner] = {}
+
+    @property
+    def n_entries(self) -> int:
+        """Entries on which the readings race."""
+        return self.part.n_observed
+
+    def runner(self, reading: Reading) -> Runner:
+        """The search of a reading."""
+        if reading not in self.runners:
+            rng = copy.deepcopy(self.rng)
+            self.runners[reading] = Runner(
+                self.part, self.whole, reading, self.settings, rng, self.deadline, self.watch
+            )
+        return self.runners[reading]
+
+    def moment(self, reading: Reading) -> Moment | None:
+        """The moment that the search of a reading has reached, if it raced on all entries."""
+        return self.runners[reading].moment if self.part is self.whole and reading in self.runners else None
+
+    def is_possible(self, reading: Reading) -> bool:
+        """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
+        modelled = reading.apply(self.part)
+        few = _numbers_of_one(modelled.shape) < modelled.n_observed
+        return modelled.largest <= FAR_APART * modelled.scale and few
+
+    def run(
+        self, first: Reading, rivals: list[Reading], *, patient: bool = False
+    ) -> tuple[Reading, tuple[tuple[str, float], ...]]:
+        """The best reading, and what else was tried with the nats by which that is worse.
+
+        A reading drops out where its bound would be lower even if the next lap gained as much as the last one. If
+        ``patient``, the first one is given up only when its search has found all components.
+        """
+        rivals = [rival for rival in rivals if self.is_possible(rival)]
+        if not rivals or self.deadline.look():
+            return first, ()
+        racing = [first, *rivals]
+        for lap in range(LAPS):
+            for reading in racing:
+                self.runner(reading).go_to(LAP * 2**lap)
+            if self.deadline.look():
+                return first, ()
+            leader = max(self.runner(reading).bound for reading in racing)
+            racing = [reading for reading in racing if self.runner(reading).within_reach >= leader]
+            if len(racing) == 1 or all(self.runner(r).is_over for r in racing):
+                break
+        if patient:
+            self._let_catch_up(first, racing)
+            racing = list(dict.fromkeys((first, *racing)))
+        bounds = {reading: self.runner(reading).bound for reading in (first, *rivals)}
+        best = max(racing, key=lambda reading: bounds[reading])
+        if first in racing and bounds[best] < bounds[first] + WORTH + math.log(len(rivals)):
+            best = first
+        tried = tuple((_told(reading, best), bounds[best] - bounds[reading]) for reading in bounds if reading != best)
+        return best, tried
+
+    def _let_catch_up(self, first: Reading, racing: list[Reading]) -> None:
+        """Continue the first reading until it is out of the others' reach or its search has found all components.
+
+        Merged modes explain much with few components. The tensor as given needs more of them, and time to find them.
+        """
+        runner = self.runner(first)
+        to_beat = max((self.runner(reading).within_reach for reading in racing if reading != first), default=-math.inf)
+        n_sweeps = LAP * 2**LAPS
+        while (
+            not (runner.is_over or runner.bound > to_beat or self.deadline.look())
+            and n_sweeps <= self.settings.max_sweeps
+        ):
+            runner.go_to(n_sweeps)
+            n_sweeps += LAP
+
+    def noise_follows_level(self, reading: Reading) -> bool:
+        """Whether the noise of a first lap depends on the level beyond chance, or differs between slices.
+
+        With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{κg} gains about
+        ½ (½ Σ (u − ū) g)² / (½ Σ g²) nats.
+        """
+        problem, point = self.runner(reading).point()
+        if point.state.slices is not None:
+            return True
+
+        def add(sums: Sums, block: Block) -> None:
+            found = point.local(block)
+            level = np.log1p(np.abs(problem.values(block) - point.fit.residual(block)))
+            squares = found.rho * found.weight
+            sums[0][...] += np.array([level.size, level.sum(), level @ level, squares.sum(), squares @ level])
+
+        (sums,) = add_up(problem.observations, lambda: (np.zeros(5),), add)
+        n, level, level_sq, squares, product = sums
+        spread = level_sq - level**2 / n
+        score = product - squares * level / n
+        return bool(spread > 0 and 0.25 * score**2 / spread > WORTH)
+
+    def mergers(self, reading: Reading) -> list[Reading]:
+        """The readings with two groups merged that may pay.
+
+        The residual, so unfolded, has structure beyond chance; or the components found have as many numbers as one
+        component of the merged reading.
+        """
+        arrangement = reading.arrangement
+        if arrangement.folds:
+            return []
+        kept = [modes for _, modes in kept_modes(self.settings, arrangement.order)]
+        n_groups = len(arrangement.groups)
+        candidates = [arrangement.merging(*pair) for pair in combinations(range(n_groups), 2) if n_groups > 2]
+        candidates = [one for one in candidates if all(map(one.keeps, kept))]
+        candidates = [one for one in candidates if one.leaves(smooth_mode_of(self.settings, arrangement.order))]
+        runner = self.runner(reading)
+        runner.go_to(LAP)
+        if runner.explained:
+            return []
+        found = [replace(reading, arrangement=one) for one in candidates]
+        found = [one for one in found if self.is_possible(one)]
+        n_numbers = runner.rank * _numbers_of_one(runner.modelled.shape)
+        return [
+            one
+            for one in found
+            if n_numbers >= _numbers_of_one(one.arrangement.shape(self.part.shape))
+            or self._has_structure(runner, one.arrangement)
+        ]
+
+    def _has_structure(self, runner: Runner, arrangement: Arrangement) -> bool:
+        """Whether the residual, with these modes merged, has a singular value beyond that of random signs."""
+        problem, point = runner.point()
+        weigh = relative_weights(problem, point, clipped=False)
+        blocks = problem.observations.block_list
+        left = np.concatenate([weigh(block) * point.fit.residual(block) for block in blocks])
+        left = runner.reading.arrangement.entries(left, self.part)  # in the order of the data
+        left = arrangement.regrouped(left, self.part)
+        merged = arrangement.apply(self.part)
+        mode = max(range(merged.order), key=lambda k: len(arrangement.groups[k]))
+        signs = np.where(np.random.default_rng(0).integers(0, 2, left.size), 1.0, -1.0)
+
+        def strength(values: Array) -> float:
+            return float(leading_left_singular(merged, mode, 1, lambda block: values[block.entries])[1][0])
+
+        return strength(left) ** 2 > BEYOND_CHANCE * strength(left * signs) ** 2
+
+
+class Runner:
+    """The search of one reading in a race."""
+
+    def __init__(
+        self,
+        part: Observations,
+        whole: Observations,
+        reading: Reading,
+        settings: Settings,
+        rng: np.random.Generator,
+        deadline: Deadline,
+        watch: Callable[[Moment], object],
+    ) -> None:
+        self.reading, self.rng, self.deadline, self.watch = reading, rng, deadline, watch
+        self.settings = replace(reading.settings(settings), max_seconds=None)
+        self.modelled = reading.apply(part)
+        self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))
+        self.growth = whole.n_observed / part.n_observed
+        self.lengths = [
+            full / length
+            for full, length in zip(reading.arrangement.shape(whole.shape), self.modelled.shape, strict=True)
+        ]
+        self.moment: Moment | None = None
+        self.n_started: int | None = None
+
+    def go_to(self, n_sweeps: int) -> None:
+        """Go on until so many sweeps after the starts, or the end of the search or of the time."""
+
+        def until(moment: Moment) -> bool:
+            self.watch(moment)
+            if self.deadline.look():
+                return True
+            if moment.position is None or moment.position.phase == NAMES.index("start"):
+                return False
+            if self.n_started is None:
+                self.n_started = moment.n_sweeps
+            return moment.n_sweeps - self.n_started >= n_sweeps
+
+        if self.moment is None or not (until(self.moment) or self.is_over):
+            self.moment = advance(self.modelled, self.settings, self.rng, self.moment, until)
+
+    @property
+    def _reached(self) -> Moment:
+        if self.moment is None:
+            raise RuntimeError("the race has not begun")
+        return self.moment
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the search has found all components, or used all of its sweeps."""
+        position = self._reached.position
+        found_all = position is not None and position.phase >= NAMES.index("cap")
+        return found_all or self._reached.n_sweeps >= self.settings.max_sweeps
+
+    @property
+    def explained(self) -> bool:
+        """Whether the rough rounds ended within the first lap: births found no structure left to explain."""
+        return self.is_over and self._reached.n_sweeps - (self.n_started or 0) < LAP
+
+    @property
+    def rank(self) -> int:
+        """Components of the best state so far."""
+        return 0 if self._reached.state is None else self._reached.state.rank
+
+    def point(self) -> tuple[Problem, Point]:
+        """The best point so far and its problem."""
+        with workers(self.settings.n_jobs):
+            problem = problem_at(self.modelled, self.settings, self._reached)
+            state = self._reached.state
+            if state is None:
+                raise RuntimeError("the race has not begun")
+            return problem, evaluate(problem, state)
+
+    @property
+    def bound(self) -> float:
+        """The bound of ln p(Y) of the whole data, estimated from the part; exact where that is everything.
+
+        What a law of replaced values costs is subtracted: the bound does not charge for it.
+        """
+        record, state = self._reached.latest, self._reached.state
+        if record is None or state is None:
+            raise RuntimeError("the race has not begun")
+        law = None if state.structure is None else state.structure.law
+        if self.growth == 1.0 and law is None:
+            return record.bound + self.shift
+        _, point = self.point()
+        price = 0.0 if law is None or point.structure_sums is None else law.price(point.structure_sums[4])
+        if self.growth == 1.0:
+            return record.bound + self.shift - price
+        state, terms = point.state, point.terms
+        rows = [prior.kl(rows, state.lam) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
+        divergence = sum(length * kl for length, kl in zip(self.lengths, rows, strict=True))
+        others = terms.total - terms.likelihood + sum(rows) - price
+        return self.growth * (terms.likelihood + self.shift) - divergence + others
+
+    @property
+    def within_reach(self) -> float:
+        """The bound if it rose again as in the last half of the sweeps after the starts; or the final one."""
+        if self.is_over:
+            return self.bound
+        records, n_started = self._reached.trace, self.n_started or 0
+        middle = (n_started + self._reached.n_sweeps) // 2
+        earlier = [record.bound for record in records if record.sweep <= middle] or [records[0].bound]
+        return self.bound + self.growth * (records[-1].bound - earlier[-1])
+
+
+def part_of(observations: Observations, rng: np.random.Generator, in_runs: Collection[int] = ()) -> Observations:
+    """The entries at random positions of every mode, so that about ``TRIAL_ENTRIES`` are left; all of small data.
+
+    Of modes ``in_runs``, which may have a period, neighbouring positions.
+    """
+    share = (TRIAL_ENTRIES / observations.n_observed) ** (1.0 / observations.order)
+    if share >= 1.0:
+        return observations
+    counts = [max(min(length, 2), math.ceil(share * length)) for length in observations.shape]
+    chosen = [
+        int(rng.integers(length - count + 1)) + np.arange(count)
+        if mode in in_runs
+        else np.sort(rng.choice(length, count, replace=False))
+        for mode, (length, count) in enumerate(zip(observations.shape, counts, strict=True))
+    ]
+    return observations.at_positions(chosen)
+
+
+def _numbers_of_one(shape: tuple[int, ...]) -> int:
+    """Free numbers of one component: Σ I_n − N + 1."""
+    return sum(shape) - len(shape) + 1
+
+
+def _told(reading: Reading, best: Reading) -> str:
+    """The part of a reading in which it differs from the best one."""
+    if reading.link.name != best.link.name:
+        return str(reading.link.name)
+    return str(reading.arrangement)
