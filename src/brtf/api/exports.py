@@ -10,6 +10,7 @@ from brtf.api.fitted import Fitted
 from brtf.api.fitting import processing
 from brtf.io.archive import save_result
 from brtf.io.write_zarr import Written, write_result
+from brtf.results.tables import cp_tensor_of, dataset_of, frame_of
 
 
 class Exports(Fitted):
@@ -27,7 +28,7 @@ class Exports(Fitted):
         ``std`` of the low-rank part, and ``missing``, True where no value was given. Modes without names are called
         mode_0, mode_1, …; a column whose name is also that of a mode gets a trailing underscore.
         """
-        return self._fitted().at_hand.to_frame(of)
+        return frame_of(self._fitted().at_hand, of)
 
     def to_xarray(self) -> Any:
         """Export the results as an xarray.Dataset with the labels of the data.
@@ -39,7 +40,7 @@ class Exports(Fitted):
         modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
         the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
         """
-        return self._fitted().at_hand.to_xarray()
+        return dataset_of(self._fitted().at_hand)
 
     def to_tensorly(self) -> Any:
         """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
@@ -48,7 +49,7 @@ class Exports(Fitted):
         it is the low-rank part of t(Y).
         Rank 0, which TensorLy cannot expand, becomes one component of zeros.
         """
-        return self._fitted().to_tensorly()
+        return cp_tensor_of(self._fitted())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""

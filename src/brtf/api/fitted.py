@@ -13,7 +13,8 @@ from brtf.api.sklearn_compat import (
 )
 from brtf.inference.trace import FitWarning
 from brtf.results.choices import choices_of, modes_of
-from brtf.results.result import Result, as_structured
+from brtf.results.result import Result
+from brtf.results.tables import as_structured
 
 
 class Fitted:

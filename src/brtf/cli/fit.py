@@ -192,6 +192,7 @@ def _write_results(
 ) -> list[str]:
     """Write the files of `brtf fit --out`; returns their names in the same order."""
     from brtf.io.writers import write_csv, write_like
+    from brtf.results.tables import outlier_table
 
     result = model.result_
     model.save(staging / "result.brtf")
@@ -204,7 +205,7 @@ def _write_results(
         written.append(f"imputed{file.suffix}")
         write_like(file, staging / written[-1], filled.astype(result.observations.values.dtype, copy=False))
     written.append("outliers.csv")
-    write_csv(staging / written[-1], result.outlier_table(first_position=1 if file.suffix == ".tns" else 0))
+    write_csv(staging / written[-1], outlier_table(result, first_position=1 if file.suffix == ".tns" else 0))
     if with_page:
         model.report(staging / "report.html")
         written.append("report.html")
