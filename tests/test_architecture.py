@@ -90,6 +90,9 @@ class TestEveryModule:
         left = ROOMS[: ROOMS.index(room(module)) + 1]
         assert set(imported_rooms(tree_of(module))) <= set(left)
 
+    def test_is_short_enough_to_read_at_once(self, module):
+        assert len(module.read_text(encoding="utf-8").splitlines()) < 450
+
     def test_checks_by_exceptions_not_assert(self, module):
         assert not [node.lineno for node in ast.walk(tree_of(module)) if isinstance(node, ast.Assert)]
 
