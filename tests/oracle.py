@@ -140,7 +140,7 @@ def random_state(
         factors=tuple(random_rows(length, rank, rng, shared=shared) for length in shape),
         lam=random_gamma((rank,), rng),
         tau=random_gamma((), rng),
-        outliers=local if outliers else NoOutliers(),
+        local=local if outliers else NoOutliers(),
     )
 
 
@@ -159,9 +159,9 @@ class Case:
     @property
     def targets(self) -> list[float]:
         """y − s̄ at the entries."""
-        if not isinstance(self.state.outliers, MeanFieldOutliers):
+        if not isinstance(self.state.local, MeanFieldOutliers):
             return self.values
-        return [y - s for y, s in zip(self.values, self.state.outliers.mean, strict=True)]
+        return [y - s for y, s in zip(self.values, self.state.local.mean, strict=True)]
 
 
 def random_case(
@@ -370,7 +370,7 @@ def component_precisions_update(state: State) -> Gamma:
 
 def expected_square_sum(case: Case) -> float:
     """Σ_m E[(y − x − s)²], multiplied out: y² + E[x²] + E[s²] − 2y x̄ − 2y s̄ + 2 x̄ s̄."""
-    factors, entries, outliers = case.state.factors, case.problem.entries, case.state.outliers
+    factors, entries, outliers = case.state.factors, case.problem.entries, case.state.local
     means = low_rank_at([rows.mean for rows in factors], entries)
     total = 0.0
     for m, (index, y, x) in enumerate(zip(entries, case.values, means, strict=True)):
@@ -401,9 +401,9 @@ def outliers_update(case: Case) -> tuple[Array, Array]:
 
 
 def outliers_of(state: State) -> MeanFieldOutliers:
-    if not isinstance(state.outliers, MeanFieldOutliers):
+    if not isinstance(state.local, MeanFieldOutliers):
         raise ValueError("The state has no outliers.")
-    return state.outliers
+    return state.local
 
 
 def outlier_precisions_update(outliers: MeanFieldOutliers) -> Gamma:
@@ -430,19 +430,19 @@ UPDATES: dict[str, Callable[[Observations, State], State]] = {
     "noise": lambda observations, state: update_noise(state, fit_at_entries(observations, state.factors)),
     "outliers": lambda observations, state: replace(
         state,
-        outliers=update_outliers(
+        local=update_outliers(
             outliers_of(state), fit_at_entries(observations, state.factors).residual, float(state.tau.mean)
         ),
     ),
-    "outlier precisions": lambda _, state: replace(state, outliers=update_outlier_precisions(outliers_of(state))),
-    "outlier prior": lambda _, state: replace(state, outliers=learn_outlier_prior(outliers_of(state))),
+    "outlier precisions": lambda _, state: replace(state, local=update_outlier_precisions(outliers_of(state))),
+    "outlier prior": lambda _, state: replace(state, local=learn_outlier_prior(outliers_of(state))),
 }
 """The library's updates, each as a function of the data and one state."""
 
 
 def _targets(observations: Observations, state: State) -> Array:
     values = entry_values(observations)
-    return values - state.outliers.mean if isinstance(state.outliers, MeanFieldOutliers) else values
+    return values - state.local.mean if isinstance(state.local, MeanFieldOutliers) else values
 
 
 # The bound
@@ -488,16 +488,16 @@ def bound_terms(case: Case) -> dict[str, float]:
         "outlier_precisions": 0.0,
         "smooth": 0.0,
     }
-    if isinstance(state.outliers, MeanFieldOutliers):
-        gamma = state.outliers.gamma
+    if isinstance(state.local, MeanFieldOutliers):
+        gamma = state.local.gamma
         gamma_log = digamma(gamma.concentration) - np.log(gamma.rate)
         for m in range(n_observed):
-            square = state.outliers.mean[m] ** 2 + state.outliers.var[m]
+            square = state.local.mean[m] ** 2 + state.local.var[m]
             terms["outliers"] += float(
                 0.5 * (gamma_log[m] - np.log(2 * np.pi) - mean_of(gamma)[m] * square)
-                + stats.norm.entropy(scale=np.sqrt(state.outliers.var[m]))
+                + stats.norm.entropy(scale=np.sqrt(state.local.var[m]))
             )
-        terms["outlier_precisions"] = gamma_term(gamma, state.outliers.concentration, state.outliers.rate)
+        terms["outlier_precisions"] = gamma_term(gamma, state.local.concentration, state.local.rate)
     return terms
 
 
@@ -540,11 +540,11 @@ def draw(state: State, n_draws: int, rng: np.random.Generator) -> Draws:
         draws = replace(draws, rates=rng.beta(structure.rates.outlying, structure.rates.regular, size))
     if structure.sides is not None:
         draws = replace(draws, positive=rng.beta(structure.sides.positive, structure.sides.negative, n_draws))
-    if not isinstance(state.outliers, MeanFieldOutliers):
+    if not isinstance(state.local, MeanFieldOutliers):
         return draws
-    noise = rng.standard_normal((n_draws, state.outliers.mean.size))
-    sparse = state.outliers.mean + np.sqrt(state.outliers.var) * noise
-    return replace(draws, outliers=sparse, gamma=_draw_gamma(state.outliers.gamma, n_draws, rng))
+    noise = rng.standard_normal((n_draws, state.local.mean.size))
+    sparse = state.local.mean + np.sqrt(state.local.var) * noise
+    return replace(draws, outliers=sparse, gamma=_draw_gamma(state.local.gamma, n_draws, rng))
 
 
 def _draw_gamma(gamma: Gamma, n_draws: int, rng: np.random.Generator) -> Array:
@@ -579,7 +579,7 @@ def log_prior(case: Case, draws: Draws) -> Array:
 
 def log_joint(case: Case, draws: Draws) -> Array:
     """ln p(Y, A, λ, τ, S, γ), one number per draw."""
-    outliers = case.state.outliers
+    outliers = case.state.local
     location = low_rank_draws(draws, case.problem.entries)
     total = log_prior(case, draws)
     if isinstance(outliers, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
@@ -606,9 +606,9 @@ def log_posterior(state: State, draws: Draws) -> Array:
         total = total + stats.beta.logpdf(draws.rates, rates.outlying, rates.regular).sum(axis=1)
     if draws.positive is not None:
         total = total + stats.beta.logpdf(draws.positive, sides.positive, sides.negative)
-    if isinstance(state.outliers, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
-        gamma, scale = state.outliers.gamma, np.sqrt(state.outliers.var)
-        total = total + stats.norm.logpdf(draws.outliers, state.outliers.mean, scale).sum(axis=1)
+    if isinstance(state.local, MeanFieldOutliers) and draws.outliers is not None and draws.gamma is not None:
+        gamma, scale = state.local.gamma, np.sqrt(state.local.var)
+        total = total + stats.norm.logpdf(draws.outliers, state.local.mean, scale).sum(axis=1)
         total = total + log_gamma_density(draws.gamma, gamma.concentration, gamma.rate).sum(axis=1)
     return np.asarray(total)
 
@@ -736,7 +736,7 @@ def tilted_draws(shape: float, width: float, rho: float, n_draws: int, rng: np.r
 def bound_samples(case: Case, n_draws: int, rng: np.random.Generator, *, collapsed: bool) -> Array:
     """ln p(Y, Θ) − ln q(Θ) for draws of every latent: their mean is the bound of the case's state, up to looseness."""
     draws = draw(case.state, n_draws, rng)
-    if isinstance(case.state.outliers, MeanFieldOutliers):
+    if isinstance(case.state.local, MeanFieldOutliers):
         return log_joint(case, draws) - log_posterior(case.state, draws)
     local = local_log_ratios(case, draws, collapsed=collapsed, rng=rng)
     return log_prior(case, draws) - log_posterior(case.state, draws) + local
@@ -900,7 +900,7 @@ def structured_case(
 
 def log_evidence(case: Case, n_draws: int, rng: np.random.Generator) -> tuple[float, float]:
     """ln p(Y) by plain Monte Carlo over the prior of λ, τ, A and γ, with z, s and ω integrated out; and its error."""
-    model, prior = case.state.outliers, case.state.prior
+    model, prior = case.state.local, case.state.prior
     if not isinstance(model, SlabModel):
         raise TypeError("The case has no slab.")
     lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, (n_draws, case.state.rank))
@@ -932,7 +932,7 @@ def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
     Noise alone: ½(E ln τ + E ln ω − ln 2π) + ln f₀(τ̄ ω̄ D). An outlier: the same with f₁, or ln h(y) where it replaces.
     κ must be 1: only then is it the evidence of a model.
     """
-    model, structure, slices = state.outliers, state.structure, state.slices
+    model, structure, slices = state.local, state.structure, state.slices
     if not isinstance(model, SlabModel) or structure is None or structure.n_channels != 1.0:
         raise TypeError("The state has no structure to enumerate.")
     shape, entries, tau = case.problem.shape, case.problem.entries, float(mean_of(state.tau))

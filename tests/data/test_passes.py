@@ -68,7 +68,7 @@ def numbers_of(state):
     """Every number of a state, in order."""
     parts = [array for rows in state.factors for array in (rows.mean, rows.cov)]
     parts += [array for gamma in (state.lam, state.tau) for array in (gamma.concentration, gamma.rate)]
-    parts += [np.array(astuple(state.outliers))]
+    parts += [np.array(astuple(state.local))]
     if state.slices is not None:
         parts += [state.slices.precision.concentration, state.slices.precision.rate, state.slices.concentration]
     if state.structure is not None:
@@ -283,7 +283,7 @@ def test_local_posteriors_of_blocks_without_entries():
     data[3] = np.nan
     observations = in_blocks(observe(data))
     found = run(observations, SETTINGS, np.random.default_rng(0))
-    state = replace(found.state, outliers=StudentSlab(0.1, 1.0, 100.0))
+    state = replace(found.state, local=StudentSlab(0.1, 1.0, 100.0))
     result = Result(
         observations,
         state,

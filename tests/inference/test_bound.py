@@ -36,7 +36,7 @@ def sharpened(case):
     def gamma(wide):
         return Gamma(4.0 * wide.concentration, 4.0 * wide.rate)
 
-    state, local = case.state, case.state.outliers
+    state, local = case.state, case.state.local
     return replace(
         case,
         state=replace(
@@ -44,7 +44,7 @@ def sharpened(case):
             factors=tuple(RowGaussians(0.5 * rows.mean, 0.25 * rows.cov) for rows in state.factors),
             lam=gamma(state.lam),
             tau=gamma(state.tau),
-            outliers=replace(local, gamma=gamma(local.gamma)) if local.has_outliers else local,
+            local=replace(local, gamma=gamma(local.gamma)) if local.has_outliers else local,
         ),
     )
 
@@ -72,7 +72,7 @@ def calibrated(seed, layout, kind, **structure):
         structure=None if case.state.structure.is_plain else case.state.structure,
     )
     if kind is FlatSlab:  # whose edge, where the bound is right to first order only, is far away
-        state = replace(state, outliers=replace(state.outliers, width=1e6))
+        state = replace(state, local=replace(state.local, width=1e6))
     return replace(case, state=state)
 
 
@@ -99,7 +99,7 @@ forms = pytest.mark.parametrize("collapsed", [False, True], ids=["form 1", "form
 
 def is_looser(case, *, collapsed):
     """Form 1 pays for Var x at the largest weight, which Student-t noise and replaced values do not have."""
-    structure, model = oracle.structure_of(case.state), case.state.outliers
+    structure, model = oracle.structure_of(case.state), case.state.local
     return not collapsed and (model.noise_inflation > 1.0 or structure.law is not None)
 
 
@@ -162,7 +162,7 @@ class TestStatesThatCannotBeJudged:
     def test_a_structure_needs_outliers(self):
         case = KINDS["shared"](1, "masked")
         with pytest.raises(TypeError, match="needs a local model with outliers"):
-            bound(case, replace(case.state, outliers=NoOutliers()))
+            bound(case, replace(case.state, local=NoOutliers()))
 
     def test_the_papers_outliers_have_neither_slices_nor_structure(self):
         case, other = KINDS["paper"](1, "masked"), KINDS["sides, rates, slices"](1, "masked")
@@ -173,7 +173,7 @@ class TestStatesThatCannotBeJudged:
     def test_the_papers_outliers_belong_to_the_entries(self):
         case, other = KINDS["paper"](1, "masked"), KINDS["paper"](1, "complete")
         with pytest.raises(ValueError, match="The state has outliers of 24 entries, got data of"):
-            bound(case, replace(case.state, outliers=other.state.outliers))
+            bound(case, replace(case.state, local=other.state.local))
 
     def test_factors_belong_to_the_shape(self):
         case = KINDS["no outliers"](1, "masked")
@@ -229,7 +229,7 @@ def test_no_update_lowers_the_bound(case, names):
     state = case.state
     before = bound(case, state)
     for name in [*names] * 6:
-        if not state.outliers.has_outliers and name.startswith("outlier"):
+        if not state.local.has_outliers and name.startswith("outlier"):
             continue
         state = oracle.UPDATES[name](case.observations, state)
         after = bound(case, state)
@@ -240,7 +240,7 @@ def test_no_update_lowers_the_bound(case, names):
 @given(case=cases, name=st.sampled_from(list(oracle.UPDATES)))
 @settings(max_examples=100, deadline=None)
 def test_an_update_repeated_changes_nothing(case, name):
-    assume(case.state.outliers.has_outliers or not name.startswith("outlier"))
+    assume(case.state.local.has_outliers or not name.startswith("outlier"))
     once = oracle.UPDATES[name](case.observations, case.state)
     twice = oracle.UPDATES[name](case.observations, once)
     terms = bound(case, once)

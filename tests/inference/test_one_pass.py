@@ -149,7 +149,7 @@ def test_twins_solve_alike(kind, structure, modes, dtype):
             tuple(np.ones(part.shape) for part in structured),
             np.ones((44, RANK)),
         )
-        scale, largest = problem.observations.scale, state.outliers.largest_weight
+        scale, largest = problem.observations.scale, state.local.largest_weight
         data = block.values.reshape(SHAPE[0], -1), scale, left, right
         found = twin.solve_completed(*data, local, tau, largest, noise, covs, offset, sums)
         answers.append((found, sums))

@@ -46,7 +46,7 @@ def bounds(found):
 
 
 def bytes_of(found):
-    local = found.state.outliers
+    local = found.state.local
     arrays = [array for rows in found.state.factors for array in (rows.mean, rows.cov)]
     arrays += [found.state.lam.rate, found.state.tau.rate]
     arrays += [] if local is None else [local.mean, local.var, local.gamma.rate]
@@ -236,7 +236,7 @@ def test_trace_tells_of_rank_and_noise():
 
 def test_without_outliers_the_state_has_none():
     found = fit(problem().observations("masked"), robust=False, max_sweeps=5)
-    assert isinstance(found.state.outliers, NoOutliers)
+    assert isinstance(found.state.local, NoOutliers)
 
 
 class TestStarts:

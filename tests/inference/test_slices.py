@@ -35,7 +35,7 @@ def problem_and_state(layout, *, modes=(0,), slab=True, seed=SEED):
     rng = np.random.default_rng(seed)
     precision = Gamma(rng.uniform(2, 6, n_slices), rng.uniform(1, 5, n_slices))
     state = replace(state, slices=SliceNoise(modes, precision, 2.5))
-    return problem, state if slab else replace(state, outliers=NoOutliers())
+    return problem, state if slab else replace(state, local=NoOutliers())
 
 
 @pytest.mark.parametrize("modes", [(0,), (1,), (2,), (0, 2), (1, 2)])

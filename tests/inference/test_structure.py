@@ -125,7 +125,7 @@ def test_the_channels_temper_the_evidence_of_a_group(modes):
     for channels in (1.0, 1.7, 4.0):
         case = oracle.structured_case(3, "masked", modes=modes, channels=channels)
         point = evaluate(problem_of(case), case.state)
-        model, tau, entries = case.state.outliers, float(case.state.tau.mean), case.problem.entries
+        model, tau, entries = case.state.local, float(case.state.tau.mean), case.problem.entries
         means = [rows.mean for rows in case.state.factors]
         residual = np.array(case.values) - oracle.low_rank_at(means, entries)
         rho = tau * (residual**2 + oracle.variance_at(case.state.factors, entries))
@@ -163,7 +163,7 @@ def test_a_group_of_one_entry_is_an_entry_on_its_own(kind, layout, collapsed, mo
 @pytest.mark.parametrize("structure", [{}, {"law": True}], ids=["added", "replaced"])
 def test_rates_held_by_a_huge_prior_are_the_common_rate(structure):
     case = oracle.structured_case(5, "masked", **structure)
-    rate, strength = case.state.outliers.probability, 1e9
+    rate, strength = case.state.local.probability, 1e9
     prior = (strength * rate, strength * (1.0 - rate))
     held = SliceRates((0,), np.full(3, prior[0]), np.full(3, prior[1]), prior)
     rated = replace(case.state, structure=replace(case.state.structure, rates=held))
@@ -274,7 +274,7 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
 
     def with_prior(point):
         common = point.state.structure.rates is None
-        return point.bound + (MINORITY * np.log1p(-point.state.outliers.probability) if common else 0.0)
+        return point.bound + (MINORITY * np.log1p(-point.state.local.probability) if common else 0.0)
 
     for _ in range(3):
         for mode in problem.modes:
@@ -507,7 +507,7 @@ def ones_with_noise(data, structure_of):
         oracle.structured_case(0, "complete", GaussianSlab).state,
         factors=tuple(RowGaussians(row, np.full((1, 1, 1), 1e-9)) for row in rows),
         lam=Gamma(np.ones(1), np.ones(1)),
-        outliers=GaussianSlab(0.1, 1e4, 100.0),
+        local=GaussianSlab(0.1, 1e4, 100.0),
         slices=SliceNoise((0,), Gamma(np.full(n_slices, 10.0), np.full(n_slices, 10.0)), 10.0),
         structure=structure_of(initial_law(float(values.min()), float(values.max()))),
     )
@@ -661,7 +661,7 @@ def test_sides_that_do_not_pay_are_taken_back():
     point = evaluate(problem, replace(state, slices=None))
     for _ in range(20):
         point = evaluate_at(problem, learn_noise_globally(problem, point), point.fit)
-    assert point.state.outliers.probability == pytest.approx(0.1, abs=0.02)
+    assert point.state.local.probability == pytest.approx(0.1, abs=0.02)
     assert 0.35 < point.state.structure.sides.mean < 0.65
     changed, gain = with_sides(problem, point)
     assert changed.structure is None

@@ -52,7 +52,7 @@ def same_numbers(found, wanted, **tolerance):
         np.testing.assert_allclose(np.broadcast_to(ours.cov, wide), np.broadcast_to(theirs.cov, wide), **tolerance)
     np.testing.assert_allclose(found.lam.rate, wanted.lam.rate, **tolerance)
     np.testing.assert_allclose(found.tau.rate, wanted.tau.rate, **tolerance)
-    np.testing.assert_allclose(found.outliers.parameters, wanted.outliers.parameters, **tolerance)
+    np.testing.assert_allclose(found.local.parameters, wanted.local.parameters, **tolerance)
 
 
 def nats_of_rounding(point):
@@ -247,7 +247,7 @@ def test_no_sweep_lowers_form_one_of_the_flat_slab(case, hold):
 def test_no_sweep_lowers_form_two_of_the_flat_slab_inside_its_edge(case):
     """ln f is convex but for entries at the edge and beyond, which may pull too far."""
     problem = oracle.calibrated_problem(case, collapsed=True)
-    tau, reach = float(case.state.tau.mean), np.sqrt(case.state.outliers.width)
+    tau, reach = float(case.state.tau.mean), np.sqrt(case.state.local.width)
 
     def is_inside(point):
         return (
@@ -358,9 +358,9 @@ def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(cas
     # The median is known to within a bin or, of so few entries, to the gap to the one below: two may share a bin.
     below = np.sort(residual**2)[max((residual.size - 1) // 2 - 1, 0)]
     assert lower <= np.exp(BIN_WIDTH) / (1.4826**2 * below)
-    if case.state.outliers.has_outliers:
-        wanted = max(state.outliers.width * lower / 10.0**precision, state.outliers.narrowest)
-        assert found.outliers.width == pytest.approx(wanted, rel=1e-12)
+    if case.state.local.has_outliers:
+        wanted = max(state.local.width * lower / 10.0**precision, state.local.narrowest)
+        assert found.local.width == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
@@ -368,13 +368,13 @@ def test_retemper_never_raises_the_precision_and_keeps_the_scale_of_outliers(cas
 def test_without_outliers_the_student_slab_is_no_slab(layout, collapsed):
     """Terms and a sweep; complete data in form 2 by weighted sums, where the model without them takes a shortcut."""
     case = oracle.slab_case(7, 3, layout, NoOutliers)
-    nothing = replace(case, state=replace(case.state, outliers=StudentSlab(1e-250, 1.0, 100.0)))
+    nothing = replace(case, state=replace(case.state, local=StudentSlab(1e-250, 1.0, 100.0)))
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     plain, spiked = evaluate(problem, case.state), evaluate(problem, nothing.state)
     assert astuple(spiked.terms) == pytest.approx(astuple(plain.terms), rel=1e-12)
     assert plain.bound == pytest.approx(bound(problem, case.state).total, rel=1e-12)
     found, wanted = (sweep(problem, point, hold_noise=True).state for point in (spiked, plain))
-    same_numbers(replace(found, outliers=NoOutliers()), wanted, **ROUNDING)
+    same_numbers(replace(found, local=NoOutliers()), wanted, **ROUNDING)
 
 
 # ---- accidents of the input --------------------------------------------------------------------------------

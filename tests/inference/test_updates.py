@@ -38,8 +38,8 @@ def every_number(state):
         yield np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))
     for gamma in (state.lam, state.tau):
         yield from (gamma.concentration, gamma.rate)
-    if state.outliers.has_outliers:
-        local = state.outliers
+    if state.local.has_outliers:
+        local = state.local
         yield from (local.mean, local.var, local.concentration, local.rate)
         yield np.broadcast_to(local.gamma.concentration, local.mean.shape)
         yield local.gamma.rate
@@ -83,7 +83,7 @@ class TestAgainstLoops:
         case = oracle.random_case(3, order, layout, rank=3, outliers=outliers)
         fit = fit_at_entries(case.observations, case.state.factors)
         np.testing.assert_allclose(
-            expected_square_sum(fit, case.state.outliers), oracle.expected_square_sum(case), **ROUNDING
+            expected_square_sum(fit, case.state.local), oracle.expected_square_sum(case), **ROUNDING
         )
         found = oracle.UPDATES["noise"](case.observations, case.state)
         assert_same_gamma(found.tau, oracle.noise_update(case))
@@ -93,17 +93,17 @@ class TestAgainstLoops:
 class TestOutliersAgainstLoops:
     def test_outliers(self, layout, order):
         case = oracle.random_case(4, order, layout)
-        found = oracle.UPDATES["outliers"](case.observations, case.state).outliers
+        found = oracle.UPDATES["outliers"](case.observations, case.state).local
         mean, var = oracle.outliers_update(case)
         np.testing.assert_allclose(found.mean, mean, **ROUNDING)
         np.testing.assert_allclose(found.var, var, **ROUNDING)
 
     def test_outlier_precisions(self, layout, order):
-        outliers = oracle.random_case(5, order, layout).state.outliers
+        outliers = oracle.random_case(5, order, layout).state.local
         assert_same_gamma(update_outlier_precisions(outliers).gamma, oracle.outlier_precisions_update(outliers))
 
     def test_outlier_prior(self, layout, order):
-        outliers = oracle.random_case(6, order, layout).state.outliers
+        outliers = oracle.random_case(6, order, layout).state.local
         found = learn_outlier_prior(outliers)
         np.testing.assert_allclose((found.concentration, found.rate), oracle.outlier_prior_update(outliers), **ROUNDING)
 
@@ -181,11 +181,11 @@ class TestAccidentsOfTheInput:
         position = np.full(case.problem.shape, -1)
         position[case.problem.mask] = np.arange(len(case.problem.entries))
         entries = position.transpose(modes)[turned.mask]
-        local = case.state.outliers
+        local = case.state.local
         state = replace(
             case.state,
             factors=tuple(case.state.factors[mode] for mode in modes),
-            outliers=replace(
+            local=replace(
                 local,
                 mean=local.mean[entries],
                 var=local.var[entries],
@@ -204,8 +204,8 @@ class TestAccidentsOfTheInput:
             found, wanted = update(observations, state), update(case.observations, case.state)
             assert_same_gamma(found.lam, wanted.lam)
             assert_same_gamma(found.tau, wanted.tau)
-        found = oracle.UPDATES["outliers"](observations, state).outliers
-        wanted = oracle.UPDATES["outliers"](case.observations, case.state).outliers
+        found = oracle.UPDATES["outliers"](observations, state).local
+        wanted = oracle.UPDATES["outliers"](case.observations, case.state).local
         np.testing.assert_allclose(found.mean, wanted.mean[entries], **ROUNDING)
 
     @pytest.mark.parametrize("name", PARTS)
@@ -248,8 +248,8 @@ def nudged(name, state, step, rng):
         for gamma in nudged_gamma(state.tau, step):
             yield replace(state, tau=gamma)
     else:
-        for local in nudged_outliers(name, state.outliers, step, rng):
-            yield replace(state, outliers=local)
+        for local in nudged_outliers(name, state.local, step, rng):
+            yield replace(state, local=local)
 
 
 def nudged_outliers(name, local, step, rng):
@@ -304,7 +304,7 @@ class TestConcentration:
         precisions = rng.gamma(3.0, 1.0 / 2.0, n_entries)
         # Posteriors so sharp that each is its own precision.
         sharp = Gamma(np.full(n_entries, 1e8), 1e8 / precisions)
-        local = replace(oracle.random_case(0, 2, "complete").state.outliers, gamma=sharp)
+        local = replace(oracle.random_case(0, 2, "complete").state.local, gamma=sharp)
         found = learn_outlier_prior(local)
         # Standard errors of the maximum likelihood fit are near 0.013 and 0.010.
         assert found.concentration == pytest.approx(3.0, abs=0.05)

@@ -450,7 +450,7 @@ class TestOtherOptions:
         found = BRTF(2, link="sqrt", noise="per-slice", tol=1e-3, random_state=0).fit(data)
         result = found.result_
         assert result.state.slices is not None
-        light = replace(result.state, outliers=NoOutliers())  # Gaussian but for the precision learnt: all moments exist
+        light = replace(result.state, local=NoOutliers())  # Gaussian but for the precision learnt: all moments exist
         result = replace(result, state=light)
         coords = np.array([[0, 3, 7], [1, 2, 3], [4, 5, 0]])
         n_draws = 5000

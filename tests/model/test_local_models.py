@@ -116,7 +116,7 @@ class TestFromOutside:
     def test_fits_is_saved_and_shown(self, two_widths, tmp_path, monkeypatch):
         low_rank, data = two_sized_data()
         model = BRTF(random_state=0).fit(data)
-        found = model.result_.state.outliers
+        found = model.result_.state.local
         assert type(found) is two_widths
         # 2184 entries: π is known to .01, the variance of the noise to 4 % and that of the outliers to 8 %.
         assert found.probability == pytest.approx(0.3, abs=0.04)
@@ -127,14 +127,14 @@ class TestFromOutside:
         assert "Gaussian noise; outliers of two sizes" in build_page(model.result_)
         model.save(tmp_path / "fit.brtf")
         again = load(tmp_path / "fit.brtf")
-        assert (again.result_.state.outliers.probability, again.result_.state.outliers.width) == (
+        assert (again.result_.state.local.probability, again.result_.state.local.width) == (
             found.probability,
             found.width,
         )
         np.testing.assert_array_equal(again.result_.std(), model.result_.std())
         np.testing.assert_array_equal(again.outlier_probability(), model.outlier_probability())
         grown = again.partial_fit(data[:3])
-        assert type(grown.result_.state.outliers) is two_widths
+        assert type(grown.result_.state.local) is two_widths
         monkeypatch.delitem(LOCAL_MODELS, "TwoWidths")
         with pytest.raises(ValueError, match="the local model 'TwoWidths' is unknown"):
             load(tmp_path / "fit.brtf")

@@ -60,7 +60,7 @@ def weak():
 
 def test_covariances_are_wider_by_the_information_that_is_missing(weak):
     state = weak.result_.state
-    ratio = information(state.outliers)[1]
+    ratio = information(state.local)[1]
     for honest, rows in zip(honest_rows(state), state.factors, strict=True):
         np.testing.assert_allclose(honest.cov * ratio, rows.cov)
         np.testing.assert_array_equal(honest.mean, rows.mean)

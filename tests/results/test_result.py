@@ -164,7 +164,7 @@ class TestOutliers:
         data = problem(missing=0.0 if found.n_observed_ == np.prod(SHAPE) else 0.2)
         deviation = np.abs(data.observed - found.low_rank())[data.mask]
         limit = 3 * stats.median_abs_deviation(deviation, center=lambda *_, **__: 0.0, scale="normal")
-        posterior = found.result_.state.outliers
+        posterior = found.result_.state.local
         std = np.sqrt(posterior.var) * found.result_.scale
         law = stats.norm(found.outliers()[data.mask], std)
         # 1.4826 is the factor of the robust standard deviation to four decimals.

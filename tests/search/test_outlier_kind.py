@@ -195,7 +195,7 @@ class TestPromises:
         gains = []
         for rate in rates:
             local = replace(point.state.local_model, probability=float(rate))
-            state = replace(point.state, outliers=local, structure=one.structure)
+            state = replace(point.state, local=local, structure=one.structure)
             gains.append(evaluate_at(problem, state, point.fit).bound - point.bound)
         assert one.nats == pytest.approx(max(gains), abs=1.0)
 

@@ -134,7 +134,7 @@ class TestChoiceOfTheLocalModel:
     def test_outliers_of_a_law_choose_its_model(self, law, magnitude, kind):
         data = synthetic(CUBE, 3, outliers=0.2, outlier_law=law, magnitude=magnitude, seed=0)
         model = fit(data)
-        assert isinstance(model.result_.state.outliers, kind)
+        assert isinstance(model.result_.state.local, kind)
         assert any(kind.__name__ in event for event in model.trace_["event"])
         assert_found(model, data)
 
@@ -144,7 +144,7 @@ class TestChoiceOfTheLocalModel:
             CUBE, 3, outliers=0.2, outlier_law=lambda rng, n: rng.standard_normal(n), magnitude=5.0, seed=0
         )
         model = fit(data)
-        local = model.result_.state.outliers
+        local = model.result_.state.local
         assert isinstance(local, GaussianSlab) or (isinstance(local, StudentSlab) and local.shape > 5.0)
         assert_found(model, data)
 
@@ -351,7 +351,7 @@ class TestAccidentsOfTheInput:
         """Values scaled and divided by their scale differ by rounding, which a fit amplifies some 1e5 times."""
         model = brtf.BRTF(random_state=0).fit(factor * SMALL.observed)
         assert model.rank_ == small.rank_
-        assert type(model.result_.state.outliers) is type(small.result_.state.outliers)
+        assert type(model.result_.state.local) is type(small.result_.state.local)
         wanted = small.low_rank()
         np.testing.assert_allclose(model.low_rank() / factor, wanted, rtol=0, atol=1e-8 * np.abs(wanted).max())
         assert np.sqrt(model.noise_variance_) / factor == pytest.approx(np.sqrt(small.noise_variance_), rel=1e-8)
@@ -397,7 +397,7 @@ class TestOptions:
         model = fit(data, robust=False)
         assert_found(model, data)
         assert model.outlier_rate_ == 0.0
-        assert isinstance(model.result_.state.outliers, NoOutliers)
+        assert isinstance(model.result_.state.local, NoOutliers)
         np.testing.assert_array_equal(model.outliers(), 0.0)
 
     def test_without_outliers_it_is_nearly_the_model_that_finds_none(self):

@@ -130,7 +130,7 @@ def test_draws_follow_the_density(fit):
     if structure.law is not None:
         stuck = np.abs(draws - 0.3) < np.ptp(data) / structure.law.density.size
         # 460 of 4000 are replaced, give or take 20, almost all of them within a bin of .3.
-        assert np.all(np.mean(stuck, axis=0) > 0.8 * model.result_.state.outliers.probability)
+        assert np.all(np.mean(stuck, axis=0) > 0.8 * model.result_.state.local.probability)
     same = model.sample(3, coords, random_state=7)
     np.testing.assert_array_equal(model.sample(3, coords, random_state=7), same)
     of_low_rank = model.sample(500, coords, of="low_rank", random_state=1)
@@ -175,7 +175,7 @@ def by_hand(structure, kind, values, *, scale=1.0, link=IDENTITY, **settings):
         factors=tuple(RowGaussians(np.ones((length, 1)), np.full((1, 1, 1), 1e-3)) for length in values.shape),
         lam=Gamma(np.ones(1), np.ones(1)),
         tau=Gamma(np.asarray(500.0), np.asarray(5.0)),
-        outliers=kind(0.15, 4.0, 60.0),
+        local=kind(0.15, 4.0, 60.0),
         slices=SliceNoise((0,), Gamma(np.array([200.0, 200.0]), np.array([400.0, 100.0])), 5.0),
         structure=structure,
     )

@@ -148,7 +148,7 @@ class TestResiduals:
         # What lies beyond the largest residual is expected but not counted, a few entries.
         assert 0.98 * n_observed < histogram.expected.sum() <= n_observed * (1 + 1e-6)
         assert (histogram.noise <= histogram.expected).all()
-        share = 1.0 - found.state.outliers.probability
+        share = 1.0 - found.state.local.probability
         np.testing.assert_allclose(histogram.noise.sum(), share * n_observed, rtol=1e-3)
 
     def test_without_a_law_of_outliers_only_the_noise_is_expected(self):

@@ -58,7 +58,7 @@ def bound(problem: Problem, state: State) -> BoundTerms:
     TypeError
         If its parts are incompatible: a structure without outliers, or slices or structure in the paper's inference.
     """
-    observations, outliers = problem.observations, state.outliers
+    observations, outliers = problem.observations, state.local
     lengths = tuple(rows.n_rows for rows in state.factors)
     if lengths != observations.shape:
         raise ValueError(f"The state is one of data of shape {lengths}, got data of shape {observations.shape}.")
@@ -98,12 +98,12 @@ def bound(problem: Problem, state: State) -> BoundTerms:
 def bound_terms(state: State, fit: Fit) -> BoundTerms:
     """The bound in the paper's inference, from the low-rank part of the same state at the entries."""
     outliers, outlier_precisions = (
-        _outlier_terms(state.outliers) if isinstance(state.outliers, MeanFieldOutliers) else (0.0, 0.0)
+        _outlier_terms(state.local) if isinstance(state.local, MeanFieldOutliers) else (0.0, 0.0)
     )
     log_precision = float(state.tau.mean_log)
     return BoundTerms(
         likelihood=0.5 * fit.residual.size * (log_precision - LOG_TWO_PI)
-        - 0.5 * float(state.tau.mean) * expected_square_sum(fit, state.outliers),
+        - 0.5 * float(state.tau.mean) * expected_square_sum(fit, state.local),
         factors=-state.row_divergences,
         component_precisions=-state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate),
         noise=-state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate),

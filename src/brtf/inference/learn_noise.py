@@ -184,7 +184,7 @@ def with_noise(state: State, tau: float, model: LocalModel, n_observed: float) -
     """The state with q(τ) of mean ``tau``, limited to the largest precision, and the given local model."""
     concentration = state.prior.tau_concentration + 0.5 * n_observed
     tau = min(tau, noise_prior(state).largest)
-    return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), outliers=model)
+    return replace(state, tau=Gamma(np.asarray(concentration), np.asarray(concentration / tau)), local=model)
 
 
 def with_smooth_as_noise(state: State) -> State:
@@ -194,7 +194,7 @@ def with_smooth_as_noise(state: State) -> State:
     tau = float(state.tau.mean)
     ratio = 1.0 / (1.0 + tau * state.smooth.variance)
     common = Gamma(state.tau.concentration, state.tau.rate / ratio)
-    return replace(state, smooth=None, tau=common, outliers=state.local_model.rescaled(ratio))
+    return replace(state, smooth=None, tau=common, local=state.local_model.rescaled(ratio))
 
 
 def typical_residual(problem: Problem, state: State, residual: Field) -> float:

@@ -36,9 +36,9 @@ def sweep(observations: Observations, state: State, values: Array) -> tuple[Stat
     state = update_component_precisions(state)
     fit = fit_at_entries(observations, state.factors)
     state = update_noise(state, fit)
-    if isinstance(state.outliers, MeanFieldOutliers):
-        outliers = update_outliers(state.outliers, fit.residual, float(state.tau.mean))
-        state = replace(state, outliers=update_outlier_precisions(outliers))
+    if isinstance(state.local, MeanFieldOutliers):
+        outliers = update_outliers(state.local, fit.residual, float(state.tau.mean))
+        state = replace(state, local=update_outlier_precisions(outliers))
     return state, bound_terms(state, fit)
 
 
@@ -51,8 +51,8 @@ def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Itera
     while True:
         n_sweeps += 1
         state, terms = sweep(observations, state, values)
-        if isinstance(state.outliers, MeanFieldOutliers):
-            state = replace(state, outliers=learn_outlier_prior(state.outliers))
+        if isinstance(state.local, MeanFieldOutliers):
+            state = replace(state, local=learn_outlier_prior(state.local))
         negligible = negligible_components(state, observations.n_observed)
         event = SWEPT
         if negligible.any():
@@ -64,15 +64,15 @@ def sweeps(observations: Observations, state: State, n_sweeps: int = 0) -> Itera
 def fold_in(observations: Observations, state: State, max_sweeps: int) -> tuple[RowGaussians, RowPrior]:
     """Rows of the first mode for new data and their prior, all else fixed: U1, U3 and U4 until convergence."""
     values = entry_values(observations)
-    if isinstance(state.outliers, MeanFieldOutliers):
-        nothing = replace(state.outliers, mean=np.zeros_like(values), var=np.zeros_like(values))
-        state = replace(state, outliers=nothing)
+    if isinstance(state.local, MeanFieldOutliers):
+        nothing = replace(state.local, mean=np.zeros_like(values), var=np.zeros_like(values))
+        state = replace(state, local=nothing)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
     state = state.with_factor(0, start, state.row_priors[0].for_new_rows(start.n_rows))
     for _ in range(max_sweeps):
         previous = state.factors[0].mean
         state = update_factor(observations, state, 0, _explained(state, values))
-        outliers, mean = state.outliers, state.factors[0].mean
+        outliers, mean = state.local, state.factors[0].mean
         settled = np.allclose(mean, previous, rtol=1e-8, atol=1e-8 * np.abs(mean).max(initial=0.0))
         if settled or not isinstance(outliers, MeanFieldOutliers):
             break
@@ -80,10 +80,10 @@ def fold_in(observations: Observations, state: State, max_sweeps: int) -> tuple[
         for _ in range(OUTLIER_STEPS):
             outliers = update_outlier_precisions(outliers)
             outliers = update_outliers(outliers, fit.residual, float(state.tau.mean))
-        state = replace(state, outliers=outliers)
+        state = replace(state, local=outliers)
     return state.factors[0], state.row_priors[0]
 
 
 def _explained(state: State, values: Array) -> Array:
     """y − s̄, the target of the low-rank part."""
-    return values - state.outliers.mean if isinstance(state.outliers, MeanFieldOutliers) else values
+    return values - state.local.mean if isinstance(state.local, MeanFieldOutliers) else values

@@ -52,7 +52,7 @@ def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | LocalModel) -> f
 
 def update_noise(state: State, fit: Fit) -> State:
     """U5 (22)–(24): q(τ) = Ga(a₀^τ + M/2, b₀^τ + ½ Σ_m E[(y−x−s)²])."""
-    square_sum = expected_square_sum(fit, state.outliers)
+    square_sum = expected_square_sum(fit, state.local)
     return replace(
         state,
         tau=Gamma(

@@ -50,13 +50,13 @@ def pack_state(state: State, header: Header, arrays: Arrays) -> None:
         _pack_smooth(state.smooth, header, arrays)
     if state.structure is not None:
         _pack_structure(state.structure, header, arrays)
-    if isinstance(state.outliers, MeanFieldOutliers):
-        header["outliers"] = {"concentration": state.outliers.concentration, "rate": state.outliers.rate}
-        arrays["outliers.mean"] = state.outliers.mean
-        arrays["outliers.var"] = state.outliers.var
-        _pack_gamma("outliers.gamma", state.outliers.gamma, arrays)
+    if isinstance(state.local, MeanFieldOutliers):
+        header["outliers"] = {"concentration": state.local.concentration, "rate": state.local.rate}
+        arrays["outliers.mean"] = state.local.mean
+        arrays["outliers.var"] = state.local.var
+        _pack_gamma("outliers.gamma", state.local.gamma, arrays)
     else:
-        model = state.outliers
+        model = state.local
         numbers = {name: getattr(model, name) for name in _learnt_numbers(type(model))}
         header["local_model"] = {"kind": type(model).__name__, **numbers}
 
@@ -81,7 +81,7 @@ def unpack_state(header: Header, arrays: Arrays, observations: Observations) -> 
         factors=tuple(_unpack_rows(f"factor.{mode}", arrays, n, rank) for mode, n in enumerate(observations.shape)),
         lam=_unpack_gamma("lam", arrays, (rank,), (rank,)),
         tau=_unpack_gamma("tau", arrays, (), ()),
-        outliers=outliers,
+        local=outliers,
         slices=_unpack_slices(header, arrays, observations.shape),
         row_priors=_unpack_row_priors(header, arrays, observations.shape, rank),
         structure=_unpack_structure(header, arrays, observations.shape, outliers),

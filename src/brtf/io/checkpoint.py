@@ -327,7 +327,7 @@ def _pack(
 
 def _expected_outlier_rate(state: State) -> float | None:
     """The mean outlier rate according to the state; None if it depends on the entries."""
-    if isinstance(state.outliers, MeanFieldOutliers):
+    if isinstance(state.local, MeanFieldOutliers):
         return None
     rates = None if state.structure is None else state.structure.rates
-    return float(state.outliers.probability if rates is None else rates.mean.mean())
+    return float(state.local.probability if rates is None else rates.mean.mean())

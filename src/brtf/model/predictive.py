@@ -233,14 +233,14 @@ def error_law(state: State) -> ErrorLaw:
     dof, var = 2.0 * float(state.tau.concentration), 1.0 / float(state.tau.mean)
     if state.slices is not None:  # only a slice's own entries inform its noise
         dof = min(dof, 2.0 * float(np.mean(state.slices.precision.concentration)))
-    if isinstance(state.outliers, MeanFieldOutliers):
+    if isinstance(state.local, MeanFieldOutliers):
         return ErrorLaw(np.ones(1), np.array([dof]), np.array([var]), np.zeros(1))
-    weight, noise_dof, variance, reach = state.outliers.mixture()
+    weight, noise_dof, variance, reach = state.local.mixture()
     structure = state.structure
     if structure is not None and structure.law is not None:  # a replaced value deviates by at most the range
         extent = (structure.law.highest - structure.law.lowest) / np.sqrt(var)
         weight, noise_dof, variance, reach = (
-            np.array([1.0 - state.outliers.probability, state.outliers.probability]),
+            np.array([1.0 - state.local.probability, state.local.probability]),
             np.array([noise_dof[0], np.inf]),
             np.array([variance[0], 1.0]),
             np.array([0.0, extent]),

@@ -259,7 +259,7 @@ class OutlierStructure:
 class State:
     """The posterior: q(A⁽ⁿ⁾), q(λ), q(τ), the outliers, and the noise of slices (None where it is common).
 
-    ``outliers`` is the local model in calibrated inference and the per-entry posteriors in the paper's inference; in
+    ``local`` is the local model in calibrated inference and the per-entry posteriors in the paper's inference; in
     both it is :class:`~brtf.model.local_models.NoOutliers` where there are none. ``structure`` describes dependence
     between outliers; None where there is none. ``smooth`` is what every fibre along a mode does by itself; None where
     there is nothing of the kind. ``row_priors`` are the priors of the rows, one per mode; by default the
@@ -270,7 +270,7 @@ class State:
     factors: tuple[RowGaussians, ...]
     lam: Gamma
     tau: Gamma
-    outliers: MeanFieldOutliers | LocalModel
+    local: MeanFieldOutliers | LocalModel
     slices: SliceNoise | None = None
     structure: OutlierStructure | None = None
     row_priors: tuple[RowPrior, ...] = ()
@@ -287,14 +287,14 @@ class State:
     @property
     def noise_variance(self) -> float:
         """Variance of the noise in units of the data's squared scale; for a typical slice where slices differ."""
-        return self.outliers.noise_inflation / float(self.tau.mean)
+        return self.local.noise_inflation / float(self.tau.mean)
 
     @property
     def local_model(self) -> LocalModel:
         """Distribution of an entry's deviation from the low-rank part, in units of the noise."""
-        if isinstance(self.outliers, MeanFieldOutliers):
+        if isinstance(self.local, MeanFieldOutliers):
             raise TypeError("A state of the paper's inference has no local model: every entry has its own outlier.")
-        return self.outliers
+        return self.local
 
     @property
     def kind(self) -> str:
@@ -302,7 +302,7 @@ class State:
         structure = OutlierStructure() if self.structure is None else self.structure
         parts = {
             "rank": self.rank,
-            "outliers": type(self.outliers).__name__,
+            "local": type(self.local).__name__,
             "slices": None if self.slices is None else self.slices.modes,
             "shared": structure.modes,
             "rates": structure.rates is not None,

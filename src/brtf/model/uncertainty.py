@@ -47,9 +47,9 @@ def honest_rows(state: State) -> tuple[RowGaussians, ...]:
     """The factors' posterior as its priors report it, covariances widened for uncertain outlier indicators."""
     factors = tuple(prior.reported(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
     replaced = state.structure is not None and state.structure.law is not None
-    if replaced or isinstance(state.outliers, MeanFieldOutliers) or state.outliers.is_gaussian:
+    if replaced or isinstance(state.local, MeanFieldOutliers) or state.local.is_gaussian:
         return factors
-    ratio = information(state.outliers)[1]
+    ratio = information(state.local)[1]
     return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in factors)
 
 
@@ -63,10 +63,10 @@ def hidden_variance(state: State) -> float:
     is taken to be α*² and each hidden component as large as possible. The estimated noise contains them, so it limits
     their variance. Zero in the paper's inference.
     """
-    if isinstance(state.outliers, MeanFieldOutliers):
+    if isinstance(state.local, MeanFieldOutliers):
         return 0.0
     n_counted = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
-    per_entry, tau = information(state.outliers)[0], float(state.tau.mean)
+    per_entry, tau = information(state.local)[0], float(state.tau.mean)
     edge_square = sum(math.sqrt(rows.n_rows) for rows in state.factors) ** 2 / (tau * per_entry * n_counted)
     power = float(np.mean(component_amplitudes(state) ** 2)) if state.rank else 0.0
     if power > 0:

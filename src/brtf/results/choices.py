@@ -110,7 +110,7 @@ def _outliers(result: Result) -> Choice:
         certain = [gain for gain in gains if gain is not None]
         words = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]
         return Choice("outlier_kind", value, sum(certain) if certain else None, f"Outliers {words}.")
-    if not result.state.outliers.has_outliers or result.state.local_model.probability < FEWEST:
+    if not result.state.local.has_outliers or result.state.local_model.probability < FEWEST:
         return Choice("outlier_kind", value, None, "There are no outliers.")
     gain = -max(event.gain for event in judged) if judged else None
     why = "no other kind promises a gain" if gain is None else f"the best other kind tried is {nats(gain)} worse"

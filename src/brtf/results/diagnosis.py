@@ -152,7 +152,7 @@ def _tally(observations: Observations) -> tuple[list[float], float, float]:
 
 def _outlying_beside_the_common(result: Result) -> float:
     """The mean outlier probability of the entries that do not have the most common value."""
-    if isinstance(result.state.outliers, MeanFieldOutliers):  # whose entries are all in memory
+    if isinstance(result.state.local, MeanFieldOutliers):  # whose entries are all in memory
         values = result.observations.values.ravel()
         return float(np.mean(result.outlier_probability_at_entries()[values != _tally(result.observations)[1]]))
     observations, of_block = result.entries_together, result.outliers_of_block

@@ -63,9 +63,9 @@ class FittedEntries(FittedSignal):
     @cached_property
     def outlier_rate(self) -> float:
         """The mean of :meth:`outlier_probability` over the observed entries."""
-        if isinstance(self.state.outliers, MeanFieldOutliers):
+        if isinstance(self.state.local, MeanFieldOutliers):
             return float(np.mean(self.outlier_probability_at_entries()))
-        if not self.state.outliers.has_outliers:
+        if not self.state.local.has_outliers:
             return 0.0
         observations, of_block = self.entries_together, self.outliers_of_block
 
@@ -76,7 +76,7 @@ class FittedEntries(FittedSignal):
 
     def outliers_at_entries(self) -> Array:
         """Posterior mean of s at the observed entries, (M,); with a link y − t⁻¹(t(y) − s̄)."""
-        outliers = self.state.outliers
+        outliers = self.state.local
         if not outliers.has_outliers:
             return np.zeros(self.observations.n_observed)
         if isinstance(outliers, MeanFieldOutliers):
@@ -93,7 +93,7 @@ class FittedEntries(FittedSignal):
         outlier if |s_m| exceeds three robust standard deviations, 1.4826 · median|y − x̄|, of all deviations (or three
         of the noise, if most entries are fitted exactly), with its probability under q(s_m) = N(s̄_m, σ²_m).
         """
-        outliers = self.state.outliers
+        outliers = self.state.local
         if not outliers.has_outliers:
             return np.zeros(self.observations.n_observed)
         if not isinstance(outliers, MeanFieldOutliers):

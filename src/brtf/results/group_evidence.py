@@ -52,7 +52,7 @@ class Evidence:
     @classmethod
     def of(cls, result: Result, fixed: tuple[int, ...]) -> Evidence:
         """Compare the explanations of all groups with the given modes fixed."""
-        if isinstance(result.state.outliers, MeanFieldOutliers):
+        if isinstance(result.state.local, MeanFieldOutliers):
             raise ValueError(
                 "Fibres, slices and rows are judged by the noise of calibrated inference: fit with "
                 'inference="calibrated", or ask for of="entries".'

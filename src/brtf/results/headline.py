@@ -74,12 +74,12 @@ def _patterns(result: Result) -> str:
     if np.isnan(share):
         return "One pattern was found." if rank == 1 else f"{rank} patterns were found."
     of = "the variation" if result.link.name is None else f"the variation of {result.link.name}(data)"
-    aside = " that is not due to outliers" if result.state.outliers.has_outliers else ""
+    aside = " that is not due to outliers" if result.state.local.has_outliers else ""
     return f"{words} {percent(max(share, 0.0))} of {of}{aside}."
 
 
 def _wrong(result: Result) -> str:
-    if not result.state.outliers.has_outliers:
+    if not result.state.local.has_outliers:
         return "Wrong entries were not looked for: the model was fitted without outliers."
     rate = result.outlier_rate
     if np.isnan(rate):

@@ -32,7 +32,7 @@ def empty_state(problem: Problem, model: LocalModel) -> State:
         ),
         lam=Gamma(np.zeros(0), np.zeros(0)),
         tau=Gamma(np.asarray(1.0), np.asarray(1.0)),
-        outliers=model,
+        local=model,
     )
     return with_noise(state, 1.0, model, observations.n_observed)
 

@@ -213,7 +213,7 @@ class Search:
         if self.changed and phase.follow_up is not None:
             following = NAMES.index(phase.follow_up)
         elif following < len(PHASES) and PHASES[following].skipped(progress):
-            following, progress.explained = following + 1, False
+            following, progress.all_explained = following + 1, False
         self._enter(following)
 
     def _enter(self, phase: int) -> None:
@@ -233,8 +233,8 @@ class Search:
         state, wishes = progress.point.state, progress.wishes
         lacks_structure = state.structure is None and bool(wishes.shared_modes or wishes.replaced)
         lacks_noise = state.slices is None and wishes.noise_differs
-        progress.most, progress.explained = wishes.cap, lacks_structure or lacks_noise
-        self._enter(NAMES.index("asked for" if progress.explained else "cap"))
+        progress.most, progress.all_explained = wishes.cap, lacks_structure or lacks_noise
+        self._enter(NAMES.index("asked for" if progress.all_explained else "cap"))
 
     # ---- save and resume -----------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Search:
             progress.drift,
             progress.most,
             progress.beyond,
-            progress.explained,
+            progress.all_explained,
             progress.problem.collapsed,
             None if progress.best is None else float(progress.best.bound),
             progress.anderson.memory,
@@ -272,7 +272,7 @@ class Search:
         if state is not None:
             progress.problem = undivided(progress.problem, state)
         progress.best = None if state is None else evaluate(progress.problem, state)
-        for name in ("n_sweeps", "drift", "most", "beyond", "explained"):
+        for name in ("n_sweeps", "drift", "most", "beyond", "all_explained"):
             setattr(progress, name, getattr(position, name))
         progress.anderson = Anderson(position.anderson)
         for name in ("phase", "move", "memory", "changed", "mark", "sweeps"):

@@ -133,7 +133,7 @@ class Wishes:
 
 @dataclass(eq=False)
 class Progress:
-    """Progress of a search. Moves read it and the loop writes it, except ``explained``, which the starts set.
+    """Progress of a search. Moves read it and the loop writes it, except ``all_explained``, which the starts set.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class Progress:
     n_sweeps : all sweeps so far, including those of rejected trials
     drift : estimated gain of the next sweep of the best point, in nats
     beyond : the bound with one component more than the cap; None where it was not needed
-    explained : whether the first start left nothing to explain, so that rough rounds are skipped
+    all_explained : whether the first start left nothing to explain, so that rough rounds are skipped
     anderson : the acceleration of the current sweeps
     """
 
@@ -157,7 +157,7 @@ class Progress:
     n_sweeps: int = 0
     drift: float = 0.0
     beyond: float | None = None
-    explained: bool = False
+    all_explained: bool = False
     anderson: Anderson = field(default_factory=Anderson)
 
     @property

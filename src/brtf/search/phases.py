@@ -71,7 +71,7 @@ PHASES = (
         (Noise(coarse=True), *NOISE, LocalModels(pulling=True), OutlierKinds(coarse=True), *COMPONENTS),
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
-        skipped=lambda progress: progress.explained,
+        skipped=lambda progress: progress.all_explained,
     ),
     Phase("cap", (Cap(),), holds_cap=True),
     Phase(

@@ -158,7 +158,7 @@ class Race:
         candidates = [one for one in candidates if one.leaves(smooth_mode_of(self.settings, arrangement.order))]
         runner = self.runner(reading)
         runner.go_to(LAP)
-        if runner.explained:
+        if runner.found_all_at_once:
             return []
         found = [replace(reading, arrangement=one) for one in candidates]
         found = [one for one in found if self.is_possible(one)]
@@ -243,7 +243,7 @@ class Runner:
         return found_all or self._reached.n_sweeps >= self.settings.max_sweeps
 
     @property
-    def explained(self) -> bool:
+    def found_all_at_once(self) -> bool:
         """Whether the rough rounds ended within the first lap: births found no structure left to explain."""
         return self.is_over and self._reached.n_sweeps - (self.n_started or 0) < LAP
 

@@ -65,7 +65,7 @@ def paper_start(observations: Observations, settings: Settings, rng: np.random.G
         ),
         lam=Gamma(np.ones(rank), np.ones(rank)),
         tau=Gamma(np.asarray(1.0), np.asarray(1.0)),
-        outliers=outliers,
+        local=outliers,
     )
 
 
@@ -215,7 +215,7 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
     clipped = replace(problem, limit=5.0)
     state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
     completed = replace(problem, collapsed=False)
-    model = GaussianSlab(0.05, 30.0, 60.0) if present.outliers.has_outliers else NoOutliers()
+    model = GaussianSlab(0.05, 30.0, 60.0) if present.local.has_outliers else NoOutliers()
     point = evaluate(completed, with_noise(state, 30.0, model, problem.observations.n_observed), ahead=True)
     for _ in range(100):
         before = point
@@ -238,8 +238,8 @@ def _with_noise_like(problem: Problem, state: State, present: State) -> State:
     """
     unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
     state = without_negative(state, unsigned)
-    if present.outliers.has_outliers and not state.outliers.has_outliers:
-        state = replace(state, outliers=START_MODEL)
+    if present.local.has_outliers and not state.local.has_outliers:
+        state = replace(state, local=START_MODEL)
     point = evaluate(problem, state)
     state = learn_noise_globally(problem, point)
     if present.slices is None and present.structure is None:

@@ -151,7 +151,7 @@ def absorb(
     observations : the block, in the units of the state: (n, I_1, …, I_{N−1})
     state : the posterior so far
     """
-    if isinstance(state.outliers, MeanFieldOutliers):
+    if isinstance(state.local, MeanFieldOutliers):
         raise ValueError('partial_fit goes on only from calibrated inference, got a fit with inference="paper".')
     if state.slices is not None:
         raise ValueError(

@@ -106,7 +106,7 @@ class Diagnostics:
         """Entries that are compared with the noise alone, where outliers have no distribution; None: all, with it."""
         state = self.result.state
         replaced = state.structure is not None and state.structure.law is not None
-        if not replaced and not isinstance(state.outliers, MeanFieldOutliers):
+        if not replaced and not isinstance(state.local, MeanFieldOutliers):
             return None
         return self._outlying <= 0.5
 

@@ -33,4 +33,4 @@ class LocalModels(Once):
         best = max(others, key=partial(noise_worth, point))
         if not noise_worth(point, best) > noise_worth(point, point.state) - WORTH:
             return None
-        return progress.trial(Kind.LOCAL_MODEL, f"{type(best.outliers).__name__} chosen", best, settled(0, 20))
+        return progress.trial(Kind.LOCAL_MODEL, f"{type(best.local).__name__} chosen", best, settled(0, 20))

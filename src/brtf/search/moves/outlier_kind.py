@@ -61,7 +61,7 @@ class OutlierKinds(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         problem, point, wishes = progress.problem, progress.point, progress.wishes
-        if not wishes.kinds_open or not point.state.outliers.has_outliers:
+        if not wishes.kinds_open or not point.state.local.has_outliers:
             return None
         structure = point.state.structure or OutlierStructure()
         law = law_of_values(problem) if wishes.may_replace and structure.law is None else None

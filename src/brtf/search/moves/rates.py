@@ -24,7 +24,7 @@ class Rates(Once):
     def proposal(self, progress: Progress) -> Trial | None:
         state, problem = progress.point.state, progress.problem
         structure = state.structure or OutlierStructure()
-        if state.slices is None or not state.outliers.has_outliers or structure.modes or structure.rates:
+        if state.slices is None or not state.local.has_outliers or structure.modes or structure.rates:
             return None
         rates = initial_rates(state.slices.modes, state.slices.precision.rate.size, state.local_model.probability)
         state = replace(state, structure=replace(structure, rates=rates))

@@ -25,7 +25,7 @@ class Sides(Once):
     def proposal(self, progress: Progress) -> Trial | None:
         point, problem = progress.point, progress.problem
         structure = point.state.structure or OutlierStructure()
-        if not point.state.outliers.has_outliers or structure.modes or structure.law is not None:
+        if not point.state.local.has_outliers or structure.modes or structure.law is not None:
             return None
         worth = 0.0 if structure.sides else WORTH
         state, promised = with_sides(problem, point)

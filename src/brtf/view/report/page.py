@@ -85,7 +85,7 @@ def _lead(result: Result) -> str:
     observations = result.observations
     found = [count_of(result.rank, "component", "components")]
     rate = result.outlier_rate
-    if result.state.outliers.has_outliers and not np.isnan(rate):
+    if result.state.local.has_outliers and not np.isnan(rate):
         found.append("no outliers" if rate < 1e-5 else f"outliers in {percent(rate)} of the observed entries")
     sd, differ = _noise_sd(result)
     found.append(
@@ -106,7 +106,7 @@ def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
     observations, settings = result.observations, result.settings
     sd, differ = _noise_sd(result)
     noise = "standard deviation, typical slice" if differ else "standard deviation"
-    if not result.state.outliers.has_outliers:
+    if not result.state.local.has_outliers:
         outliers = "the model has none"
     elif not subject.has_entries:
         outliers = "of the observed entries"

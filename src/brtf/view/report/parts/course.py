@@ -102,7 +102,7 @@ def details_part(subject: Subject) -> Part:
     rows = [
         ("modes", ", ".join(f"{axis.name} ({axis.length:,})" for axis in subject.axes)),
         *Summary.of(result).rows(),
-        ("outlier model", result.state.outliers.description),
+        ("outlier model", result.state.local.description),
         ("outlier option", _outliers_asked(settings)),
         ("start", str(settings.init) if isinstance(settings.init, str) else "given factors"),
         ("noise option", settings.noise),

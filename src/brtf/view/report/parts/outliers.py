@@ -19,7 +19,7 @@ TITLE = "Outliers"
 
 def outliers_part(subject: Subject) -> Part:
     """A map, the rates along every mode, and the largest outliers."""
-    if not subject.result.state.outliers.has_outliers:
+    if not subject.result.state.local.has_outliers:
         return Part("outliers", TITLE, left_out=["Outliers. The model was fitted without them."])
     if not subject.has_entries:
         return Part("outliers", TITLE, left_out=[f"Which entries are outliers. {NOT_IN_FILE}"])
