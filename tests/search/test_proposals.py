@@ -16,6 +16,7 @@ from brtf.search.components import add_components, component_cosines, empty_stat
 from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import FEW_COMPONENTS, condense
 from brtf.search.moves.death import death, expendable_components
+from brtf.search.moves.refresh import refresh_rows
 from brtf.search.robust_rows import robust_rows
 from brtf.search.run import sweep_order
 from brtf.search.spectra import densest_along
@@ -122,6 +123,20 @@ def test_robust_rows_do_not_depend_on_where_they_stood(data):
     np.testing.assert_allclose(robust_rows(problem, lost, 0).mean, rows.mean, atol=1e-12)
     std = np.sqrt(np.einsum("irr->ir", state.factors[0].cov))
     assert np.max(np.abs(rows.mean - state.factors[0].mean) / std) < 3.0
+
+
+def test_refreshing_finds_a_lost_row_and_leaves_the_others_alone(data):
+    problem, lost = problem_of(data.observed), 4
+    wrong = [data.factors[0].copy(), *data.factors[1:]]
+    wrong[0][lost] *= -3.0
+    point = point_with(problem, wrong)
+    found = refresh_rows(problem, point, 0)
+    assert found is not None
+    assert evaluate(problem, found).bound > point.bound
+    moved = np.any(found.factors[0].mean != point.state.factors[0].mean, axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(moved), lost)
+    np.testing.assert_allclose(low_rank(problem, found)[lost], data.low_rank[lost], atol=0.1)
+    assert refresh_rows(problem, evaluate(problem, found), 0) is None
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
