@@ -83,6 +83,23 @@ def test_a_table_knows_where_a_flat_slab_ends(accuracy):
     np.testing.assert_allclose(tabulated, exact, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("size", [30.0, 1e3, 1e5])
+@pytest.mark.parametrize("ratio", [0.5, 2.0])
+def test_noise_beside_a_sharp_edge_is_learnt(size, ratio):
+    """Noise misjudged by a factor of two, its outliers known: the steps reach the optimum that the truth leads to.
+
+    The edge of outliers that are so much larger than the noise is a wall, along which the steps must not creep.
+    """
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        errors = rng.standard_normal(350) + np.where(rng.random(350) < 0.3, rng.uniform(-size, size, 350), 0.0)
+        histogram = Histogram.of(errors**2, 0.0)
+        best = joint_step(1.0, FlatSlab(0.3, 1e4, size**2), histogram, PRIOR, max_steps=200)
+        found = joint_step(ratio, FlatSlab(0.3, 1e4, ratio * size**2), histogram, PRIOR)
+        assert found[2] > best[2] - 0.1
+        assert found[0] == pytest.approx(best[0], rel=0.05)
+
+
 def gradient_at(kind, tau, model, histogram, step=1e-5):
     """Central differences of the objective over (ln τ, logit π, ln shape, ln ζ)."""
     here = np.concatenate([[np.log(tau)], model.parameters])

@@ -31,6 +31,8 @@ NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 LARGEST_SHARE, LOPSIDED, NEARLY_ALL = 0.05, 3.0, 0.95
 """Share of the largest deviations whose signs are examined, the imbalance in standard deviations from which one-sided
 outliers are tried, and the share of outliers on that side to start from."""
+CLEAR_OF_EDGE = 3.0
+"""Noise standard deviations from the edge of a flat slab at which hardly an outlier lies beyond it."""
 SIDED_STEPS = 20
 """Alternating updates of the sides and of all other parameters."""
 
@@ -246,10 +248,51 @@ def joint_step(
     def objective(place: Array) -> Ascent:
         return _objective(place, kind, histogram, prior)
 
-    found, value = ascend(objective, start, limits, max_steps=max_steps, little=little)
+    if model.edge is None:
+        found, value = ascend(objective, start, limits, max_steps=max_steps, little=little)
+    else:
+        found, value = _ascend_with_edge(objective, start, limits, math.sqrt(largest), max_steps, little)
     tau, model = float(np.exp(found[0])), kind.from_parameters(found[1:])
     clear = model.clear_of(tau * largest)
     return tau, clear, value if clear is model else worth(tau, clear, histogram, prior)
+
+
+def _ascend_with_edge(
+    objective: Callable[[Array], Ascent],
+    start: Array,
+    limits: list[tuple[float, float]],
+    largest: float,
+    max_steps: int,
+    little: float,
+) -> tuple[Array, float]:
+    """The maximum over (ln τ, …, ln ζ), where ζ^{1/2} is a sharp edge in standard deviations of the noise.
+
+    The edge is measured from the largest deviation, u = ζ^{1/2} − τ^{1/2} |r|_max, in which the objective changes at
+    the scale of one; in ln ζ it would fall off a wall, and steps would creep along it. An edge far beyond that
+    deviation is drawn in first: that raises the density of all outliers.
+    """
+    narrowest, widest = (0.5 * end for end in limits[-1])
+
+    def with_width(place: Array) -> tuple[Array, Array]:
+        """The parameters with ln ζ for u, and their derivatives."""
+        reach = math.exp(0.5 * place[0]) * largest
+        log_root = min(max(math.log(max(reach + place[-1], 1e-300)), narrowest), widest)
+        by_place = np.eye(place.size)
+        by_place[-1, -1] = 2.0 * math.exp(-log_root)
+        by_place[-1, 0] = 0.5 * reach * by_place[-1, -1]
+        return np.append(place[:-1], 2.0 * log_root), by_place
+
+    def measured(place: Array) -> Ascent:
+        parameters, by_place = with_width(place)
+        found = objective(parameters)
+        return Ascent(found.value, found.gradient @ by_place, by_place.T @ found.information @ by_place)
+
+    reach = math.exp(0.5 * start[0]) * largest
+    drawn_in = min(math.exp(0.5 * start[-1]) - reach, CLEAR_OF_EDGE)
+    nearest = math.exp(narrowest) - reach
+    place = np.append(start[:-1], max(drawn_in, nearest))
+    found, value = ascend(measured, place, [*limits[:-1], (nearest, math.inf)], max_steps=max_steps, little=little)
+    return with_width(found)[0], value
 
 
 def branch_step(
