@@ -12,6 +12,7 @@ from brtf.inference.trace import WITHOUT_NEGATIVE, Event, Kind
 from brtf.model.row_priors import KnownOrder, Ordered
 from brtf.model.state import OutlierStructure
 from brtf.search.moves.outlier_kind import RATED, REPLACED, SHARED
+from brtf.search.moves.plainer import COMMON, ONE_RATE
 from brtf.search.moves.sides import ONE_SIDED
 
 if TYPE_CHECKING:
@@ -68,14 +69,26 @@ def modes_in_words(modes: Sequence[int]) -> str:
 
 def _noise(result: Result) -> Choice:
     judged = [record.event for record in result.trace if record.event.kind is Kind.NOISE]
+    accepted, rejected = ([event for event in judged if event.accepted is yes] for yes in (True, False))
+    back = [event for event in judged if event.words.startswith(COMMON)]
     if result.noise_modes:
-        gain = next((event.gain for event in reversed(judged) if event.accepted), None)
+        gain = -back[-1].gain if back and not back[-1].accepted else accepted[-1].gain if accepted else None
         words = f"The noise differs along {modes_in_words(result.noise_modes)}"
         text = "" if gain is None else f": {nats(gain)} better than one level for all entries"
         return Choice("noise", "per-slice", gain, f"{words}{text}.")
-    gain = -max(event.gain for event in judged) if judged else None
-    text = "no slices promise a gain" if gain is None else f"the best slices tried are {nats(gain)} worse"
+    if back:
+        gain, text = back[-1].gain, f"{nats(back[-1].gain)} better than noise that differs between slices"
+    else:
+        gain, text = _not_chosen(rejected, "no slices promise a gain", "the best slices tried")
     return Choice("noise", "common", gain, f"The noise is one level for all entries: {text}.")
+
+
+def _not_chosen(rejected: Sequence[Event], untried: str, tried: str) -> tuple[float | None, str]:
+    """By how many nats the choice is better than the best alternative, and why that was not chosen."""
+    if not rejected:
+        return None, untried
+    gain = -max(event.gain for event in rejected)
+    return gain, f"{tried} are {nats(gain)} worse" if gain >= 0 else f"{tried} gain {nats(-gain)}, too little to count"
 
 
 def _outliers(result: Result) -> Choice:
@@ -97,7 +110,8 @@ def _outliers(result: Result) -> Choice:
     if structure.rates is not None:
         words = RATED.format(structure.rates.modes[0])
         of_noise = (gain for (kind, _), gain in known.items() if kind is Kind.RATES)
-        gains.append(known.get((Kind.OUTLIERS, words), next(of_noise, None)))
+        back = [event.gain for event in judged if event.words == ONE_RATE]
+        gains.append(-back[-1] if back else known.get((Kind.OUTLIERS, words), next(of_noise, None)))
         modes = modes_in_words(result.arrangement.modes_of(structure.rates.modes))
         told.append(f"differ in number along {modes}{better(gains[-1], 'at one rate')}")
     if structure.sides is not None:
@@ -112,8 +126,8 @@ def _outliers(result: Result) -> Choice:
         return Choice("outlier_kind", value, sum(certain) if certain else None, f"Outliers {words}.")
     if not result.state.local.has_outliers or result.state.local_model.probability < FEWEST:
         return Choice("outlier_kind", value, None, "There are no outliers.")
-    gain = -max(event.gain for event in judged) if judged else None
-    why = "no other kind promises a gain" if gain is None else f"the best other kind tried is {nats(gain)} worse"
+    rejected = [event for event in judged if not event.accepted and ONE_RATE not in event.words]
+    gain, why = _not_chosen(rejected, "no other kind promises a gain", "others that were tried")
     return Choice("outlier_kind", value, gain, f"Outliers are added to the data, each on its own: {why}.")
 
 

@@ -20,6 +20,7 @@ from brtf.search.moves.noise import Noise
 from brtf.search.moves.non_negative import WithoutNegative
 from brtf.search.moves.order import Order
 from brtf.search.moves.outlier_kind import OutlierKinds
+from brtf.search.moves.plainer import Plainer
 from brtf.search.moves.rates import Rates
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
@@ -68,7 +69,10 @@ PHASES = (
     ),
     Phase(
         "rough",
-        (Noise(coarse=True), *NOISE, LocalModels(pulling=True), OutlierKinds(coarse=True), *COMPONENTS),
+        (
+            *(Noise(coarse=True), *NOISE, Plainer(pulling=True), LocalModels(pulling=True), OutlierKinds(coarse=True)),
+            *COMPONENTS,
+        ),
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
         skipped=lambda progress: progress.all_explained,
@@ -76,7 +80,10 @@ PHASES = (
     Phase("cap", (Cap(),), holds_cap=True),
     Phase(
         "fine",
-        (Noise(), *NOISE, LocalModels(pulling=False), OutlierKinds(), *COMPONENTS, WithoutNegative()),
+        (
+            *(Noise(), *NOISE, Plainer(pulling=False), LocalModels(pulling=False), OutlierKinds(), *COMPONENTS),
+            WithoutNegative(),
+        ),
         lambda progress: Sweeps(0.1 * WORTH, 100),
         counted=Refresh.name,
     ),
