@@ -1,9 +1,9 @@
 """Random inputs, options and damaged files: brtf must answer each one soundly, or refuse it in a sentence of its own.
 
 Run ``make fuzz`` (10,000 cases, a few minutes on two cores), ``make fuzz CASES=100000 SEED=7``, or
-``python benchmarks/fuzz.py --cases 10000 --seed 0 [--kinds door options files] [--jobs 2]``. A case depends only on
-the seed and its number: ``--case 123`` repeats that one, with its traceback. The run prints the command that repeats
-each failure, and exits with code 1 if there was any.
+``python benchmarks/fuzz.py --cases 10000 --seed 0 [--kinds door options files clips] [--jobs 2]``. A case depends
+only on the seed and its number: ``--case 123`` repeats that one, with its traceback. The run prints the command that
+repeats each failure, and exits with code 1 if there was any.
 
 Kinds of cases:
 
@@ -15,6 +15,8 @@ options (``fuzz_options.py``)
 files (``fuzz_files.py``)
     small files of every format that brtf reads, cut short, with flipped bits, extra bytes or huge numbers in their
     headers; and ``.brtf`` files with false contents and correct digests.
+clips (``fuzz_clips.py``)
+    small clips, still, moving, missing or no clips at all, given to ``brtf.foreground``.
 
 An answer is sound if what should be finite is, intervals have a width, probabilities lie in [0, 1], the input is
 unchanged, and a plain copy of it gives the same digits. A refusal is a ValueError, TypeError, MemoryError or OSError
@@ -50,12 +52,18 @@ import numpy as np
 from scipy import sparse
 
 import brtf
+from fuzz_clips import clips_case
 from fuzz_files import files_case, write_examples
 from fuzz_inputs import door_case
 from fuzz_judge import PACKAGE, Door, Failure, Refused
 from fuzz_options import options_case
 
-CASES = {"door": (0.45, door_case), "options": (0.25, options_case), "files": (0.3, files_case)}
+CASES = {
+    "door": (0.4, door_case),
+    "options": (0.25, options_case),
+    "files": (0.3, files_case),
+    "clips": (0.05, clips_case),
+}
 """Each kind of case: its share of all cases, and the function that runs one."""
 KINDS = tuple(CASES)
 SECONDS = 20

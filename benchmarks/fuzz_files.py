@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pandas
 import xarray
@@ -27,10 +28,18 @@ from brtf.video import read_clip, write_clip
 from fuzz_judge import DATA_NAMES, RAW, Door, Failure, Refused, check, pick
 
 FILES = (
-    *("npy", "npz", "npz-zip", "mat", "mat-zip", "mat-sparse", "csv", "tsv", "parquet", "tns", "nc3", "nc4", "zarr2"),
-    *("zarr3", "zarr-group", "png", "jpg", "gif", "mp4", "brtf", "brtf-paper", "check"),
+    *("npy", "npz", "npz-zip", "mat", "mat-zip", "mat-sparse", "mat-hdf", "csv", "csv-comma", "csv-wide", "csv-gz"),
+    *("tsv", "xlsx", "parquet", "feather", "arrow", "tns", "nc3", "nc4", "zarr2", "zarr3", "zarr-group"),
+    *("png", "jpg", "gif", "mp4", "brtf", "brtf-paper", "brtf-modes", "brtf-smooth", "check"),
 )
-SUFFIX = {"nc3": "nc", "nc4": "nc", "zarr2": "zarr", "zarr3": "zarr", "check": "brtf"}
+SUFFIX = {"nc3": "nc", "nc4": "nc", "zarr2": "zarr", "zarr3": "zarr", "check": "brtf", "csv-gz": "csv.gz"}
+FITS: dict[str, dict[str, Any]] = {
+    "brtf": {},
+    "brtf-paper": {"inference": "paper"},
+    "brtf-modes": {"modes": {0: "ordered", 1: "nonnegative"}, "noise": "per-slice"},
+    "brtf-smooth": {"smooth_residual": 0, "outlier_kind": "replacement"},
+}
+"""Saved fits, with the options of each."""
 
 
 def suffix_of(kind: str) -> str:
@@ -58,7 +67,17 @@ def write_examples(directory: Path) -> None:
     table = pandas.DataFrame(coords, columns=["row", "column", "tube"]).assign(y=tensor[~np.isnan(tensor)])
     table.to_csv(directory / "csv.csv", index=False)
     table.to_csv(directory / "tsv.tsv", index=False, sep="\t")
+    table.to_csv(directory / "csv-comma.csv", index=False, sep=";", decimal=",")
+    table.to_csv(directory / "csv-gz.csv.gz", index=False)
+    pandas.DataFrame(tensor[:, :, 0], list("abcd"), list("xyz")).to_csv(directory / "csv-wide.csv", index_label="row")
+    table.to_excel(directory / "xlsx.xlsx", index=False)
     table.to_parquet(directory / "parquet.parquet", index=False)
+    for kind in ("feather", "arrow"):
+        table.to_feather(directory / f"{kind}.{kind}")
+    with h5py.File(directory / "mat-hdf.mat", "w", userblock_size=512) as file:
+        file.create_dataset("y", data=tensor.T).attrs["MATLAB_class"] = np.bytes_("double")
+    with open(directory / "mat-hdf.mat", "r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
     lines = [" ".join(map(str, [*(place + 1), value])) for place, value in zip(coords, table["y"], strict=True)]
     (directory / "tns.tns").write_text("\n".join(lines) + "\n")
     labelled = xarray.DataArray(tensor, dims=("row", "column", "tube"), coords={"row": list("abcd")}, name="y")
@@ -75,8 +94,8 @@ def write_examples(directory: Path) -> None:
     pictures = [Image.fromarray(frame) for frame in frames]
     pictures[0].save(directory / "gif.gif", save_all=True, append_images=pictures[1:])
     write_clip(directory / "mp4.mp4", frames.astype(float))
-    for inference, name in (("calibrated", "brtf"), ("paper", "brtf-paper")):
-        brtf.BRTF(inference=inference, max_sweeps=3, random_state=0).fit(tensor).save(directory / f"{name}.brtf")
+    for name, options in FITS.items():
+        brtf.BRTF(**options, max_sweeps=3, random_state=0).fit(tensor).save(directory / f"{name}.brtf")
     brtf.BRTF(max_sweeps=3, random_state=0).fit(tensor, checkpoint=directory / "check.brtf", every=0)
 
 
@@ -176,13 +195,13 @@ def files_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
                 content = damage(rng, content)
             path.write_bytes(content)
         if rng.random() < 0.03:
-            path = path.rename(path.with_suffix("." + suffix_of(pick(rng, *FILES))))
+            path = path.rename(directory / f"damaged.{suffix_of(pick(rng, *FILES))}")
             suffix = path.suffix[1:]
     read = _command if rng.random() < 0.15 and suffix not in ("png", "jpg", "gif", "mp4") else _read
-    read(door, path, kind)
+    read(rng, door, path, kind)
 
 
-def _read(door: Door, path: Path, kind: str) -> None:
+def _read(rng: np.random.Generator, door: Door, path: Path, kind: str) -> None:
     if path.suffix in (".png", ".jpg", ".gif", ".mp4"):
         clip = door.ask(lambda: read_clip(path), path.name)
         check(np.isfinite(clip.tensor), "a clip is not finite")
@@ -191,14 +210,20 @@ def _read(door: Door, path: Path, kind: str) -> None:
     elif path.suffix == ".brtf":
         model = door.ask(lambda: brtf.load(path), path.name)
         door.ask(model.summary)
+        door.ask(model.anomalies)
+        door.ask(lambda: model.forecast(2), "mode", "modes")
     else:
         tensor = door.ask(lambda: read_tensor(path), path.name)
         door.ask(lambda: brtf.data.observe.observe(tensor), *DATA_NAMES)
 
 
-def _command(door: Door, path: Path, kind: str) -> None:
+def _command(rng: np.random.Generator, door: Door, path: Path, kind: str) -> None:
     """The same by the command line, which says one line and ends with a code."""
-    arguments = ["show", str(path)] if path.suffix == ".brtf" else ["fit", str(path), "--max-sweeps", "2", "--quiet"]
+    if path.suffix == ".brtf":
+        arguments = pick(rng, ["show"], ["anomalies"], ["forecast", "--horizon", "2"])
+    else:
+        arguments = [*pick(rng, ["fit", "--quiet"], ["anomalies"]), "--max-sweeps", "2"]
+    arguments.append(str(path))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the command shows its own
         done = CliRunner().invoke(brtf.cli.main, arguments)

@@ -381,6 +381,16 @@ def sound(door: Door, model: brtf.BRTF, rng: np.random.Generator, directory: Pat
         given = model.result_.observations
         check(filled[tuple(given.entry_coords())] == given.values.ravel(), "impute changes what was observed")
         check(np.isfinite(door.ask(lambda: model.score(given), "Y")), "score is not finite")
+        if rng.random() < 0.3:
+            listed = door.ask(
+                lambda: model.anomalies(of=pick(rng, "entries", "fibres", "slices", "rows")), "of", "mode"
+            )
+            chance = listed["probability"].to_numpy()
+            check((chance >= 0) & (chance <= 1), "the probability of an anomaly is outside [0, 1]")
+        if rng.random() < 0.3:
+            with contextlib.suppress(Refused):
+                ahead = door.ask(lambda: model.forecast(3), "mode", "modes", "smooth_residual")
+                check(finite(ahead.mean) & (ahead.low <= ahead.high), "a forecast is not finite or upside down")
         with contextlib.suppress(Refused):
             check(np.isfinite(door.ask(lambda: model.transform(Y=given), "Y")), "transform is not finite")
     draws = door.ask(lambda: model.sample(2, of=of, random_state=0))

@@ -154,6 +154,19 @@ def _methods(Y: np.ndarray) -> dict[str, dict[str, Choices]]:
         "partial_fit": {"Y": ([*other, Y[:2]], wrong), "mask": mask},
         "impute": {"replace_outliers": YES_NO},
         "to_frame": {"of": (["outliers", "imputed"], [None, "all", *STRANGE])},
+        "anomalies": {
+            "q": LEVELS,
+            "of": (["entries", "fibres", "slices", "rows"], [None, "all", 1, *STRANGE]),
+            "mode": ([None], [9, 0.5, "time", True, *NO_INTEGER]),
+            "level": LEVELS,
+            "Y": ([None, *other, Y[:2]], [one for one in wrong if one is not None]),
+        },
+        "forecast": {
+            "horizon": COUNTS,
+            "mode": ([None, 0], [3, -4, "time", True, *NO_INTEGER]),
+            "level": LEVELS,
+            "of": OF,
+        },
         **{name: {} for name in ("to_xarray", "low_rank", "outliers", "outlier_probability", "summary")},
     }
 
@@ -182,17 +195,18 @@ def options_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
         }
         if "Y" in methods[name]:
             arguments.setdefault("Y", Y)
+        if name == "forecast":
+            arguments.setdefault("horizon", 2)
         bad = [argument for argument, (_, invalid) in choices if invalid and rng.random() < 0.35]
         arguments.update({argument: pick(rng, *methods[name][argument][1]) for argument in bad})
         mentioned = (*(bad or arguments), *DATA_NAMES, "X", name, *options)
         try:
-            given = [arguments.pop("Y")] if "Y" in arguments else []  # scikit-learn calls the data X
-            answer = door.ask(partial(methodcaller(name, *given, **arguments), fitted), *mentioned)
+            answer = door.ask(partial(methodcaller(name, **arguments), fitted), *mentioned)
         except Refused:
             continue
         if bad:
             harmless = set(bad) <= {"of", "random_state"} and name in ("predict", "sample")
-            shown = ", ".join(f"{argument}={arguments.get(argument, given)!r}" for argument in bad)
+            shown = ", ".join(f"{argument}={arguments[argument]!r}" for argument in bad)
             check(harmless, f"{name} accepted {shown}"[:400])
         else:
             for numbers in answer if isinstance(answer, tuple) else (answer,):

@@ -86,7 +86,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_groups(v) or _is_folds(v),
         'None, "auto", groups of modes such as ((0, 1), (2,)), or periods by which modes are folded such as {0: 24}',
     ),
-    "smooth_residual": (lambda v: v is None or v == "auto" or _is_int(v), 'None, "auto" or a mode'),
+    "smooth_residual": (
+        lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_int(v),
+        'None, "auto" or a mode',
+    ),
     "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
     "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
     "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),

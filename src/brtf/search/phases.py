@@ -22,6 +22,7 @@ from brtf.search.moves.order import Order
 from brtf.search.moves.outlier_kind import OutlierKinds
 from brtf.search.moves.plainer import Plainer
 from brtf.search.moves.rates import Rates
+from brtf.search.moves.reconsider import Reconsider
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
 from brtf.search.moves.row_prior import RowPriors
@@ -82,7 +83,7 @@ PHASES = (
         "fine",
         (
             *(Noise(), *NOISE, Plainer(pulling=False), LocalModels(pulling=False), OutlierKinds(), *COMPONENTS),
-            WithoutNegative(),
+            *(Reconsider(), WithoutNegative()),
         ),
         lambda progress: Sweeps(0.1 * WORTH, 100),
         counted=Refresh.name,
