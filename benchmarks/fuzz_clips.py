@@ -51,12 +51,12 @@ def clips_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
         clip = np.nan_to_num(clip).astype(pick(rng, "u1", "f4", "i2", "?", ">f8", "f2", "u8"))
     if rng.random() < 0.12:
         door.group = "junk"
-        junk = (clip[0, 0], clip[:0], clip[:, :0], clip * 1e30, -clip - 1, clip.astype(complex), clip.astype("U5"))
+        junk = (clip[0, 0], clip[:0], clip[:, :0], clip * 1e30, -1.0 - clip, clip.astype(complex), clip.astype("U5"))
         clip = pick(rng, *junk, clip[..., None, None], np.where(clip > 100, np.inf, clip), *STRANGE, None)
     reading = {name: pick(rng, *valid) for name, (valid, _) in READING.items() if rng.random() < 0.15}
     wrong = [name for name, (_, invalid) in READING.items() if invalid and rng.random() < 0.03]
     reading |= {name: pick(rng, *READING[name][1]) for name in wrong}
-    names = (*DATA_NAMES, *READING, "clip", "array", "source", "frame", "frames")
+    names = (*DATA_NAMES, *READING, "clip", "array", "frame", *([clip] if isinstance(clip, str) else []))
     if rng.random() < 0.25 and isinstance(clip, np.ndarray) and len(clip) > 1:
         door.group = "stream"
         stream = brtf.foreground.ForegroundStream(memory=int(rng.integers(2, 20)))

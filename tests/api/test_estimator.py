@@ -516,6 +516,7 @@ WRONG_OPTIONS = [
     *[("tol", value) for value in (-1e-9, NAN, np.inf, "1e-6", None)],
     *[("dtype", value) for value in (np.int32, np.complex128, "f2")],
     *[("random_state", value) for value in (-1, 1.5, "seed")],
+    *[("smooth_residual", value) for value in ("time", 0.5, np.array([1.0, 2.0]), True)],
 ]
 WRONG_STARTS = {
     "one mode too few": ([np.ones((9, 2)), np.ones((8, 2))], "init must have one factor matrix per mode (3), got 2"),

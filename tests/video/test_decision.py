@@ -102,3 +102,35 @@ class TestStream:
         stream.partial_fit(np.full((4, 32, 32), 9, dtype=np.uint8))
         with pytest.raises(ValueError, match="All blocks must be of one clip"):
             stream.partial_fit(np.full((4, 32, 33), 9, dtype=np.uint8))
+
+
+class TestAccidents:
+    @pytest.mark.filterwarnings("error")
+    def test_a_clip_of_one_pixel_has_no_neighbours(self) -> None:
+        found = brtf.foreground(np.random.default_rng(0).uniform(90, 110, (20, 1, 1)))
+        assert found.mask.shape == (1, 1, 20)
+
+    @pytest.mark.filterwarnings("error")
+    def test_a_pixel_that_lacks_a_band_is_missing(self) -> None:
+        images = np.random.default_rng(0).uniform(90, 110, (20, 6, 5, 3))
+        part, whole = images.copy(), images.copy()
+        part[3, 2, 1, 1] = whole[3, 2, 1] = np.nan
+        found, wanted = brtf.foreground(part), brtf.foreground(whole)
+        np.testing.assert_array_equal(found.mask, wanted.mask)
+        np.testing.assert_array_equal(found.probability, wanted.probability)
+
+    @pytest.mark.parametrize(
+        ("images", "reading", "said"),
+        [
+            (np.where(np.arange(9.0)[:, None, None] < 9, np.nan, np.full((9, 4, 4), 7.0)), {}, "levels of at most 1"),
+            (np.full((9, 4, 4), 7.0), {"drop": 1 - 1e-12}, "no pixel that was seen"),
+            (np.full((9, 4, 4), np.inf), {}, "levels beyond 1e\\+09"),
+            (np.full((9, 4, 4), 7.0), {"frames": 3}, "frames must be a slice"),
+            (np.full((9, 4, 4), 7.0), {"scale": "half"}, "scale must be a number"),
+            (np.full((9, 4, 4), 7.0), {"drop": None}, "drop must be a number"),
+            (np.full((9, 4, 4), 7.0), {"seed": -1}, "seed must be an integer"),
+        ],
+    )
+    def test_what_cannot_be_decided_is_refused_in_a_sentence(self, images, reading, said) -> None:
+        with pytest.raises((ValueError, TypeError), match=said):
+            brtf.foreground(images, **reading)

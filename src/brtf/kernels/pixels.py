@@ -362,7 +362,7 @@ def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: A
                         for right in range(max(-reach, -j), min(reach, width - 1 - j) + 1):
                             total += near[down + reach, right + reach] * expected[i + down, j + right]
                             weights += near[down + reach, right + reach]
-                    odds[t, i, j] = evidence[t, i, j] + coupling * total / weights
+                    odds[t, i, j] = evidence[t, i, j] + (coupling * total / weights if weights > 0.0 else 0.0)
             for i in range(height):
                 for j in range(width):
                     expected[i, j] = math.tanh(0.5 * odds[t, i, j])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import os
 import warnings
 from collections.abc import Iterable, Iterator
@@ -120,10 +121,12 @@ def read_clip(
         A file is missing or cannot be opened.
     """
     chosen = _check_frames(frames)
-    if not 0 < scale <= 1:
-        raise ValueError(f"scale must be above 0 and at most 1, got {scale!r}.")
-    if not 0 <= drop < 1:
-        raise ValueError(f"drop must be at least 0 and below 1, got {drop!r}.")
+    if not (isinstance(scale, numbers.Real) and 0 < scale <= 1):
+        raise ValueError(f"scale must be a number above 0 and at most 1, got {scale!r}.")
+    if not (isinstance(drop, numbers.Real) and 0 <= drop < 1):
+        raise ValueError(f"drop must be a number of at least 0 and below 1, got {drop!r}.")
+    if not (isinstance(seed, numbers.Integral) and seed >= 0):
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
     reel = open_reel(source)
     n_read, announced = reel.count(chosen.stop)
     n_frames = len(range(n_read)[chosen])
@@ -233,6 +236,8 @@ def _check_frames(frames: slice | None) -> slice:
     """The frames chosen, with a start and a step."""
     if frames is None:
         return slice(0, None, 1)
+    if not isinstance(frames, slice):
+        raise TypeError(f"frames must be a slice such as slice(0, 100), got {frames!r}.")
     start, stop = frames.start or 0, frames.stop
     step = 1 if frames.step is None else frames.step
     whole = all(isinstance(bound, int | np.integer) for bound in (start, stop or 0, step))

@@ -189,7 +189,12 @@ class ForegroundStream:
 
 
 def _decide(clip: Clip) -> Foreground:
-    """What moves in a clip."""
+    """What moves in a clip; a pixel that lacks a band is missing."""
+    missing = np.isnan(clip.values).any(axis=1, keepdims=True)
+    if missing.all():
+        raise ValueError("the clip has no pixel that was seen in all of its bands: all are NaN.")
+    if missing.any():
+        clip = replace(clip, values=np.where(missing, np.float32(np.nan), clip.values))
     shifts = find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
     values, courses = even_light(values, height, width)

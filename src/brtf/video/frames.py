@@ -49,6 +49,8 @@ Unlike playlists, none of them can refer to other files or addresses."""
 MOST_PIXELS = 2**26
 """Largest number of pixels of a frame, 8192 × 8192; a file of a few bytes may claim any number."""
 TOO_LARGE = f"it claims more than {MOST_PIXELS:,} pixels a frame; make it smaller first."
+LARGEST_LEVEL = 1e9
+"""Largest level of an array: far beyond any camera's, and its squares are exact enough in single precision."""
 TS_PACKET, TS_SYNC = 188, b"G"
 """An MPEG transport stream has no header; every packet begins with the same byte."""
 
@@ -102,6 +104,8 @@ class _Array:
             raise TypeError(f"{name} must hold real numbers, got dtype {self.array.dtype}.")
         if min(self.array.shape) == 0:
             raise ValueError(f"{name} has no pixel, in shape {self.array.shape}.")
+        if self.array.dtype.kind == "f" and float(np.fmax.reduce(np.abs(self.array), axis=None)) > LARGEST_LEVEL:
+            raise ValueError(f"{name} holds levels beyond {LARGEST_LEVEL:g}, but levels run from 0 to 255: rescale it.")
         if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
             raise ValueError(f"{name} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255.")
 

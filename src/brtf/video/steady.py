@@ -174,7 +174,8 @@ def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:
     few = np.random.default_rng(0).choice(pixel.size, min(pixel.size, 20_000), replace=False)
     colours = levels.values[pixel[few], :, frame[few]].astype(np.float64)
     middle = np.median(colours, axis=0)
-    covariance = np.cov(colours.T).reshape(n_channels, n_channels) + np.eye(n_channels)
+    about = colours - colours.mean(axis=0)
+    covariance = about.T @ about / len(about) + np.eye(n_channels)
     inverse = np.linalg.inv(np.linalg.cholesky(covariance)).astype(np.float32)
     rest = np.matmul(inverse, levels.values - middle[:, None].astype(np.float32))
     normal = -0.5 * np.einsum("pct,pct->pt", rest, rest) - 0.5 * np.linalg.slogdet(2 * np.pi * covariance)[1]
