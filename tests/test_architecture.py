@@ -133,7 +133,9 @@ def test_import_is_light():
     assert not loaded & set(HEAVY)
 
 
-@pytest.mark.parametrize("name", ["compiled.rows", "coordinates", "entries", "masked", "products", "scoring"])
+@pytest.mark.parametrize(
+    "name", ["compiled.rows", "compiled.variances", "coordinates", "entries", "masked", "products", "scoring"]
+)
 def test_compiled_loops_contain_no_numbers_of_other_files(name):
     """Compiled code is kept for as long as its own file is the same: it would not notice that another one changed."""
     module = importlib.import_module(f"brtf.kernels.{name}")

@@ -15,7 +15,7 @@ from brtf.inference.statistics import scaled_values
 from brtf.inference.sweep import sweep
 from brtf.kernels.arguments import PassSums
 from brtf.kernels.compiled.contractions import DENSE_SHARE, DENSE_SHARE_OF_SUMS
-from brtf.kernels.compiled.rows import LARGEST_OWN_SOLVE
+from brtf.kernels.compiled.rows import TOGETHER, WIDTH
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
 from brtf.kernels.reference.local import N_BINS
 from brtf.kernels.tiles import LARGEST_THIN, LEAST_TILE, TILE_BYTES
@@ -328,7 +328,7 @@ def test_rows_of_completed_data_do_not_depend_on_tiles(n_rows, n_columns, rank):
     assert ours[0].log_evidence == pytest.approx(theirs[0].log_evidence, rel=1e-11)
 
 
-@pytest.mark.parametrize("rank", [*RANKS, LARGEST_OWN_SOLVE, LARGEST_OWN_SOLVE + 1])
+@pytest.mark.parametrize("rank", [*RANKS, 2 * WIDTH, 2 * WIDTH + TOGETHER + 1])
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_are_solved(twin, rank, shared):
     """Also where components differ in strength by 1e8: scaled to unit diagonal the matrices are well conditioned."""
@@ -342,7 +342,8 @@ def test_rows_are_solved(twin, rank, shared):
     found = twin.solve_rows(precision * strength[:, None] * strength, linear * strength)
     # Condition numbers are below 1e3 for these random matrices.
     np.testing.assert_allclose(found[0] * strength, wanted[0], rtol=1e-11, atol=1e-12)
-    np.testing.assert_allclose(found[1] * strength[:, None] * strength, wanted[1], rtol=1e-11, atol=1e-12)
+    covs = unpack_symmetric(found[1], rank)
+    np.testing.assert_allclose(covs * strength[:, None] * strength, wanted[1], rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(found[2] + 2 * np.log(strength).sum(), wanted[2], rtol=1e-11, atol=1e-11)
 
 

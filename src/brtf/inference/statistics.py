@@ -209,7 +209,7 @@ def add_up_rows(
         return sums
 
     _, parts = visit(observations, tuple, of_rows)
-    return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+    return parts[0] if len(parts) == 1 else tuple(np.concatenate(part) for part in zip(*parts, strict=True))
 
 
 def add_up_runs(

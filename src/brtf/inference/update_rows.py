@@ -28,7 +28,7 @@ from brtf.inference.statistics import (
     row_sums,
 )
 from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
-from brtf.kernels.packed import pack_symmetric, packed_indices, unpack_symmetric
+from brtf.kernels.packed import packed_indices, unpack_symmetric
 from brtf.kernels.reference.contractions import transposed_khatri_rao
 from brtf.kernels.reference.local import CompletedRows
 from brtf.kernels.tables import EvidenceTable
@@ -129,8 +129,7 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
     """
     (products, packed), (own_precision, own_linear) = sums, terms
     matrices = unpack_symmetric(precision * packed, own_linear.size) + own_precision
-    mean, cov, log_det = kernels.solve_rows(matrices, precision * products + own_linear)
-    return mean, pack_symmetric(cov), log_det
+    return kernels.solve_rows(matrices, precision * products + own_linear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +240,7 @@ class OnePass:
 
     def _solved_covariances(self, grams: Array) -> tuple[Array, Array]:
         nothing = np.zeros((len(grams), self.state.rank))
-        _, cov, log_det = kernels.solve_rows(self.precision * grams + self.terms[0], nothing)
-        return pack_symmetric(cov), log_det
+        return kernels.solve_rows(self.precision * grams + self.terms[0], nothing)[1:]
 
     def zeros(self) -> Sums:
         """Zero sums over the first mode: of targets times its means, and of weights times its second moments."""
@@ -264,10 +262,8 @@ class OnePass:
             gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
             kernels.contract(block, weights, self._moments, 0, gram_sums)
             precision = self.precision * unpack_symmetric(gram_sums, self.state.rank) + self.terms[0]
-            mean, cov, log_det = kernels.solve_rows(precision, linear)
-            rows = RowGaussians(mean, cov)
-            packed = rows.cov_packed
-            kernels.contract_one(own, weights, rows.second_moment_packed, 0, sums[1])
+            mean, packed, log_det = kernels.solve_rows(precision, linear)
+            kernels.contract_one(own, weights, RowGaussians(mean, packed).second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
         return self._put(block, (mean, packed, log_det))
 

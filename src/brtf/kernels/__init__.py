@@ -175,7 +175,7 @@ def corrected(curvature: Array, step: Array, drop: Array) -> Array:
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
-    """Means, covariances and ln|cov| of Gaussian rows from their precision matrices and linear terms."""
+    """Means, packed covariances and ln|cov| of Gaussian rows from their precision matrices and linear terms."""
     return _chosen().solve_rows(precision, linear)
 
 

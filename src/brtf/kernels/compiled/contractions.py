@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,11 @@ from brtf.kernels import (
 )
 from brtf.kernels.arguments import plain
 from brtf.kernels.compiled.listed_block import NUMBERS_TOGETHER, fibres_of, listed
+from brtf.kernels.compiled.variances import Fibres
 from brtf.kernels.reference import contractions as definition
 from brtf.kernels.reference.contractions import (
     as_matrix,
     khatri_rao,
-    left_variance,
     reduce_mode,
     rows_of_block,
     symmetric_multiplicity,
@@ -82,18 +82,22 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
         out = np.zeros(block.coords.shape[1])
         coordinates.variances(block.coords, _together(outers), _together(moments), _together(covs), multiplicity, out)
         return out
-    if block.mask is None:
-        parts = _cut(block, 2 * multiplicity.size)
-        return np.concatenate([definition.variance_at(rows, outers, moments, covs) for rows in parts])
-    covs = [np.broadcast_to(cov, moment.shape) for cov, moment in zip(covs, moments, strict=True)]
-    last = np.hstack([moments[-1], covs[-1]])
-
-    def of_rows(rows: Block) -> Array:
-        spread, product = left_variance(rows, outers, moments, covs)
-        left = np.hstack([spread * multiplicity, product * multiplicity])
-        return _compressed(rows, left @ last.T) if _is_dense(block) else _products_at(rows, left, last)
-
-    return np.concatenate([of_rows(rows) for rows in _cut(block, last.shape[1])])
+    outers, moments, covs = (_together(part) for part in (outers, moments, covs))
+    lengths = (block.n_rows, *block.shape[1:])
+    longest = max(range(len(lengths)), key=lengths.__getitem__)
+    own_cov = covs[0] if len(covs[0]) < len(outers[0]) else covs[0][block.rows]
+    fibres = Fibres(
+        longest,
+        rows_of_block(block, outers),
+        rows_of_block(block, moments),
+        [own_cov, *covs[1:]],
+        multiplicity,
+    )
+    if not _is_dense(block):
+        return fibres.at(listed(block).numbered(math.prod(lengths[:longest]), lengths[longest]), block.n_entries)
+    others = [length for mode, length in enumerate(lengths) if mode != longest]
+    dense = np.moveaxis(fibres.everywhere().reshape(*others, -1), -1, longest)
+    return dense.ravel() if block.mask is None else _compressed(block, np.ascontiguousarray(dense))
 
 
 def contract(block: Block, entry_values: Array | None, matrices: Sequence[Array], mode: int, out: Array) -> None:
@@ -175,20 +179,6 @@ def _one_per_row(cov: Array, moment: Array) -> Array:
 def _together(matrices: Sequence[Array]) -> tuple[Array, ...]:
     # a homogeneous tuple, so that loops are compiled once
     return tuple(map(plain, matrices))
-
-
-def _cut(block: Block, n_columns: int) -> Iterator[Block]:
-    """Tiles of a dense block, a few rows each, whose fibres fit in cache."""
-    n_fibres = math.prod(block.shape[1:-1])
-    n_rows = max(1, NUMBERS_TOGETHER // max(1, n_fibres * n_columns))
-    stop = 0
-    for row in range(0, block.n_rows, n_rows):
-        rows = slice(block.rows.start + row, block.rows.start + min(row + n_rows, block.n_rows))
-        mask = None if block.mask is None else block.mask[row : row + n_rows]
-        n_entries = (rows.stop - rows.start) * n_fibres * block.shape[-1] if mask is None else np.count_nonzero(mask)
-        start, stop = stop, stop + int(n_entries)
-        entries = slice(block.entries.start + start, block.entries.start + stop)
-        yield Block(entries, block.values[start:stop], rows, mask, None, block.shape)
 
 
 def _is_mostly_observed(block: Block) -> bool:

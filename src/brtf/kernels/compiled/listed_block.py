@@ -50,12 +50,17 @@ class ListedBlock(Block):
                 shorter, ones, full = _shorter(mask)
                 self._columns_of_ones[key] = _list_columns(shorter, ones.size)[0], ones, full
             return self._columns_of_ones[key]
-        if key not in self._columns:
-            self._columns[key] = _list_columns(mask, self.n_entries)
-        lists, numbers = self._columns[key]
+        lists, numbers = self.numbered(*key)
         amounts = np.empty(self.n_entries)
         masked.take(entry_values, numbers, amounts)
         return lists, amounts, None
+
+    def numbered(self, n_slabs: int, length: int) -> tuple[masked.Lists, NDArray[np.int32]]:
+        """The entries of slabs (a, n, b) by (a, b), and their numbers within the block."""
+        key = n_slabs, length
+        if key not in self._columns:
+            self._columns[key] = _list_columns(fibres_of(self).reshape(n_slabs, length, -1), self.n_entries)
+        return self._columns[key]
 
 
 def _list_rows(mask: NDArray[np.bool_], n_entries: int) -> masked.Lists:

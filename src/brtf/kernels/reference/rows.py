@@ -7,10 +7,11 @@ from contextlib import suppress
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.kernels.packed import pack_symmetric
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
-    """Gaussian rows with precision matrices P_i and linear terms h_i: cov_i = P_i⁻¹, mean_i = cov_i h_i, ln|cov_i|.
+    """Gaussian rows with precisions P_i and linear terms h_i: mean_i = cov_i h_i, cov_i = P_i⁻¹ packed, ln|cov_i|.
 
     Solved by Cholesky after scaling each precision to unit diagonal, which preserves accuracy for components of very
     different strength. ``precision`` is (I, R, R) or (1, R, R); ``linear`` is (I, R).
@@ -22,7 +23,7 @@ def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     cov = half.transpose(0, 2, 1) @ half
     shared = precision.shape[0] != linear.shape[0]
     mean = linear @ cov[0] if shared else np.einsum("irs,is->ir", cov, linear)
-    return mean, cov, 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
+    return mean, pack_symmetric(cov), 2.0 * (np.log(spread) - np.log(np.einsum("irr->ir", lower))).sum(axis=1)
 
 
 def _cholesky(scaled: Array) -> Array:
