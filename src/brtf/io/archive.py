@@ -38,7 +38,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
     arrays: Arrays = {}
-    pack_reading(Reading(result.link, result.arrangement), result.comparisons, header)
+    pack_reading(Reading(result.link, result.arrangement, result.state.smooth is not None), result.comparisons, header)
     if result.observations.in_chunks:  # the entries are not saved, but the numbers computed from all of them are
         pack_outline(result.observations, header, arrays)
         header["bound_shift"] = result.bound_shift
@@ -111,6 +111,7 @@ def pack_reading(reading: Reading, comparisons: Sequence[Comparison], header: He
         "numbers": asdict(reading.link),
         "groups": [list(group) for group in reading.arrangement.groups],
         "folds": [list(fold) for fold in reading.arrangement.folds],
+        "smooth": reading.smooth,
         "comparisons": [[one.option, one.chosen, [list(t) for t in one.tried], one.n_entries] for one in comparisons],
     }
 
@@ -131,7 +132,7 @@ def unpack_reading(header: Header, shape: tuple[int, ...]) -> tuple[Reading, tup
         if not arrangement.is_as_given:
             raise ValueError("modes are both merged and folded")
         arrangement = Arrangement.folded({int(mode): int(period) for mode, period in folds}, shape)
-    return Reading(LINKS[name](**numbers), arrangement), comparisons
+    return Reading(LINKS[name](**numbers), arrangement, packed.get("smooth") is True), comparisons
 
 
 def plain_arrangement(settings: Settings) -> Any:

@@ -197,15 +197,18 @@ def course_in_words(prior: KnownOrder) -> str:
 
 
 def _smooth(result: Result) -> Choice:
-    judged = [record.event for record in result.trace if record.event.kind is Kind.SMOOTH]
     mode = result.smooth_mode
+    found = next((one for one in result.comparisons if one.option == "smooth_residual" and one.tried), None)
+    gain = None if found is None else found.tried[0][1]
     if mode is not None:
-        gain = next((event.gain for event in reversed(judged) if event.accepted), None)
-        told = "" if gain is None else f": {nats(gain)} better than the low-rank part alone, when it was tried"
         words = f"Every fibre along mode {mode} has a smooth course of its own beside the low-rank part"
+        told = "" if gain is None else f": {nats(gain)} better than components alone"
         return Choice("smooth_residual", mode, gain, f"{words}{told}.")
-    gain = -max(event.gain for event in judged) if judged else None
-    told = "neighbouring residuals do not resemble each other" if gain is None else "it was tried, and did not pay"
+    told = "neighbouring residuals do not resemble each other"
+    if found is not None and gain is not None:
+        gave_way = found.chosen == str(True)
+        told = "it gave way to components" if gave_way else f"with one the fit is {nats(gain)} worse"
+        gain = None if gave_way else gain
     return Choice("smooth_residual", None, gain, f"There is no smooth residual: {told}.")
 
 

@@ -1,11 +1,13 @@
-"""How to read the data: which link, which modes are read as one, and which one is folded. The bound chooses.
+"""How to read the data: which link, which modes are read as one or folded, and whether courses of fibres are smooth.
 
-Every reading of the data, a link with an arrangement, has a bound of the same ln p(Y). Readings race: each is a search
-of its own, a few dozen sweeps at a time, and one that cannot catch up any more drops out. The reading that the search
-would have without a choice is the first runner, so that on data where nothing is to be chosen the search goes on from
-there, and nothing is lost. Three screens save most races: a link is tried only where the noise depends on the level,
-modes are merged only where the residual has structure beyond chance that merging would explain, and a mode is folded
-only by periods that time stamps or lines in its spectrum suggest.
+Every reading of the data has a bound of the same ln p(Y), and the bound chooses. Readings race: each is a search of its
+own, a few dozen sweeps at a time, and one that cannot catch up any more drops out. The reading that the search would
+have without a choice is the first runner, so that on data where nothing is to be chosen the search goes on from there,
+and nothing is lost. Four screens save most races: a link is tried only where the noise depends on the level, modes are
+merged only where the residual has structure beyond chance that merging would explain, a mode is folded only by periods
+that time stamps or lines in its spectrum suggest, and fibres have smooth courses of their own only where neighbouring
+residuals are alike. Such courses and components replace each other, so that neither can be judged beside the other: the
+two ways of explaining the data race from the start.
 
 Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones), and the
 bounds are scaled to the whole: the likelihood by the number of entries, the divergence of the rows of a mode by their
@@ -33,7 +35,7 @@ class Comparison:
 
     Attributes
     ----------
-    option : "link" or "arrangement"
+    option : "link", "arrangement" or "smooth_residual"
     chosen : the value, as text
     tried : what it was compared with, as text, and the nats by which the chosen value is better; empty if the screen
         showed that nothing else pays
@@ -75,7 +77,8 @@ def choose(
     folds = possible_folds(observations) if arranging else []
     folds = [one for one in folds if one.leaves(smooth_mode_of(settings, observations.order))]
     arranging = arranging and (observations.order > 2 or bool(folds))
-    if len(links) == 1 and not arranging:
+    may_be_smooth = automatic and settings.smooth_residual == "auto" and bool(settings.smooth_modes(observations.shape))
+    if len(links) == 1 and not arranging and not may_be_smooth:
         return Chosen(plain)
     race = Race(observations, settings, rng, Deadline(seconds), watch, {mode for one in folds for mode, _ in one.folds})
     if not race.is_possible(plain):
@@ -83,6 +86,7 @@ def choose(
     race.runner(plain).go_to(LAP)
     if race.deadline.passed:
         return Chosen(plain, since=race.moment(plain))
+    smooth = may_be_smooth and race.neighbours_are_alike(plain)
     best, comparisons = plain, []
     if len(links) > 1:
         rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
@@ -100,4 +104,13 @@ def choose(
             rivals = [replace(best, arrangement=one) for one in doubled(best.arrangement, observations.shape)]
             rivals = [one for one in rivals if one not in race.runners]
         comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
+    if may_be_smooth:
+        if race.part is not observations:  # neighbours are needed
+            modes = settings.smooth_modes(observations.shape)
+            race = Race(observations, settings, rng, race.deadline, watch, modes)
+            race.runner(best).go_to(LAP)
+            smooth = race.neighbours_are_alike(best)
+        rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
+        best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
+        comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))
     return Chosen(best, tuple(comparisons), race.moment(best))

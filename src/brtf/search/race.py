@@ -18,8 +18,10 @@ from brtf.data.passes import Sums, add_up, workers
 from brtf.inference.judge import WORTH
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
+from brtf.inference.smooth_residual import neighbours_alike
 from brtf.model.settings import Settings
 from brtf.search.moves.birth import BEYOND_CHANCE
+from brtf.search.moves.smooth_residual import BEYOND_CHANCE as ALIKE_BEYOND_CHANCE
 from brtf.search.phases import NAMES
 from brtf.search.rank_one import relative_weights
 from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
@@ -142,6 +144,13 @@ class Race:
         score = product - squares * level / n
         return bool(spread > 0 and 0.25 * score**2 / spread > WORTH)
 
+    def neighbours_are_alike(self, reading: Reading) -> bool:
+        """Whether neighbouring residuals of a first lap are alike along any mode, beyond chance."""
+        problem, point = self.runner(reading).point()
+        alike = neighbours_alike(problem, point.state, point.fit, point.local)
+        modes = self.settings.smooth_modes(problem.observations.shape)
+        return any(alike[mode] > ALIKE_BEYOND_CHANCE for mode in modes)
+
     def mergers(self, reading: Reading) -> list[Reading]:
         """The readings with two groups merged that may pay.
 
@@ -214,13 +223,13 @@ class Runner:
         self.n_started: int | None = None
 
     def go_to(self, n_sweeps: int) -> None:
-        """Go on until so many sweeps after the starts, or the end of the search or of the time."""
+        """Go on until so many sweeps after the starts and what was asked for, or the end of the search or the time."""
 
         def until(moment: Moment) -> bool:
             self.watch(moment)
             if self.deadline.look():
                 return True
-            if moment.position is None or moment.position.phase == NAMES.index("start"):
+            if moment.position is None or moment.position.phase <= NAMES.index("asked for"):
                 return False
             if self.n_started is None:
                 self.n_started = moment.n_sweeps
@@ -321,4 +330,6 @@ def _told(reading: Reading, best: Reading) -> str:
     """The part of a reading in which it differs from the best one."""
     if reading.link.name != best.link.name:
         return str(reading.link.name)
+    if reading.smooth is not best.smooth:
+        return str(reading.smooth)
     return str(reading.arrangement)

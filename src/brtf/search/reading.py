@@ -16,10 +16,12 @@ FAR_APART = 1e8
 
 @dataclass(frozen=True)
 class Reading:
-    """A way to read the data: a link t of the values, and an arrangement of the modes."""
+    """A way to read the data: a link t of the values, an arrangement of the modes, and where the settings leave it
+    open, whether a smooth residual stands beside the low-rank part."""
 
     link: Link
     arrangement: Arrangement
+    smooth: bool = False
 
     def apply(self, observations: Observations) -> Observations:
         """The data as the search sees them: t(Y), with merged or folded modes."""
@@ -37,6 +39,8 @@ class Reading:
         smooth = settings.smooth_residual
         if smooth not in (None, "auto"):
             (smooth,) = self.arrangement.factor_numbers((int(smooth) % self.arrangement.order,))
+        elif not self.smooth:
+            smooth = None
         kind = "additive" if self.arrangement.periods and settings.outlier_kind == "auto" else settings.outlier_kind
         modes = settings.modes
         if modes not in (None, "auto"):

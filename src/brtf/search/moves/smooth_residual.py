@@ -1,9 +1,9 @@
 """A smooth residual beside the low-rank part, along the mode where neighbours resemble each other most.
 
-A screen saves most trials: the correlation of neighbouring residuals, weighted, must be beyond chance. Then φ, σ² and
-the noise are fitted to the residual of every such mode, at some hundred passes along the fibres each. Components that
-describe what the smooth residual describes better would stay, as each alone is needed beside the others: so it is tried
-beside half of them, a quarter, and so on, and the best is settled. Births follow. One that has died out is removed.
+φ, σ² and the noise are fitted to the residual of every mode, at some hundred passes along the fibres each; of several
+modes, only those count whose neighbouring residuals are alike beyond chance. Components that describe what the smooth
+residual describes better would stay, as each alone is needed beside the others: so it is tried beside half of them, a
+quarter, and so on, and the best is settled. Births follow.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import with_noise
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
@@ -38,18 +37,14 @@ FEW_SWEEPS = 8
 """Sweeps after which ranks are compared."""
 
 
-class SmoothResiduals(Once):
-    """A smooth residual, if the bound approves or, with ``asked``, because it was asked for."""
+class SmoothResidual(Once):
+    """A smooth residual where the settings have one, whatever it costs; "auto" has one only where it races."""
 
-    def __init__(self, *, asked: bool = False) -> None:
-        self.asked = asked
-        self.name = "smooth residual asked for" if asked else "smooth residual"
+    name = "smooth residual"
 
     def proposal(self, progress: Progress) -> Trial | None:
         wishes, point = progress.wishes, progress.point
-        if point.state.smooth is not None:
-            return None if wishes.smooth_asked else without_smooth_residual(progress)
-        if not wishes.smooth_modes or (self.asked and not wishes.smooth_asked):
+        if point.state.smooth is not None or not wishes.smooth_modes:
             return None
         problem = replace(progress.problem, collapsed=True)
         modes = wishes.smooth_modes
@@ -59,21 +54,17 @@ class SmoothResiduals(Once):
         if not modes:
             return None
         tight = point if progress.problem.collapsed else evaluate(problem, point.state)
-        state, gain = best_smooth_residual(problem, tight, modes)
-        worth = WORTH + math.log(len(wishes.smooth_modes))
-        if state.smooth is None or (gain < worth and not wishes.smooth_asked):
-            return None
+        mode, state = best_smooth_residual(problem, tight, modes)
         best = self._tried(progress, problem, state)
-        mode = state.smooth.mode
         for rank in fewer(point.rank):
-            state, _ = best_smooth_residual(problem, reduced(problem, tight, rank), (mode,))
+            _, state = best_smooth_residual(problem, reduced(problem, tight, rank), (mode,))
             best = max(best, self._tried(progress, problem, state), key=lambda one: one.bound)
         return progress.trial(
             Kind.SMOOTH,
             f"smooth residual along mode {mode} beside {{rank}}",
             best,
             (("free", 0, FREE_SWEEPS),),
-            worth=-math.inf if wishes.smooth_asked else worth + max(0.0, tight.bound - point.bound),
+            worth=-math.inf,
             then=Sweeps(progress.roughly, 60),
             collapsed=True,
         )
@@ -95,21 +86,13 @@ def fewer(rank: int) -> list[int]:
     return sorted({*halves, *range(1, min(rank, FEW_COMPONENTS + 1))}, reverse=True)
 
 
-def best_smooth_residual(problem: Problem, point: Point, modes: tuple[int, ...]) -> tuple[State, float]:
-    """The state with the smooth residual that promises most, and the nats that it promises at these factors."""
+def best_smooth_residual(problem: Problem, point: Point, modes: tuple[int, ...]) -> tuple[int, State]:
+    """The mode whose smooth residual promises most, and the state with it."""
     state, fit, local = point.state, point.fit, point.local
     found = [proposed_smooth_residual(problem, state, fit, local, mode) for mode in modes]
-    smooth, factor, gain = max(found, key=lambda one: one[2])
+    smooth, factor, _ = max(found, key=lambda one: one[2])
     tau = float(state.tau.mean)
     changed = with_noise(state, factor * tau, state.local_model.rescaled(factor), problem.observations.n_observed)
     changed = replace(changed, smooth=smooth)
     precision = factor * entry_precisions(problem, state, local)
-    return update_smooth_residual(problem, changed, fit, precision, learn=False)[0], gain
-
-
-def without_smooth_residual(progress: Progress) -> Trial | None:
-    """The present state without its smooth residual, where hardly anything is left of that."""
-    state = progress.point.state
-    if state.smooth is None or float(state.tau.mean) * state.smooth.variance > 1.0 / math.sqrt(state.smooth.mean.size):
-        return None
-    return progress.trial(Kind.SMOOTH, "no smooth residual", replace(state, smooth=None), worth=-WORTH)
+    return smooth.mode, update_smooth_residual(problem, changed, fit, precision, learn=False)[0]
