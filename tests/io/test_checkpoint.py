@@ -104,6 +104,11 @@ def as_coordinates(tensor):
     return Observations.from_coords(coords, tensor[coords], tensor.shape)
 
 
+def walk(length):
+    """A random walk."""
+    return np.cumsum(np.random.default_rng(3).standard_normal(length))
+
+
 ONE_SIDED = np.random.default_rng(5).uniform(0.0, 1.3, SMALL.shape)
 ONE_COMPONENT = [np.random.default_rng(0).standard_normal((length, 1)) for length in (9, 8, 7)]
 RUNS = {
@@ -143,6 +148,10 @@ RUNS = {
         * np.where(np.arange(12) == 0, -10.0, 1.0)[:, None, None],
         {"noise": "common"},
     ),
+    "rows in order": (SMALL + walk(9)[:, None, None], {"modes": ((0, ("ordered",)),)}),
+    "order as the bound decides": (np.outer(walk(40), walk(8)) + 0.1 * walk(320).reshape(40, 8), {"modes": "auto"}),
+    "non-negative": (np.abs(SMALL), {"modes": ((0, ("nonnegative",)),)}),
+    "smooth residual": (SMALL + 0.2 * walk(8)[:, None] * ONE_SIDED[0, 0], {"smooth_residual": 1}),
     "rank zero": (synthetic((9, 8, 7), 0, outliers=0.1, seed=0).observed, {}),
     "few sweeps": (SMALL, {"max_sweeps": 40}),
     "paper": (SMALL, {"inference": "paper", "max_sweeps": 60}),
@@ -161,6 +170,8 @@ QUICK = (
     "no negative loadings",
     "smooth residual",
     "one-sided outliers",
+    "rows in order",
+    "smooth residual",
     "paper",
 )
 
