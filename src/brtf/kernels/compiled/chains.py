@@ -33,13 +33,25 @@ def chain_evidence(precision: Array, linear: Array, scale: Array, own: Array, be
 
 @loop
 def _smooth(cov, beside, linear, mean, cross, log_det):
-    """Smooth in place: ``cov`` holds the precisions at first. False if a pivot is not positive."""
+    """Smooth in place: ``cov`` holds the precisions at first. False if a pivot is not positive.
+
+    Where neighbouring rows have the same precisions, the recursions soon arrive at a fixed matrix, which is copied.
+    """
     n_rows, rank = linear.shape
     pivot, back, ahead = np.empty((rank, rank)), np.empty((rank, rank)), np.empty((n_rows, rank))
+    given, steady, own_log_det = np.empty((rank, rank)), np.zeros(n_rows, np.bool_), 0.0
     for t in range(n_rows):
         matrix = cov[t]
+        alike = t > 1
         for r in range(rank):
             ahead[t, r] = linear[t, r]
+            alike = alike and beside[t - 1, r] == beside[t - 2, r]
+        for r in range(rank):
+            if alike:
+                for s in range(rank):
+                    alike = alike and matrix[r, s] == given[r, s]
+        if not alike:
+            given[:] = matrix
         if t > 0:
             last = cov[t - 1]
             for r in range(rank):
@@ -48,11 +60,17 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                     matrix[r, s] -= edge * last[r, s] * beside[t - 1, s]
                     total += last[r, s] * ahead[t - 1, s]
                 ahead[t, r] -= edge * total
+        if alike and steady[t - 1]:
+            steady[t] = True
+            matrix[:] = cov[t - 1]
+            log_det[0] += own_log_det
+            continue
+        own_log_det = 0.0
         for k in range(rank):  # Gauss–Jordan: the matrix becomes its inverse
             pivot_k = matrix[k, k]
             if not pivot_k > 0.0:
                 return False
-            log_det[0] -= np.log(pivot_k)
+            own_log_det -= np.log(pivot_k)
             inverse = 1.0 / pivot_k
             row_k = matrix[k]
             row_k[k] = 1.0
@@ -64,6 +82,9 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                     row[k] = 0.0
                     for s in range(rank):
                         row[s] -= factor * row_k[s]
+        log_det[0] += own_log_det
+        steady[t] = alike and _is_near(matrix, cov[t - 1])
+    settled = False
     for t in range(n_rows - 1, -1, -1):
         matrix = cov[t]
         for r in range(rank):
@@ -73,6 +94,15 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                 total += matrix[r, s] * (ahead[t, s] - edge)
             mean[t, r] = total
         if t == n_rows - 1:
+            continue
+        alike = (
+            t < n_rows - 2 and steady[t + 1]
+        )  # which has the matrix of this row, and the same steps before and after
+        for r in range(rank):
+            alike = alike and beside[t, r] == beside[t + 1, r]
+        if alike and settled:
+            cross[t] = cross[t + 1]
+            matrix[:] = cov[t + 1]
             continue
         following, shared = cov[t + 1], cross[t]
         for r in range(rank):
@@ -94,6 +124,17 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
             for s in range(r, rank):
                 matrix[r, s] = back[r, s]
                 matrix[s, r] = back[r, s]
+        settled = alike and _is_near(matrix, following)
+    return True
+
+
+@loop
+def _is_near(first, second):
+    """Whether two covariance matrices agree to rounding."""
+    for r in range(len(first)):
+        for s in range(len(first)):
+            if abs(first[r, s] - second[r, s]) > 1e-14 * np.sqrt(first[r, r] * first[s, s]):
+                return False
     return True
 
 

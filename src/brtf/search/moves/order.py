@@ -15,6 +15,7 @@ from scipy.special import logsumexp, softmax
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.data.memory import process_bytes
 from brtf.inference.judge import WORTH
 from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
@@ -23,6 +24,9 @@ from brtf.model.row_priors import KnownCentre, Ordered, RowPrior, ZeroMean
 from brtf.model.row_priors.chain_kinds import kinds_of, n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
+
+ROW_MATRICES = 8
+"""R × R matrices per row in a trial of a chain: precisions, covariances, and those of neighbours, of two states."""
 
 
 class Order(Move):
@@ -46,6 +50,8 @@ class Order(Move):
         rows, present = state.factors[mode], state.row_priors[mode]
         steps = progress.wishes.positions[mode].steps
         if not isinstance(present, ZeroMean | KnownCentre) or (rows.n_rows < FEWEST_ROWS and not self.asked):
+            return None
+        if not self.asked and ROW_MATRICES * 8 * rows.n_rows * rows.rank**2 > process_bytes():
             return None
         promised, share = promise(rows, present, state.lam, steps)
         if not self.asked and promised < WORTH:
