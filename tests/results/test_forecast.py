@@ -51,6 +51,7 @@ def test_rows_ahead_have_the_moments_of_draws():
         assert found.cov[h, 0, 0] == pytest.approx(drawn.var(), rel=0.01)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_courses_of_single_fibres_go_on_from_where_they_are():
     """g fades from its last value as φ^h, and its variance rises to σ², beside the low-rank part."""
     rng, n_rows = np.random.default_rng(3), 90
