@@ -11,7 +11,8 @@ import click
 import numpy as np
 
 from brtf.cli.fit import has_page
-from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
+from brtf.cli.input import Input, reads_input
+from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
 from brtf.data.description import label_text
 
@@ -47,12 +48,7 @@ PAGE = "anomalies.html"
 @overwrite_option
 @json_option
 def anomalies(
-    source: Path,
-    mask: Path | None,
-    key: str | None,
-    index: str | None,
-    value: str | None,
-    wide: bool,
+    given: Input,
     q: float,
     kinds: Sequence[str],
     mode: int | None,
@@ -81,11 +77,10 @@ def anomalies(
     with_page = out is not None and has_page(PAGE)
     if out is not None:
         refuse_overwriting((out / name for name in (*names.values(), PAGE)), overwrite=overwrite)
-    result = _fitted(source, mask, key, index, value, wide, seed, model_options)
-    first = 1 if source.suffix.lower() == ".tns" else 0
+    result = _fitted(given, seed, model_options)
     tables = {
         kind: anomaly_table(
-            result, q, of=kind, mode=mode if kind in ("fibres", "slices") else None, first_position=first
+            result, q, of=kind, mode=mode if kind in ("fibres", "slices") else None, first_position=given.counts_from
         )
         for kind in chosen
     }
@@ -100,7 +95,7 @@ def anomalies(
                 from brtf import __version__
                 from brtf.view.report.document import html
 
-                page = html(_page(tables, q, result, source.name), __version__)
+                page = html(_page(tables, q, result, given.path.name), __version__)
                 (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
             written = [out / name for name in (*names.values(), *([PAGE] if with_page else []))]
     if as_json:
@@ -118,27 +113,19 @@ def anomalies(
     return DONE if result.stop_reason.converged else NOT_CONVERGED
 
 
-def _fitted(
-    source: Path,
-    mask: Path | None,
-    key: str | None,
-    index: str | None,
-    value: str | None,
-    wide: bool,
-    seed: int,
-    model_options: dict[str, Any],
-) -> Result:
+def _fitted(given: Input, seed: int, model_options: dict[str, Any]) -> Result:
     """The saved fit, or that of the data."""
-    if source.suffix.lower() == ".brtf":
+    if given.path.suffix.lower() == ".brtf":
         from brtf.io.checkpoint import load_result
 
-        if mask is not None or key is not None or index is not None or value is not None or wide:
-            raise ValueError(f"{source} is a saved fit: --mask, --key, --index, --value and --wide do not apply to it.")
-        return load_result(source)
+        if given.is_described:
+            raise ValueError(
+                f"{given.path} is a saved fit: --mask, --key, --index, --value and --wide do not apply to it."
+            )
+        return load_result(given.path)
     from brtf.api.estimator import BRTF
 
-    observations = read(source, mask, key, index, value, wide)
-    return BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options).fit(observations).result_
+    return BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options).fit(given.observe()).result_
 
 
 def _length(found: Table) -> int:

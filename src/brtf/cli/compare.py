@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from brtf.api.evaluation import PATTERNS
-from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, read, reads_input, seed_option
+from brtf.cli.hold_out import holds_out
+from brtf.cli.input import Input, reads_input
+from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
 
 if TYPE_CHECKING:
@@ -35,27 +36,13 @@ A_MINUTE = 60.0
     "--rank", type=click.IntRange(min=1), help="Rank for methods that need one  [default: the one brtf finds]."
 )
 @chooses_model
-@click.option(
-    "--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hold out."
-)
-@click.option(
-    "--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hold out."
-)
-@click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Number of draws of held-out entries."
-)
+@holds_out
 @seed_option
 @out_option
 @overwrite_option
 @json_option
 def compare(
-    source: Path,
-    mask: Path | None,
-    key: str | None,
-    index: str | None,
-    value: str | None,
-    wide: bool,
+    given: Input,
     methods: str | None,
     everything: bool,
     rank: int | None,
@@ -84,7 +71,7 @@ def compare(
 
     if out is not None:
         refuse_overwriting([out / PAGE], overwrite=overwrite)
-    observations = read(source, mask, key, index, value, wide)
+    observations = given.observe()
     if everything and methods is not None:
         raise ValueError("--all and --methods exclude each other: give one of them.")
     chosen = _chosen("all" if everything else methods, METHODS, default_methods(observations))
@@ -101,7 +88,7 @@ def compare(
             from brtf import __version__
             from brtf.view.report.document import html
 
-            page = html(_page(rows, observations, how["hold_out"], source.name), __version__)
+            page = html(_page(rows, observations, how["hold_out"], given.path.name), __version__)
             (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
             written.append(out / PAGE)
     others = [method for method in METHODS if method not in chosen]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from brtf.api.evaluation import PATTERNS
-from brtf.cli.options import chooses_model, json_option, read, reads_input, seed_option
+from brtf.cli.hold_out import holds_out
+from brtf.cli.input import Input, reads_input
+from brtf.cli.options import chooses_model, json_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json
 from brtf.model.settings import INFERENCES
 
@@ -25,25 +25,11 @@ from brtf.model.settings import INFERENCES
     help="Inference to evaluate; can be repeated.",
 )
 @chooses_model
-@click.option(
-    "--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hold out."
-)
-@click.option(
-    "--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hold out."
-)
-@click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Number of draws of held-out entries."
-)
+@holds_out
 @seed_option
 @json_option
 def evaluate(
-    source: Path,
-    mask: Path | None,
-    key: str | None,
-    index: str | None,
-    value: str | None,
-    wide: bool,
+    given: Input,
     inferences: tuple[str, ...],
     repeats: int,
     as_json: bool,
@@ -64,7 +50,7 @@ def evaluate(
     models = {inference: BRTF(inference=inference, **model_options) for inference in inferences}
     if BRTF(**model_options).get_params() != BRTF(**budget).get_params():
         models = {"BRTF()": BRTF(**budget), **models}
-    found = evaluate(read(source, mask, key, index, value, wide), model=models, n_repeats=repeats, **options)
+    found = evaluate(given.observe(), model=models, n_repeats=repeats, **options)
     if as_json:
         print_json({**options, "repeats": repeats, "rows": found.rows})
     else:

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brtf.cli.input import Input, reads_input
 from brtf.cli.options import (
     DEFAULTS,
     chooses_model,
-    is_read_in_chunks,
     json_option,
     keeps_itself,
-    observe_file,
-    open_in_chunks,
     out_option,
     overwrite_option,
-    read_source,
-    reads_input,
     seed_option,
 )
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text
@@ -64,12 +60,7 @@ DENSE_LIMIT = 10_000_000
 @json_option
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def fit(
-    source: Path,
-    mask: Path | None,
-    key: str | None,
-    index: str | None,
-    value: str | None,
-    wide: bool,
+    given: Input,
     out: Path | None,
     overwrite: bool,
     replace_outliers: bool,
@@ -115,7 +106,7 @@ def fit(
     from brtf.data.readers import suffix_of
 
     if out is not None:
-        planned = ("result.brtf", f"imputed{suffix_of(source)}", "outliers.csv", "report.html", "fitted.zarr")
+        planned = ("result.brtf", f"imputed{suffix_of(given.path)}", "outliers.csv", "report.html", "fitted.zarr")
         refuse_overwriting((out / name for name in planned), overwrite=overwrite)
     with_page = out is not None and has_page("report.html")
     model = BRTF(
@@ -133,18 +124,18 @@ def fit(
         if dashboard is not None and not quiet:
             click.echo(f"Dashboard of the cluster: {dashboard}", err=True)
         file = None
-        if scheduler is not None or is_read_in_chunks(source):
-            observations = open_in_chunks(source, mask, key, index, value, wide)
+        if scheduler is not None or given.is_read_in_chunks:
+            observations = given.open_in_chunks()
         else:
-            file = read_source(source, key, index, value, wide)
-            observations = observe_file(file, mask)
+            file = given.read()
+            observations = given.observe(file)
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
                 names = _write_results(staging, model, file, replace_outliers, with_page)
                 written = [out / name for name in names]
     summary = model.summary()
-    read = understood(source, observations, None if file is None else file.note)
+    read = understood(given.path, observations, None if file is None else file.note)
     if as_json:
         print_json({**summary.numbers, "read": read, "written": [str(path) for path in written]})
     else:

@@ -7,16 +7,12 @@ import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from brtf.cli.output import interrupted_code
 from brtf.model.settings import LINKS, NOISES, OUTLIER_KINDS, Settings
-
-if TYPE_CHECKING:
-    from brtf.data.observations import Observations
-    from brtf.data.readers import TensorFile
 
 DEFAULTS = Settings()
 
@@ -27,39 +23,6 @@ max_seconds_option = click.option(
 )
 overwrite_option = click.option("--overwrite", is_flag=True, help="Replace existing results.")
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
-
-
-def describes_table(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that describe a table."""
-    for option in (
-        click.option(
-            "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
-        ),
-        click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
-        click.option(
-            "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def reads_input(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the argument INPUT and the options that describe it."""
-    command = describes_table(command)
-    for option in (
-        click.option(
-            "--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file, or sheet of an .xlsx."
-        ),
-        click.option(
-            "--mask",
-            type=click.Path(path_type=Path),
-            help="Mask of observed entries: .npy .npz .mat .nc .zarr of True/False or 1/0.",
-        ),
-        click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
-    ):
-        command = option(command)
-    return command
 
 
 def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -290,61 +253,3 @@ def _keeps_anything(path: Path) -> bool:
 
 def _how_to_go_on(path: Path) -> str:
     return f"the same command with --resume {path} continues, and brtf show {path} shows the results so far."
-
-
-def read(
-    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
-) -> Observations:
-    """Read the data named by the options of `reads_input`."""
-    return observe_file(read_source(source, key, index, value, wide), mask)
-
-
-def read_source(source: Path, key: str | None, index: str | None, value: str | None, wide: bool) -> TensorFile:
-    """Read the tensor of INPUT, and what is needed to write one in the same format."""
-    from brtf.data.readers import read_file
-
-    columns = None if index is None else [name.strip() for name in index.split(",")]
-    return read_file(source, key=key, index=columns, value=value, wide=wide)
-
-
-def open_in_chunks(
-    source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool
-) -> Observations:
-    """Open the data named by the options of `reads_input` for reading in chunks: a store, or a directory of tables."""
-    from brtf.data.observations import Observations
-    from brtf.data.readers import open_file
-
-    if wide:
-        raise ValueError(f"--wide applies to a table, but {source} is read in chunks. Leave it out.")
-    if source.is_dir() and source.suffix != ".zarr":
-        if mask is not None or key is not None:
-            raise ValueError("--mask and --key do not apply to a directory of tables.")
-        columns = None if index is None else [name.strip() for name in index.split(",")]
-        return Observations.from_parts(source, index=columns, value=value)
-    if index is not None or value is not None:
-        raise ValueError(f"--index and --value apply to tables, but {source} is not a table. Leave them out.")
-    for path in (source, mask):
-        if path is not None and path.suffix.lower() not in (".zarr", ".npy"):
-            raise ValueError(
-                f"{path} cannot be read in chunks: a .zarr store, an .npy file or a directory of .parquet, .csv or "
-                ".tsv tables can. Leave out --scheduler, or convert it first."
-            )
-    return Observations.from_chunks(open_file(source, key=key).tensor, None if mask is None else open_file(mask).tensor)
-
-
-def is_read_in_chunks(source: Path) -> bool:
-    """Whether the data are a directory of tables, or a store larger than half of the memory."""
-    from brtf.data.memory import available_bytes
-
-    if not source.is_dir():
-        return False
-    stored = source.suffix == ".zarr"
-    return not stored or sum(f.stat().st_size for f in source.rglob("*") if f.is_file()) > available_bytes() // 2
-
-
-def observe_file(file: TensorFile, mask: Path | None) -> Observations:
-    """The observed entries of a tensor that was read, as given by --mask."""
-    from brtf.data.observe import observe
-    from brtf.data.readers import read_mask
-
-    return observe(file.tensor, None if mask is None else read_mask(mask))

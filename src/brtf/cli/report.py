@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from brtf.cli.options import describes_table, overwrite_option, read_source
+from brtf.cli.input import Input, describes_table
+from brtf.cli.options import overwrite_option
 from brtf.cli.output import refuse_overwriting
 
 
@@ -74,7 +75,7 @@ def report(
     require_page()
     target = result.with_suffix(".html") if out is None else out
     refuse_overwriting([target], overwrite=overwrite)
-    given = None if data is None else read_source(data, key, index, value, wide).tensor
+    given = None if data is None else Input(data, None, key, index, value, wide).read().tensor
     finished = load_result(result)
     write_report(
         finished,

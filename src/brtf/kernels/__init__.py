@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.kernels.arguments import Gradient, Mixture, PassSums, SliceWeights, StudentNumbers
-from brtf.kernels.reference.chains import Smoothed
 from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
+    from brtf.kernels.reference.chains import Smoothed
     from brtf.kernels.reference.fibres import SmoothedChains
     from brtf.kernels.reference.local import CompletedRows, LocalPosteriors
 
