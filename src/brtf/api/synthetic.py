@@ -12,8 +12,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-EDGE = 0.02
-"""Share of a pixel that an object covers, or leaves free, below which it has no edge there."""
 Law = Callable[[np.random.Generator, int], NDArray[np.float64]]
 _OUTLIER_LAWS: dict[str, Law] = {
     "uniform": lambda rng, n: rng.uniform(-1.0, 1.0, n),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.api.synthetic import EDGE, check_count, check_fraction, largest, pick
+from brtf.api.synthetic import check_count, check_fraction, largest, pick
+
+EDGE = 0.02
+"""Share of a pixel that an object covers, or leaves free, below which it has no edge there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +141,7 @@ def toy_video(
     dead = largest(rng.random(pixels), 1 / 500)
     recorded[dead] = rng.choice([0.0, 255.0], (np.count_nonzero(dead), 1, 1))
 
-    seen = ~largest(rng.random((pixels, 1, frames)), missing)
-    mask = np.broadcast_to(seen, recorded.shape).copy()
-    return ToyVideo(
-        observed=np.where(mask, recorded, np.nan),
-        mask=mask,
-        background=background,
-        foreground_mask=foreground,
-        dead=dead,
-        height=height,
-        width=width,
-    )
+    return _seen_in_part(recorded, background, foreground, dead, (height, width), missing, rng)
 
 
 def _phenomenon(
@@ -163,15 +156,31 @@ def _phenomenon(
         np.moveaxis(part.reshape(frames, pixels, bands), 0, 2).copy() for part in (recorded, background)
     )
     cover = np.ascontiguousarray(cover.reshape(frames, pixels).T)
+    dead = np.zeros(pixels, dtype=bool)
+    clip = _seen_in_part(recorded, background, cover > 0.5, dead, (height, width), missing, rng)
+    return replace(clip, edge=(cover > EDGE) & (cover < 1 - EDGE))
+
+
+def _seen_in_part(
+    recorded: NDArray[np.float64],
+    background: NDArray[np.float64],
+    foreground: NDArray[np.bool_],
+    dead: NDArray[np.bool_],
+    size: tuple[int, int],
+    missing: float,
+    rng: np.random.Generator,
+) -> ToyVideo:
+    """The clip with a share of its pixels missing, in all bands at once."""
+    pixels, _, frames = recorded.shape
     seen = ~largest(rng.random((pixels, 1, frames)), missing)
     mask = np.broadcast_to(seen, recorded.shape).copy()
+    height, width = size
     return ToyVideo(
         observed=np.where(mask, recorded, np.nan),
         mask=mask,
         background=background,
-        foreground_mask=cover > 0.5,
-        dead=np.zeros(pixels, dtype=bool),
+        foreground_mask=foreground,
+        dead=dead,
         height=height,
         width=width,
-        edge=(cover > EDGE) & (cover < 1 - EDGE),
     )

@@ -128,7 +128,24 @@ IDENTITY = Link()
 
 
 @dataclass(frozen=True)
-class SquareRoot(Link):
+class NonNegativeLink(Link):
+    """A link of values of at least 0 that depends on the smallest positive value of the fitted data."""
+
+    smallest: float = 1.0
+    domain = "values of at least 0"
+
+    @classmethod
+    def for_data(cls, values: Values) -> Link:
+        """The link of these data; ``smallest`` is 1 where no value is positive."""
+        smallest = float(np.min(values, initial=np.inf, where=values > 0))
+        return cls(smallest if np.isfinite(smallest) else 1.0)
+
+    def allows(self, values: Values) -> NDArray[np.bool_]:
+        return np.asarray(values >= 0)
+
+
+@dataclass(frozen=True)
+class SquareRoot(NonNegativeLink):
     """t(y) = √y for y ≥ 0: the model is Y = z² with z = X + S + noise of either sign.
 
     The density of y is [p(√y) + p(−√y)] / (2√y). The bound keeps the first term only, which dominates unless zero
@@ -136,17 +153,8 @@ class SquareRoot(Link):
     zero counts as the smallest positive value of the fitted data, ``smallest``.
     """
 
-    smallest: float = 1.0
     name = "sqrt"
-    domain = "values of at least 0"
     mirrored = True
-
-    @classmethod
-    def for_data(cls, values: Values) -> Link:
-        return cls(_smallest_positive(values))
-
-    def allows(self, values: Values) -> NDArray[np.bool_]:
-        return np.asarray(values >= 0)
 
     def forward(self, values: Values) -> Values:
         return np.sqrt(values)
@@ -224,32 +232,23 @@ class Logarithm(Link):
 
 
 @dataclass(frozen=True)
-class ShiftedLogarithm(Link):
+class ShiftedLogarithm(NonNegativeLink):
     """t(y) = ln(1 + y/c) for y ≥ 0, c the smallest positive value of the fitted data: ``"log"`` where zeros occur.
 
     For counts from 1 it is log1p. Answers near zero may be negative, but not below −c.
     """
 
-    unit: float = 1.0
     name = "log1p"
-    domain = "values of at least 0"
-
-    @classmethod
-    def for_data(cls, values: Values) -> Link:
-        return cls(_smallest_positive(values))
-
-    def allows(self, values: Values) -> NDArray[np.bool_]:
-        return np.asarray(values >= 0)
 
     def forward(self, values: Values) -> Values:
-        return np.log1p(values / values.dtype.type(self.unit))
+        return np.log1p(values / values.dtype.type(self.smallest))
 
     def inverse(self, modelled: Array) -> Array:
         with np.errstate(over="ignore"):
-            return self.unit * np.expm1(modelled)
+            return self.smallest * np.expm1(modelled)
 
     def log_jacobian(self, values: Values) -> Array:
-        return -np.log(values.astype(np.float64) + self.unit)
+        return -np.log(values.astype(np.float64) + self.smallest)
 
     def mean(self, centre: Array, std: Array) -> Array:
         """c (e^{x̄ + σ²/2} − 1)."""
@@ -257,7 +256,7 @@ class ShiftedLogarithm(Link):
 
     def std(self, centre: Array, std: Array) -> Array:
         """c e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, as for the logarithm."""
-        return self.unit * Logarithm().std(centre, std)
+        return self.smallest * Logarithm().std(centre, std)
 
     def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
         """Infinite, as for the logarithm."""
@@ -265,7 +264,7 @@ class ShiftedLogarithm(Link):
 
     def outliers(self, values: Values, shift: Array) -> Array:
         with np.errstate(over="ignore"):
-            return -(values.astype(np.float64) + self.unit) * np.expm1(-shift)
+            return -(values.astype(np.float64) + self.smallest) * np.expm1(-shift)
 
 
 LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, SquareRoot, Logarithm, ShiftedLogarithm)}
@@ -289,12 +288,6 @@ def possible_links(observations: Observations) -> list[Link]:
         return plain
     logarithm = Logarithm if values.min() > 0 else ShiftedLogarithm
     return plain + [kind.for_data(values) for kind in (SquareRoot, logarithm)]
-
-
-def _smallest_positive(values: Values) -> float:
-    """The smallest positive value; 1 if there is none."""
-    smallest = float(np.min(values, initial=np.inf, where=values > 0))
-    return smallest if np.isfinite(smallest) else 1.0
 
 
 def fourth_moment(law: ErrorLaw, variance: Array) -> Array:
