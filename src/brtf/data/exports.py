@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.checks import Labels
 from brtf.data.extras import require
 from brtf.data.observations import Observations
 
@@ -67,13 +66,6 @@ def to_frame(table: Table) -> Any:
 def as_frame(table: Table) -> Any:
     """A table as a pandas.DataFrame, or unchanged if pandas is not installed."""
     return to_frame(table) if find_spec("pandas") else table
-
-
-def to_data_array(values: NDArray[Any], labels: Labels) -> Any:
-    """A tensor with its labels as an xarray.DataArray."""
-    xarray = require("xarray", extra="label", purpose="labelled arrays")
-    coords = {dim: names for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
-    return xarray.DataArray(values, dims=labels.dims, coords=coords, name=labels.name)
 
 
 def to_dataset(

@@ -186,13 +186,6 @@ def row_grams(
     return row_statistics(observations, factors, mode, lambda block: (chosen(block), chosen(block)))[0]
 
 
-def row_products(observations: Observations, targets: Array, factors: tuple[RowGaussians, ...], mode: int) -> Array:
-    """Row products h_i = Σ_{m∈Ω, i_n=i} t_m ⊛_{k≠n} ã⁽ᵏ⁾, shape (I_n, R)."""
-    chosen = of_entries(targets)
-    nothing = np.empty((0, 0, 0))
-    return row_statistics(observations, factors, mode, lambda block: (None, chosen(block)), nothing)[1]
-
-
 def add_up_rows(
     observations: Observations, mode: int, shapes: list[tuple[int, ...]], add: Callable[[Sums, Block], None]
 ) -> Sums:

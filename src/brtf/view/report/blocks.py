@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from brtf.data.arrays import Array
 from brtf.view.report.svg import number
 
 Tone = Literal["", "good", "bad"]
@@ -273,8 +272,3 @@ class Part:
     title: str
     blocks: Sequence[Any] = ()
     left_out: Sequence[str] = field(default_factory=tuple)
-
-
-def number_cells(values: Array, digits: int = 4) -> list[Cell]:
-    """Cells of a vector of numbers."""
-    return [Cell.of(float(value), digits) for value in values]
