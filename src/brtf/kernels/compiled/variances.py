@@ -1,8 +1,8 @@
 """Var x at the entries of dense blocks, fibre by fibre along the longest mode.
 
-The recursion of :func:`brtf.kernels.reference.contractions.variance_at` over all modes but the longest is the same for all entries
-of a fibre. It is formed in tiles, and its product with the longest mode's moments is left to BLAS where many entries
-of a fibre are observed.
+The recursion of :func:`brtf.kernels.reference.contractions.variance_at` over all modes but the longest is the same for
+all entries of a fibre. It is formed in tiles, and its product with the longest mode's moments is left to BLAS where
+many entries of a fibre are observed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ NUMBERS_TOGETHER = 2 * FIBRES_TOGETHER * COLUMNS_TOGETHER
 class Fibres:
     """The fibres of a dense block along one mode, with the packed products of all modes.
 
-    ``outers``, ``moments`` and ``covs`` are those of :func:`brtf.kernels.reference.contractions.variance_at`, of the first mode for
-    the block's rows alone; ``multiplicity`` (P,) counts each packed element.
+    ``outers``, ``moments`` and ``covs`` are those of
+    :func:`brtf.kernels.reference.contractions.variance_at`, of the first mode for the block's rows
+    alone; ``multiplicity`` (P,) counts each packed element.
     """
 
     def __init__(
