@@ -74,6 +74,7 @@ OPTIONS: dict[str, Choices] = {
         ["auto", None, ((0, 1), (2,)), [[0], [-1, 1]], {0: 2}, {-1: 2, 0: 3}],
         ["merged", ((0, 1, 2),), ((0, 1), (1, 2)), {0: 5}, {3: 2}, {0: 1}, {0: 2.0}, {"0": 2}, {0: 2, -3: 2}, *STRANGE],
     ),
+    "rank_by": (["auto", "bound"], ["held out", None, 1, True]),
     "smooth_residual": (["auto", None, 0, 1, -1], [3, -4, "time", True, 0.5, (0,), *NO_INTEGER]),
     "max_sweeps": ([1, 2, 7, np.int32(4)], [0, None, 2.0, True, *STRANGE]),
     "tol": ([0, 1e-6, 1e-3, 1.0, 1e300, 5e-324, np.float32(1e-4)], [None, True, "1e-6", 10**400, *NO_HALF]),

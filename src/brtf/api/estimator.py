@@ -108,8 +108,13 @@ class BRTF(
         its own, an autoregression whose variance is learnt. "auto": the bound chooses the mode, or none; tried only
         where neighbouring residuals resemble each other beyond chance. Such a course can take the place of many small
         components, which may predict better: compare by :func:`brtf.evaluate`. Not available for data in chunks.
+    rank_by : "auto" or "bound"
+        What has the last word on the rank. "bound": the bound. "auto": where entries are missing and the bound leaves
+        structure unexplained, one entry in twenty is held out, larger ranks compete in predicting those, and the winner
+        is fitted to all entries. Complete data are left to the bound.
     max_sweeps : int
-        Maximum number of sweeps.
+        Maximum number of sweeps of the search. Where held-out entries have the last word on the rank, it is that of
+        the sweeps made for this too.
     max_seconds : float or None
         Time limit for a call of :meth:`fit`, or for a block of :meth:`partial_fit`, after which the best state so far
         is returned. Checked after every sweep and proposal; finishing the result takes extra time. Choosing link and
@@ -189,6 +194,7 @@ class BRTF(
         link: str | None = "auto",
         arrangement: Any = "auto",
         smooth_residual: Any = None,
+        rank_by: str = "auto",
         max_sweeps: int = 500,
         max_seconds: float | None = None,
         tol: float = 1e-6,
@@ -211,6 +217,7 @@ class BRTF(
         self.link = link
         self.arrangement = arrangement
         self.smooth_residual = smooth_residual
+        self.rank_by = rank_by
         self.max_sweeps = max_sweeps
         self.max_seconds = max_seconds
         self.tol = tol
@@ -281,6 +288,7 @@ class BRTF(
             link=self.link,
             arrangement=self.arrangement,
             smooth_residual=self.smooth_residual,
+            rank_by=self.rank_by,
             max_sweeps=self.max_sweeps,
             max_seconds=self.max_seconds,
             tol=self.tol,

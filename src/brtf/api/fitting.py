@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from brtf import __version__
+from brtf.api.last_word import has_the_last_word, last_word
 from brtf.api.progress import Show, progress_bar
 from brtf.data.checks import count_of
 from brtf.data.executors import executing
@@ -132,6 +133,13 @@ def _choose_and_run(
                     keep(moment)
 
             fitted = _run_in_range(modelled, resolved, rng, watch, since)
+        found = result(fitted)
+        if not has_the_last_word(found):
+            return found
+        found = last_word(
+            found, resolved, rng, deadline, lambda record: show(record.sweep, record, stage="held-out entries")
+        )
+        return replace(found, seconds=time.perf_counter() - started, diagnosis=diagnose(found))
     except AlteredState as error:
         if earlier is None:
             raise
@@ -143,7 +151,6 @@ def _choose_and_run(
             n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
             interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {fitted.state.rank}, not converged.")
         raise
-    return result(fitted)
 
 
 def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:

@@ -86,6 +86,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         link: str | None,
         arrangement: Any,
         smooth_residual: Any,
+        rank_by: str,
         max_sweeps: int,
         max_seconds: float | None,
         tol: float,
@@ -103,6 +104,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             "link": None if link == "none" else link,
             "arrangement": arrangement,
             "smooth_residual": smooth_residual,
+            "rank_by": rank_by,
             "max_sweeps": max_sweeps,
             "max_seconds": max_seconds,
             "tol": tol,
@@ -141,6 +143,14 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             callback=_one_mode,
             help="Mode along which every fibre has a smooth course of its own beside the low-rank part; 'none', or "
             "chosen by the bound.",
+        ),
+        click.option(
+            "--rank-by",
+            type=click.Choice(("auto", "bound")),
+            default=DEFAULTS.rank_by,
+            show_default=True,
+            help="What has the last word on the rank: the bound, or held-out entries where entries are missing and the "
+            "bound leaves structure unexplained.",
         ),
         click.option(
             "--link",

@@ -32,10 +32,12 @@ class Kind(Enum):
     CHANNELS = "channels"
     FORM = "form"
     CAP = "cap"
+    RANK = "rank"
 
 
 IMPOSED = {
     Kind.CAP: "coming down to max_rank",
+    Kind.RANK: "a rank that predicts held-out entries better",
     Kind.ORDER: "rows in order, as asked for",
     Kind.NOISE: "noise that differs between slices, as asked for",
     Kind.SMOOTH: "a smooth residual, as asked for",
@@ -80,6 +82,7 @@ class StopReason(Enum):
     """Why a fit ended; the value is the sentence shown to the user."""
 
     CONVERGED = "Converged: the bound changed by less than tol per observed entry."
+    HELD_OUT = "Converged: the density of held-out entries no longer rises, with this rank or a larger one."
     RANK_ZERO = "Converged to rank 0: the data support no low-rank component."
     BELOW_RESOLUTION = (
         "Converged: the data are met to 1e-8 of their scale, so their noise is below resolution and the bound is no "
@@ -98,7 +101,12 @@ class StopReason(Enum):
 
     @property
     def converged(self) -> bool:
-        return self in (StopReason.CONVERGED, StopReason.RANK_ZERO, StopReason.BELOW_RESOLUTION)
+        return self in (
+            StopReason.CONVERGED,
+            StopReason.HELD_OUT,
+            StopReason.RANK_ZERO,
+            StopReason.BELOW_RESOLUTION,
+        )
 
 
 class FitWarning(UserWarning):

@@ -35,6 +35,7 @@ def pack(result: Result) -> tuple[Header, Arrays]:
         "stop_reason": result.stop_reason.name,
         "seconds": result.seconds,
         "cap_gain": result.cap_gain,
+        "widening": result.widening,
         "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
     arrays: Arrays = {}
@@ -86,6 +87,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         comparisons=comparisons,
         held_back=held_back,
         cap_gain=None if header["cap_gain"] is None else float(header["cap_gain"]),
+        widening=float(header["widening"]),
         diagnosis=tuple(Doubt(*(str(one[k]) for k in ("kind", "sentence", "remedy"))) for one in header["diagnosis"]),
     )
     if observations.in_chunks:

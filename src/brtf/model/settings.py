@@ -86,6 +86,7 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_groups(v) or _is_folds(v),
         'None, "auto", groups of modes such as ((0, 1), (2,)), or periods by which modes are folded such as {0: 24}',
     ),
+    "rank_by": (lambda v: isinstance(v, str) and v in ("auto", "bound"), '"auto" or "bound"'),
     "smooth_residual": (
         lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_int(v),
         'None, "auto" or a mode',
@@ -118,6 +119,7 @@ class Settings:
     link: str | None = "auto"
     arrangement: Any = "auto"
     smooth_residual: Any = None
+    rank_by: str = "auto"
     max_sweeps: int = 500
     max_seconds: float | None = None
     tol: float = 1e-6

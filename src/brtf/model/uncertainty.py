@@ -43,14 +43,20 @@ def information(model: LocalModel) -> tuple[float, float]:
     return score_square, min(score_square / weight, 1.0)
 
 
-def honest_rows(state: State) -> tuple[RowGaussians, ...]:
-    """The factors' posterior as its priors report it, covariances widened for uncertain outlier indicators."""
+def honest_rows(state: State, widening: float = 1.0) -> tuple[RowGaussians, ...]:
+    """The factors' posterior as its priors report it, covariances widened for uncertain outlier indicators.
+
+    ``widening`` is another factor of the covariances: 1, or what held-out entries ask for.
+    """
     factors = tuple(prior.reported(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
     replaced = state.structure is not None and state.structure.law is not None
     if replaced or isinstance(state.local, MeanFieldOutliers) or state.local.is_gaussian:
+        ratio = 1.0
+    else:
+        ratio = information(state.local)[1]
+    if ratio == widening:
         return factors
-    ratio = information(state.local)[1]
-    return tuple(RowGaussians(rows.mean, rows.cov_packed / ratio) for rows in factors)
+    return tuple(RowGaussians(rows.mean, rows.cov_packed * (widening / ratio)) for rows in factors)
 
 
 def hidden_variance(state: State) -> float:

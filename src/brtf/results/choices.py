@@ -50,6 +50,8 @@ def choices_of(result: Result) -> dict[str, Choice]:
         return {}
     options = [option for option in ("link", "arrangement") if getattr(result.settings, option) == "auto"]
     made = [_reading(result, option) for option in options]
+    if any(comparison.option == "rank_by" for comparison in result.comparisons):
+        made.append(_rank(result))
     if result.settings.noise == "auto":
         made.append(_noise(result))
     if result.settings.outlier_kind == "auto" and result.settings.robust:
@@ -59,6 +61,17 @@ def choices_of(result: Result) -> dict[str, Choice]:
     if result.settings.smooth_residual == "auto":
         made.append(_smooth(result))
     return {choice.option: choice for choice in made}
+
+
+def _rank(result: Result) -> Choice:
+    (comparison,) = (one for one in result.comparisons if one.option == "rank_by")
+    others = ", ".join(
+        f"{nats(gain)} better than {rank}" if gain >= 0 else f"{nats(-gain)} worse than {rank}, no more than chance"
+        for rank, gain in comparison.tried
+    )
+    words = f"{comparison.chosen} components predict {comparison.n_entries:,} held-out entries best"
+    gain = min((gain for _, gain in comparison.tried), default=None)
+    return Choice("rank_by", "held-out entries", gain, f"{words}: {others}." if others else f"{words}.")
 
 
 def modes_in_words(modes: Sequence[int]) -> str:

@@ -53,6 +53,7 @@ class FittedSignal:
     comparisons : how they were chosen
     held_back : calibration entries, which were not fitted, for conformal intervals; None without them
     cap_gain : nats by which one more component would raise the bound, if ``max_rank`` was reached
+    widening : factor of the posterior variances that held-out entries ask for
     diagnosis : problems found with the fit, the most serious first; empty if there are none
     """
 
@@ -68,6 +69,7 @@ class FittedSignal:
     comparisons: tuple[Comparison, ...] = ()
     held_back: Observations | None = None
     cap_gain: float | None = None
+    widening: float = 1.0
     diagnosis: tuple[Doubt, ...] = ()
 
     # ---- numbers ---------------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class FittedSignal:
     @property
     def rows(self) -> tuple[RowGaussians, ...]:
         """The posterior of the rows of every mode, in units of the scale, with corrected covariances."""
-        return honest_rows(self.state)
+        return honest_rows(self.state, self.widening)
 
     def factor_means(self) -> list[Array]:
         """Posterior means (I_n, R) of every mode or group of merged modes; their products give x̄ of t(Y)."""
@@ -176,7 +178,7 @@ class FittedSignal:
         Where the mode is folded, the rows are those of its rounds, and a slice has their products with the phase's.
         """
         share = self.scale ** (1.0 / len(self.state.factors))
-        (honest,) = honest_rows(replace(self.state, factors=(rows,), row_priors=(prior,)))
+        (honest,) = honest_rows(replace(self.state, factors=(rows,), row_priors=(prior,)), self.widening)
         mean, var = rows.mean * share, np.einsum("irr->ir", honest.cov) * share**2
         var = np.broadcast_to(var, mean.shape)
         if 0 not in self.arrangement.periods:

@@ -1,7 +1,8 @@
 """Births: new components that fit the residual.
 
 Proposes all components that a sketch of the weighted or the clipped residual shows; from small data one or a few, by
-rank-one fits; after three births in a row, and then after six, twelve, …, many at once. A sketch costs two passes, the
+rank-one fits, and after every success twice as many; after three births in a row, and then after six, twelve, …, many
+at once. A sketch costs two passes, the
 fits a few dozen, many at once 30 to 130 sweeps; settling costs up to 68 sweeps, and 60 more where the proposal is far
 from an accurate fit. After a success it proposes again; after a failure it tries another variant, unless the residual
 shows no more structure than chance.
@@ -87,7 +88,7 @@ def _mean_weight(problem: Problem, weighing: Weighing) -> float:
 def _one_after_another(
     problem: Problem, left: Callable[[list[Array]], Weighing], n_components: int, rng: np.random.Generator
 ) -> list[Array] | None:
-    """Components by successive rank-one fits; None where the first explains no more than random signs would."""
+    """Components by successive rank-one fits that explain more than random signs would; None where none does."""
     columns: list[list[Array]] = []
     for k in range(n_components):
         found = [np.hstack([fitted[mode] for fitted in columns]) for mode in range(len(columns and columns[0]))]
@@ -96,11 +97,11 @@ def _one_after_another(
         if k == 0:
             enough = gain / BEYOND_CHANCE
             _, chance = best_rank_one(problem, _with_random_signs(problem, rest, rng), rng, enough)
-            if chance > enough:
-                return None
-        if _lives_on_a_fibre(fitted):
-            return None
+        if gain < BEYOND_CHANCE * chance or _lives_on_a_fibre(fitted):
+            break
         columns.append(fitted)
+    if not columns:
+        return None
     return [np.hstack([fitted[mode] for fitted in columns]) for mode in range(problem.observations.order)]
 
 
@@ -169,7 +170,7 @@ class Birth(Move):
         variants = SKETCHED_BIRTHS if is_sketched(progress.problem) else BIRTHS
         while failures < len(variants) and rank < most:
             n_components, clipped = variants[failures]
-            n_components = min(n_components, max(rank, START_COMPONENTS), most - rank)
+            n_components = min(n_components * 2 ** min(successes, 30), max(rank, START_COMPONENTS), most - rank)
             if clipped not in hopeless:
                 state = birth(progress.problem, progress.point, n_components, progress.rng, clipped=clipped)
                 if state is not None:

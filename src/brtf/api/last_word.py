@@ -1,0 +1,247 @@
+"""The last word on the rank of incomplete data: entries that are held out.
+
+The bound counts what components cost in a posterior that keeps no correlations between the modes. Where data have many
+small components it charges them more than they cost in prediction, and stops too early. So where entries are missing,
+and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
+each fit begins anew with twice as many components and ends where the density of the held-out entries no longer
+rises. The largest one that predicts them better beyond chance is fitted to all entries. From the same entries follows
+by how much its posterior is too narrow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from brtf.data.arrays import Array
+from brtf.data.observations import Observations
+from brtf.data.passes import workers
+from brtf.inference.point import Point, evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import prune, sweep
+from brtf.inference.trace import Event, Kind, Record, StopReason
+from brtf.model.row_priors import Centred, ZeroMean
+from brtf.model.settings import Settings
+from brtf.model.state import State
+from brtf.results.result import Result
+from brtf.search.choices import Comparison
+from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
+from brtf.search.moves.row_prior import with_best_row_priors
+from brtf.search.run import Deadline, Moment, problem_at
+from brtf.search.starts import least_squares
+
+HELD_OUT_SHARE = 20
+"""One in so many entries is held out."""
+FEWEST_HELD_OUT = 100
+"""Held-out entries below which a difference of densities says nothing."""
+GROWTH = 2
+"""Ratio of the ranks of two fits in turn."""
+LAP = 10
+"""Sweeps between two looks at the held-out entries."""
+MOST_LAPS = 20
+"""Laps of a fit, at most."""
+FORGETTING = 5
+"""Laps after which the fit of the search, which has seen the held-out entries, has mostly forgotten them. What it still
+knows speaks for it, and so against larger ranks."""
+STANDARD_ERRORS = 2.0
+"""Standard errors by which the density of held-out entries has to rise."""
+WIDEST = 100.0
+"""Largest factor of the posterior variance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A fit to all but the held-out entries: its point, its result, and ln p of every held-out entry."""
+
+    point: Point
+    result: Result
+    log_density: Array
+
+    @property
+    def total(self) -> float:
+        """ln p of all held-out entries."""
+        return float(np.sum(self.log_density))
+
+    def beats(self, other: Candidate) -> bool:
+        """Whether it predicts the held-out entries better beyond chance."""
+        gains = self.log_density - other.log_density
+        return bool(np.mean(gains) > STANDARD_ERRORS * np.std(gains) / math.sqrt(gains.size))
+
+
+def has_the_last_word(result: Result) -> bool:
+    """Whether held-out entries decide on the rank: entries are missing, and the search left structure unexplained.
+
+    It did where it ended before all births were tried, or where a birth was proposed after the last one that the bound
+    accepted: what is proposed has structure beyond chance.
+    """
+    observations, settings, state = result.observations, result.settings, result.state
+    if settings.inference == "paper" or settings.rank_by == "bound" or not isinstance(settings.init, str):
+        return False
+    if observations.in_chunks or observations.layout == "complete":
+        return False
+    few = observations.n_observed < HELD_OUT_SHARE * FEWEST_HELD_OUT or settings.max_sweeps < FORGETTING * LAP
+    if few or not state.rank or state.smooth is not None:
+        return False
+    if any(type(prior) not in (ZeroMean, Centred) for prior in state.row_priors):
+        return False
+    births = [record.event.accepted for record in result.trace if record.event.kind is Kind.BIRTH]
+    refused = result.stop_reason is StopReason.CONVERGED and bool(births) and not births[-1]
+    return refused or result.stop_reason is StopReason.MAX_SWEEPS
+
+
+def last_word(
+    result: Result,
+    settings: Settings,
+    rng: np.random.Generator,
+    deadline: Deadline,
+    watch: Callable[[Record], object],
+) -> Result:
+    """The result with the rank that predicts held-out entries best, and a posterior wide enough for them.
+
+    ``settings`` are those of the search, with the modes as it reads them. As many sweeps as the search may make are
+    made here at most.
+    """
+    observations = result.observations
+    out = held_out(observations, rng)
+    if out is None:
+        return result
+    rest, kept_out = (replace(observations.select(part), scale=observations.scale) for part in (~out, out))
+    fits = _Fits(result, settings, rest, kept_out, deadline, watch)
+    limit = settings.rank_limit(fits.problem.observations.shape, rest.n_observed)
+    rank, tried = min(GROWTH * result.rank, limit), []
+    with workers(settings.n_jobs):
+        present = best = fits.of_search()
+        while rank > best.result.rank and fits.affords(rank):
+            larger = fits.anew(rank, best, rng)
+            tried.append(larger)
+            if not larger.beats(best):
+                break
+            best, rank = larger, min(GROWTH * rank, limit)
+        widening = _widening(best.result, kept_out)
+        rivals = tuple((str(one.result.rank), best.total - one.total) for one in (present, *tried) if one is not best)
+        found = None if best is present else fits.of_all_entries(best.result.state)
+    chosen = result.rank if found is None else found.rank
+    told = Comparison("rank_by", str(chosen), rivals, kept_out.n_observed)
+    result = replace(result, widening=widening, comparisons=(*result.comparisons, told))
+    if found is None:
+        return result
+    words = f"rank {found.rank} by held-out entries"
+    event = Event(Kind.RANK, gain=best.total - present.total, words=words)
+    record = Record(fits.n_sweeps, found.bound, found.rank, found.state.noise_variance, event)
+    return replace(
+        result,
+        state=found.state.in_order(),
+        trace=(*result.trace, record),
+        stop_reason=StopReason.HELD_OUT,
+        cap_gain=None,
+    )
+
+
+def held_out(observations: Observations, rng: np.random.Generator) -> NDArray[np.bool_] | None:
+    """One in twenty entries at random, (M,); of modes along which whole fibres are missing, whole fibres.
+
+    None where that would be too few.
+    """
+    whole = [mode for mode in range(observations.order) if _misses_whole_fibres(observations, mode)]
+    kept = [mode for mode in range(observations.order) if mode not in whole]
+    if not kept:
+        return None
+    coords, shape = observations.entry_coords(), observations.shape
+    _, fibre = np.unique(np.ravel_multi_index(coords[kept], [shape[mode] for mode in kept]), return_inverse=True)
+    n_fibres = int(fibre.max()) + 1
+    out = np.zeros(n_fibres, dtype=bool)
+    out[rng.choice(n_fibres, max(1, n_fibres // HELD_OUT_SHARE), replace=False)] = True
+    chosen: NDArray[np.bool_] = out[fibre]
+    return chosen if FEWEST_HELD_OUT <= chosen.sum() < chosen.size else None
+
+
+def _misses_whole_fibres(observations: Observations, mode: int) -> bool:
+    """Whether most missing entries lie in fibres along a mode of which nothing was observed."""
+    coords, shape = observations.entry_coords(), observations.shape
+    others = [other for other in range(observations.order) if other != mode]
+    fibres = np.ravel_multi_index(coords[others], [shape[other] for other in others])
+    n_empty = observations.n_entries // shape[mode] - np.unique(fibres).size
+    return 2 * n_empty * shape[mode] > observations.n_entries - observations.n_observed
+
+
+class _Fits:
+    """Fits to all but the held-out entries, and at last to all of them."""
+
+    def __init__(
+        self,
+        result: Result,
+        settings: Settings,
+        rest: Observations,
+        kept_out: Observations,
+        deadline: Deadline,
+        watch: Callable[[Record], object],
+    ) -> None:
+        self.result, self.settings, self.kept_out = result, settings, kept_out
+        self.deadline, self.watch, self.n_sweeps = deadline, watch, result.trace[-1].sweep
+        self.most_sweeps = self.n_sweeps + settings.max_sweeps
+        self.problem = self._problem(rest)
+
+    def _problem(self, observations: Observations) -> Problem:
+        moment = Moment(self.result.state, None, (), 0, {})
+        return problem_at(self.result.as_modelled(observations), self.settings, moment)
+
+    def affords(self, rank: int) -> bool:
+        """Whether there is time for a fit of so many components."""
+        if self.deadline.look() or self.n_sweeps >= self.most_sweeps:
+            return False
+        return self.problem.observations.n_observed * rank * (rank + 1) / 2 <= LARGEST_COLLAPSED_WORK
+
+    def of_search(self) -> Candidate:
+        """The fit of the search after sweeps without the held-out entries, to forget them."""
+        point = evaluate(self.problem, self.result.state)
+        for _ in range(FORGETTING):
+            if not self.deadline.look():
+                point = self._lap(self.problem, point)
+        return self._judged(point)
+
+    def anew(self, rank: int, rival: Candidate, rng: np.random.Generator) -> Candidate:
+        """A fit of so many components, swept until its density no longer rises or will not reach the rival's."""
+        state, _ = with_best_row_priors(least_squares(self.problem, rank, self.result.state, rng), 0.0)
+        best = self._judged(self._lap(self.problem, evaluate(self.problem, state)))
+        for n_left in reversed(range(MOST_LAPS - 1)):
+            if self.deadline.look() or self.n_sweeps >= self.most_sweeps:
+                break
+            found = self._judged(self._lap(self.problem, best.point))
+            rise = found.total - best.total
+            if not rise > 0:
+                break
+            best = found
+            if best.total + n_left * rise < rival.total:
+                break
+        return best
+
+    def of_all_entries(self, state: State) -> Point:
+        """The point of a state after a lap with all entries."""
+        problem = self._problem(self.result.observations)
+        return self._lap(problem, evaluate(problem, state))
+
+    def _judged(self, point: Point) -> Candidate:
+        found = replace(self.result, state=point.state)
+        return Candidate(point, found, found.log_density(self.kept_out))
+
+    def _lap(self, problem: Problem, point: Point) -> Point:
+        for _ in range(LAP):
+            point = prune(problem, sweep(problem, point))
+            self.n_sweeps += 1
+            self.watch(Record(self.n_sweeps, point.bound, point.rank, point.state.noise_variance))
+        return point
+
+
+def _widening(result: Result, kept_out: Observations) -> float:
+    """The factor, at least one, of the posterior variance at which the held-out entries are most probable."""
+
+    def lost(log_factor: float) -> float:
+        return -float(np.sum(replace(result, widening=math.exp(log_factor)).log_density(kept_out)))
+
+    found = minimize_scalar(lost, bounds=(0.0, math.log(WIDEST)), method="bounded", options={"xatol": 0.01})
+    return math.exp(float(found.x)) if found.fun < lost(0.0) else 1.0

@@ -1,0 +1,151 @@
+"""Held-out entries have the last word on the rank of incomplete data."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+import brtf
+from brtf import BRTF
+from brtf.api import last_word
+from brtf.api.last_word import HELD_OUT_SHARE, has_the_last_word, held_out
+from brtf.data.observe import observe
+from brtf.inference.trace import Kind, StopReason
+
+OPTIONS = {"random_state": 0, "arrangement": None, "link": None}
+
+
+def many_small_components(seed):
+    """Slices that share nothing: six random walks of falling size each, at levels that differ, 40 % missing."""
+    rng = np.random.default_rng(seed)
+    level = np.exp(rng.normal(size=20))[:, None, None]
+    walks = np.cumsum(rng.normal(size=(20, 6, 18)), axis=2) / np.sqrt(18)
+    x = level * (2.0 + np.stack([(rng.normal(size=(50, 6)) / np.arange(1, 7)) @ walk for walk in walks]))
+    y = x + 0.03 * level * rng.normal(size=x.shape)
+    return y, rng.random(x.shape) > 0.4
+
+
+@pytest.fixture(scope="module")
+def fits():
+    """The data, the mask, and the fits by the bound and by held-out entries; both searches end at max_sweeps."""
+    y, mask = many_small_components(0)
+    given = np.where(mask, y, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return y, mask, BRTF(**OPTIONS, rank_by="bound").fit(given), BRTF(**OPTIONS).fit(given)
+
+
+class TestHeldOut:
+    def test_entries_at_random(self):
+        rng = np.random.default_rng(0)
+        y = rng.normal(size=(20, 21, 22))
+        out = held_out(observe(y, rng.random(y.shape) > 0.3), rng)
+        assert out.sum() == out.size // HELD_OUT_SHARE
+
+    def test_whole_fibres_where_whole_fibres_are_missing(self):
+        rng = np.random.default_rng(0)
+        y, mask = rng.normal(size=(20, 21, 22)), np.ones((20, 21, 22), dtype=bool)
+        mask[rng.random((20, 21)) < 0.3] = False
+        observations = observe(y, mask)
+        out = np.zeros(y.shape, dtype=bool)
+        out[tuple(observations.entry_coords())] = held_out(observations, rng)
+        per_fibre = out.sum(axis=2)
+        assert set(np.unique(per_fibre)) == {0, 22}
+
+    def test_nothing_where_that_would_be_too_few(self):
+        y = np.random.default_rng(0).normal(size=(8, 8, 8))
+        assert held_out(observe(y, y > -1), np.random.default_rng(0)) is None
+
+
+class TestRank:
+    def test_more_components_that_predict_better(self, fits):
+        y, mask, bound, auto = fits
+        hidden = np.where(mask, np.nan, y)
+        assert auto.rank_ > bound.rank_
+        assert auto.score(hidden) > bound.score(hidden) + 0.2
+        error = [np.sqrt(np.mean((model.low_rank() - y)[~mask] ** 2)) for model in (bound, auto)]
+        assert error[1] < 0.8 * error[0]
+
+    def test_says_so(self, fits):
+        _, _, bound, auto = fits
+        assert auto.result_.stop_reason is StopReason.HELD_OUT and auto.converged_
+        assert auto.result_.trace[-1].event.kind is Kind.RANK
+        assert "held-out entries best" in str(auto.choices_["rank_by"])
+        assert f"better than {bound.rank_}" in str(auto.choices_["rank_by"])
+        assert "rank_by" not in bound.choices_
+
+    def test_the_bound_is_of_the_state_returned(self, fits):
+        auto = fits[3]
+        again = auto.result_
+        assert np.isfinite(auto.bound_) and again.state.rank == again.trace[-1].rank
+
+    def test_saved_and_loaded(self, fits, tmp_path):
+        auto = fits[3]
+        auto.save(tmp_path / "fit.brtf")
+        again = brtf.load(tmp_path / "fit.brtf")
+        np.testing.assert_array_equal(again.predict_interval(), auto.predict_interval())
+        assert str(again.choices_["rank_by"]) == str(auto.choices_["rank_by"])
+
+    @pytest.mark.slow
+    def test_resumed_from_a_checkpoint(self, fits, tmp_path):
+        y, mask, _, auto = fits
+        given, path = np.where(mask, y, np.nan), tmp_path / "run.brtf"
+        BRTF(**OPTIONS).fit(given, checkpoint=path, every=0)
+        resumed = BRTF(**OPTIONS).fit(given, resume=path)
+        assert resumed.bound_ == auto.bound_
+        np.testing.assert_array_equal(resumed.low_rank(), auto.low_rank())
+
+    def test_an_interrupt_keeps_the_fit_of_the_search(self, fits, monkeypatch):
+        y, mask, bound, _ = fits
+
+        def interrupted(*args):
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(last_word, "least_squares", interrupted)
+        model = BRTF(**OPTIONS)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(np.where(mask, y, np.nan))
+        assert model.rank_ == bound.rank_
+
+
+class TestWhen:
+    def test_complete_data_are_left_to_the_bound(self, fits):
+        result = fits[2].result_
+        full = observe(np.nan_to_num(np.asarray(fits[0])))
+        undecided = replace(result, settings=replace(result.settings, rank_by="auto"))
+        undecided = replace(undecided, stop_reason=StopReason.MAX_SWEEPS)
+        assert has_the_last_word(undecided)
+        assert not has_the_last_word(replace(undecided, observations=full))
+        assert not has_the_last_word(result)  # rank_by="bound"
+
+    def test_nothing_changes_where_the_search_explains_everything(self):
+        data = brtf.datasets.paper_synthetic(outliers=0.1, missing=0.5, seed=3)
+        bound, auto = (BRTF(random_state=0, rank_by=by).fit(data.observed, mask=data.mask) for by in ("bound", "auto"))
+        assert auto.rank_ == bound.rank_ == 3 and auto.bound_ == bound.bound_
+        np.testing.assert_array_equal(auto.low_rank(), bound.low_rank())
+
+    def test_few_sweeps_leave_no_time_for_it(self, fits):
+        y, mask, *_ = fits
+        with pytest.warns(UserWarning):
+            model = BRTF(**OPTIONS, max_sweeps=20).fit(np.where(mask, y, np.nan))
+        assert model.n_sweeps_ <= 20 and "rank_by" not in model.choices_
+
+
+def test_widening_is_a_factor_of_the_variance(fits):
+    result = fits[2].result_
+    wide = replace(result, widening=1.0 + 1e-6)
+    ratio = wide.factor_variance(method="first-order") / result.factor_variance(method="first-order")
+    np.testing.assert_allclose(ratio - 1.0, 1e-6, rtol=1e-4)
+
+
+def test_a_posterior_that_is_too_narrow_is_widened(fits):
+    y, mask, bound, _ = fits
+    hidden = observe(y, ~mask)
+    hidden = replace(hidden, scale=bound.result_.scale)
+    narrow = replace(bound.result_, widening=1e-2)
+    widest = last_word._widening(narrow, hidden)
+    assert widest > 1.0
+    best = replace(narrow, widening=widest).log_density(hidden).sum()
+    assert all(replace(narrow, widening=c * widest).log_density(hidden).sum() < best for c in (0.8, 1.25))
