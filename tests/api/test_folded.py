@@ -1,6 +1,7 @@
 """Fits with a folded mode: chosen where a period is clear, and with answers in the user's shape."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,8 @@ import xarray as xr
 
 import brtf
 from brtf import BRTF, Observations
+from brtf.data.observe import observe
+from brtf.data.plan import Plan
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.metrics import rrse
 
@@ -87,10 +90,10 @@ class TestChosen:
         assert model.folding_ == {}
         assert model.rank_ == RANK
 
-    def test_large_data_race_on_neighbouring_positions(self, monkeypatch):
-        monkeypatch.setattr(brtf.search.race, "TRIAL_ENTRIES", 1200)
+    def test_large_data_race_on_neighbouring_positions(self):
         _, data = periodic(1)
-        assert BRTF(random_state=0).fit(data).folding_ == {0: PERIOD}
+        large = replace(observe(data), plan=Plan(raced_data=1200))
+        assert BRTF(random_state=0).fit(large).folding_ == {0: PERIOD}
 
 
 class TestAnswers:

@@ -321,7 +321,7 @@ class TestNothingLargeIsHeld:
     @pytest.mark.filterwarnings("ignore::brtf.FitWarning")
     def test_what_needs_all_entries_says_what_to_do_instead(self, tmp_path, monkeypatch):
         monkeypatch.setattr(
-            "brtf.results.result.available_bytes", lambda: 1000
+            "brtf.results.fitted_entries.available_bytes", lambda: 1000
         )  # data are read at once if they are small
         tensor = np.random.default_rng(0).standard_normal(SHAPE)
         model = BRTF(**FEW).fit(in_chunks("zarr", tmp_path, tensor))

@@ -1,6 +1,7 @@
 """The link, the arrangement and the noise that the bound chooses: on data that need one, and on data that need none."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import brtf
 from brtf import BRTF, Observations
 from brtf.data.observe import observe
+from brtf.data.plan import Plan
 from brtf.io.storage import CorruptFile, read_archive, write_archive
 from brtf.metrics import rrse
 from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, possible_links
@@ -340,10 +342,9 @@ class TestOptions:
             assert [type(link) for link in possible_links(observe(np.array([values, values])))] == wanted
 
 
-def test_large_data_race_on_a_part(monkeypatch):
+def test_large_data_race_on_a_part():
     _, tensor = merged(5)
-    monkeypatch.setattr(race, "TRIAL_ENTRIES", 1200)
-    observations = observe(tensor)
+    observations = replace(observe(tensor), plan=Plan(raced_data=1200))
     part = part_of(observations, np.random.default_rng(0))
     assert 1200 <= part.n_observed < 2 * 1200
     chosen = choose(observations, Settings(), np.random.default_rng(0))

@@ -4,6 +4,7 @@ Thresholds of accuracy are relative to the expected error of least squares that 
 """
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from sklearn.exceptions import ConvergenceWarning
 import brtf
 from brtf.api import fitting
 from brtf.data.observe import observe
+from brtf.data.plan import Plan
 from brtf.datasets import paper_synthetic, synthetic
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind, StopReason, comparable
 from brtf.metrics import rrse
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.search.moves import form
 from brtf.search.run import sweep_order
 from brtf.view.report.page import build_page
 from mixtures import overlapping_spectra
@@ -211,10 +212,10 @@ class TestTrace:
         assert last.noise_variance == state.noise_variance
         assert model.n_sweeps_ == last.sweep <= 500
 
-    def test_another_form_of_the_bound_is_said(self, monkeypatch):
+    def test_another_form_of_the_bound_is_said(self):
         """Many components of complete data are searched with completed data, whose bound is looser."""
-        monkeypatch.setattr(form, "LARGEST_COLLAPSED_RANK", 1)
-        model = fit(synthetic((9, 8, 7), 2, outliers=0.1, seed=0))
+        data = observe(synthetic((9, 8, 7), 2, outliers=0.1, seed=0).observed)
+        model = brtf.BRTF(random_state=0).fit(replace(data, plan=Plan(weighted_rank=1)))
         trace = model.result_.trace
         (first, last) = (k for k, record in enumerate(trace) if record.event.kind is Kind.FORM)
         assert [str(trace[k].event) for k in (first, last)] == [

@@ -10,7 +10,9 @@ BLOCK_ENTRIES = 65536
 
 @dataclass(frozen=True)
 class Plan:
-    """How the work on a data set is divided; results depend on it only in their last digits.
+    """How the work on a data set is divided, and from which size it is done in another way.
+
+    Results depend on blocks, runs, lanes and what is cached or sent only in their last digits.
 
     Attributes
     ----------
@@ -23,6 +25,10 @@ class Plan:
         per entry then, some ten megabytes each.
     sketched_data
         Number of entries from which components are looked for in a sketch of the data.
+    raced_data
+        Entries on which readings of the data race; larger data send a part.
+    weighted_rank
+        Largest rank at which complete data are searched with weighted entries, form 2 of the bound.
     run_bytes
         Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs.
     partial_bytes, partial_share
@@ -45,6 +51,8 @@ class Plan:
     small_data: int = 2**18
     cached_data: int = 2**20
     sketched_data: int = 2**18 + 1
+    raced_data: int = 2**16
+    weighted_rank: int = 16
     run_bytes: int = 2**26
     partial_bytes: int = 2**25
     partial_share: float = 0.1

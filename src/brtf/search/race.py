@@ -32,8 +32,6 @@ LAP = 40
 """Sweeps after the starts at which the readings are first compared. Later laps are twice as long."""
 LAPS = 3
 """Laps after which the best reading has won."""
-TRIAL_ENTRIES = 2**16
-"""Entries on which readings race; larger data send a part."""
 
 
 class Race:
@@ -304,11 +302,11 @@ class Runner:
 
 
 def part_of(observations: Observations, rng: np.random.Generator, in_runs: Collection[int] = ()) -> Observations:
-    """The entries at random positions of every mode, so that about ``TRIAL_ENTRIES`` are left; all of small data.
+    """The entries at random positions of every mode, about as many as the plan says; all of small data.
 
     Of modes ``in_runs``, which may have a period, neighbouring positions.
     """
-    share = (TRIAL_ENTRIES / observations.n_observed) ** (1.0 / observations.order)
+    share = (observations.plan.raced_data / observations.n_observed) ** (1.0 / observations.order)
     if share >= 1.0:
         return observations
     counts = [max(min(length, 2), math.ceil(share * length)) for length in observations.shape]

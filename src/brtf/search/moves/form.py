@@ -14,8 +14,6 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.search.move import Once, Progress, Trial
 
-LARGEST_COLLAPSED_RANK = 16
-"""Rank above which complete data are searched in form 1."""
 COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
 """Entries times packed products of components up to which complete data are searched, and finished, in form 2."""
 
@@ -28,7 +26,7 @@ def begins_collapsed(problem: Problem, rank: int) -> bool:
 
 def cheaper_form(progress: Progress, rank: int) -> Trial | None:
     """Form 1, where the data are complete and so many components make weighted Grams expensive."""
-    many = rank > LARGEST_COLLAPSED_RANK or not progress.affords(rank, COLLAPSED_WORK)
+    many = rank > progress.problem.observations.plan.weighted_rank or not progress.affords(rank, COLLAPSED_WORK)
     if not (progress.problem.collapsed and many and progress.is_complete) or progress.point.state.smooth is not None:
         return None
     return _in_form(progress, collapsed=False)
