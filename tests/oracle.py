@@ -22,7 +22,8 @@ from brtf.data.observe import observe
 from brtf.data.scale import robust_scale
 from brtf.inference import sweep as calibrated
 from brtf.inference.learn_noise import with_noise
-from brtf.inference.noise_fit import Histogram, NoisePrior
+from brtf.inference.noise_fit import MINORITY, Histogram, NoisePrior
+from brtf.inference.point import Point
 from brtf.inference.statistics import entry_values, fit_at_entries
 from brtf.inference.update_rows import update_factor
 from brtf.inference.updates import (
@@ -65,6 +66,8 @@ Factors = Sequence[RowGaussians]
 LAYOUTS = ("complete", "masked", "coordinates")
 SHAPES = {2: (4, 3), 3: (3, 4, 2), 4: (2, 3, 1, 3), 5: (2, 1, 3, 2, 2)}
 """A tiny shape per order; two of them with modes of size 1."""
+BIN_WIDTH = float(np.log1p(1.0 / (1 << LOG2_BINS)))
+"""Width of the widest bins of the histogram of D, at the lower end of an octave, in ln D."""
 
 
 # Builders
@@ -988,3 +991,10 @@ def replacement_density(law: ReplacementLaw, value: float) -> float:
         if value < edges[k + 1]:
             return float(law.density[k])
     return float(law.density[-1])
+
+
+def bound_with_rate(point: Point) -> float:
+    """The bound with the prior of a common outlier rate, 9 ln(1 − π): it is learnt with it, but the bound has none."""
+    state = point.state
+    common = state.local_model.has_outliers and (state.structure is None or state.structure.rates is None)
+    return point.bound + (MINORITY * math.log1p(-state.local_model.probability) if common else 0.0)

@@ -17,9 +17,6 @@ PRIOR = NoisePrior(1e-6, 1e-18)
 N_ENTRIES = 20_000
 kinds = pytest.mark.parametrize("kind", [StudentSlab, GaussianSlab, FlatSlab])
 
-# The widest bins, at the lower end of an octave.
-BIN_WIDTH = float(np.log1p(1.0 / (1 << LOG2_BINS)))
-
 
 def deviations(kind, probability, *, variance=0.04, seed=0, n_entries=N_ENTRIES, dof=np.inf):
     """Squares of Gaussian or Student-t noise, a share of it with outliers of the kind's law, twenty times as large."""
@@ -58,7 +55,7 @@ class TestHistogram:
         found = Histogram.of(deviation, 0.0)
         upper = np.cumsum(found.count).astype(int)
         for low, high, mean in zip(np.r_[0, upper[:-1]], upper, found.deviation, strict=True):
-            assert np.log(deviation[high - 1] / deviation[low]) <= BIN_WIDTH * (1 + 1e-9)
+            assert np.log(deviation[high - 1] / deviation[low]) <= oracle.BIN_WIDTH * (1 + 1e-9)
             assert deviation[low] * (1 - 1e-12) <= mean <= deviation[high - 1] * (1 + 1e-12)
 
     def test_it_stands_for_the_entries(self):
