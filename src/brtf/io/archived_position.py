@@ -26,7 +26,7 @@ POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "drift": ((float,), -math.inf),
     "most": ((int,), 1),
     "beyond": ((float, type(None)), -math.inf),
-    "all_explained": ((bool,), 0),
+    "skips_rough": ((bool,), 0),
     "collapsed": ((bool,), 0),
     "bound": ((float, type(None)), -math.inf),
     "refusals": ((tuple,), 0),

@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 
-from brtf.data.positions import Positions
 from brtf.inference.acceleration import Anderson
 from brtf.inference.judge import WORTH, judge
 from brtf.inference.point import Point, evaluate
@@ -17,13 +16,14 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import Event
 from brtf.model.settings import Settings
 from brtf.model.state import State
-from brtf.search.move import Memory, Progress, Proposal, Sweeps, Trial, Wishes
+from brtf.search.move import Memory, Progress, Proposal, Sweeps, Trial
 from brtf.search.moves.form import begins_collapsed
 from brtf.search.moves.outlier_kind import undivided
 from brtf.search.phases import NAMES, PHASES
 from brtf.search.position import Position
 from brtf.search.settle import converge, settle
 from brtf.search.starts import START_COMPONENTS, compact
+from brtf.search.wishes import Wishes
 
 SLACK = 2
 """Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
@@ -46,10 +46,6 @@ class Step:
     event: Event | None
 
 
-def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:
-    return tuple(mode for mode, words in settings.said_of_modes(order).items() if word in words)
-
-
 class Search:
     """One search, from its starts or from a saved position, to the best point found."""
 
@@ -64,27 +60,7 @@ class Search:
         observations = problem.observations
         cap = min(settings.rank_limit(observations.shape, observations.n_observed), affordable)
         most = cap if settings.max_rank is None else min(max(SLACK * cap, cap + 2), affordable)
-        labels = observations.labels
-        wishes = Wishes(
-            cap,
-            _modes_said_to_be(settings, observations.order, "nonnegative"),
-            settings.undecided_modes(observations.order),
-            _modes_said_to_be(settings, observations.order, "ordered"),
-            tuple(
-                Positions.of(None if labels is None else labels.coords[mode], length)
-                for mode, length in enumerate(observations.shape)
-            ),
-            tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
-            settings.noise == "per-slice",
-            settings.shared_modes(observations.order),
-            settings.outlier_kind == "replacement",
-            settings.outlier_kind == "auto",
-            settings.outlier_kind == "auto" and settings.link is None,
-            () if observations.in_chunks else settings.smooth_modes(observations.shape),
-            settings.smooth_residual not in (None, "auto"),
-            settings.max_rank is not None and cap > START_COMPONENTS,
-            settings.tol * observations.n_observed,
-        )
+        wishes = Wishes.of(observations, settings, cap)
         problem = replace(problem, collapsed=begins_collapsed(problem, min(most, START_COMPONENTS)))
         found = cache(lambda: [compact(state) for state in starts(most)])
         self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)
@@ -213,7 +189,7 @@ class Search:
         if self.changed and phase.follow_up is not None:
             following = NAMES.index(phase.follow_up)
         elif following < len(PHASES) and PHASES[following].skipped(progress):
-            following, progress.all_explained = following + 1, False
+            following, progress.skips_rough = following + 1, False
         self._enter(following)
 
     def _enter(self, phase: int) -> None:
@@ -233,8 +209,8 @@ class Search:
         state, wishes = progress.point.state, progress.wishes
         lacks_structure = state.structure is None and bool(wishes.shared_modes or wishes.replaced)
         lacks_noise = state.slices is None and wishes.noise_differs
-        progress.most, progress.all_explained = wishes.cap, lacks_structure or lacks_noise
-        self._enter(NAMES.index("asked for" if progress.all_explained else "cap"))
+        progress.most, progress.skips_rough = wishes.cap, lacks_structure or lacks_noise
+        self._enter(NAMES.index("asked for" if progress.skips_rough else "cap"))
 
     # ---- save and resume -----------------------------------------------------------------------------------------
 
@@ -246,23 +222,23 @@ class Search:
         """The current position of the search."""
         progress, trial = self.progress, self.trial
         return Position(
-            self.phase,
-            self.move,
-            self.memory,
-            self.changed,
-            self.mark,
-            self.sweeps,
-            trial,
-            None if trial is None else trial.point.state,
-            progress.n_sweeps,
-            progress.drift,
-            progress.most,
-            progress.beyond,
-            progress.all_explained,
-            progress.problem.collapsed,
-            None if progress.best is None else float(progress.best.bound),
-            progress.anderson.memory,
-            tuple(sorted((name, refusal.kind, refusal.until) for name, refusal in self.refusals.items())),
+            phase=self.phase,
+            move=self.move,
+            memory=self.memory,
+            changed=self.changed,
+            mark=self.mark,
+            sweeps=self.sweeps,
+            proposal=trial,
+            trial=None if trial is None else trial.point.state,
+            n_sweeps=progress.n_sweeps,
+            drift=progress.drift,
+            most=progress.most,
+            beyond=progress.beyond,
+            skips_rough=progress.skips_rough,
+            collapsed=progress.problem.collapsed,
+            bound=None if progress.best is None else float(progress.best.bound),
+            anderson=progress.anderson.memory,
+            refusals=tuple(sorted((name, refusal.kind, refusal.until) for name, refusal in self.refusals.items())),
         )
 
     def take_up(self, state: State | None, position: Position) -> None:
@@ -272,7 +248,7 @@ class Search:
         if state is not None:
             progress.problem = undivided(progress.problem, state)
         progress.best = None if state is None else evaluate(progress.problem, state)
-        for name in ("n_sweeps", "drift", "most", "beyond", "all_explained"):
+        for name in ("n_sweeps", "drift", "most", "beyond", "skips_rough"):
             setattr(progress, name, getattr(position, name))
         progress.anderson = Anderson(position.anderson)
         for name in ("phase", "move", "memory", "changed", "mark", "sweeps"):

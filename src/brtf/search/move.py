@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from brtf.data.positions import Positions
 from brtf.inference.acceleration import Anderson
 from brtf.inference.judge import WORTH
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
+from brtf.search.wishes import Wishes
 
 Memory = tuple[Any, ...]
 """Memory of a move between proposals, as plain numbers that a file can store; empty before the first proposal."""
@@ -91,49 +91,9 @@ class Trial(Proposal):
         return self.words.format(rank=self.point.rank)
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """The settings that matter to a search.
-
-    Attributes
-    ----------
-    cap : largest rank of the result
-    nonnegative_modes : modes without negative loadings, as asked for
-    undecided_modes : modes of which the bound decides whether they have negative loadings and are in order
-    ordered_modes : modes in order, as asked for
-    positions : where the rows of every mode lie
-    noise_modes : candidate sets of modes along which the noise may differ
-    noise_differs : whether it must differ
-    shared_modes : modes along which outliers are shared
-    replaced : whether outliers replace the data
-    kinds_open : whether the bound chooses the kind of outliers
-    may_replace : whether it may choose outliers that replace the data
-    smooth_modes : modes along which there may be a smooth residual
-    smooth_asked : whether there must be one
-    many : whether ``max_rank`` allows so many components that one start should have them all
-    converged_gain : gain in nats per sweep below which a fit has converged
-    """
-
-    cap: int
-    nonnegative_modes: tuple[int, ...]
-    undecided_modes: tuple[int, ...]
-    ordered_modes: tuple[int, ...]
-    positions: tuple[Positions, ...]
-    noise_modes: tuple[tuple[int, ...], ...]
-    noise_differs: bool
-    shared_modes: tuple[int, ...]
-    replaced: bool
-    kinds_open: bool
-    may_replace: bool
-    smooth_modes: tuple[int, ...]
-    smooth_asked: bool
-    many: bool
-    converged_gain: float
-
-
 @dataclass(eq=False)
 class Progress:
-    """Progress of a search. Moves read it and the loop writes it, except ``all_explained``, which the starts set.
+    """Progress of a search. Moves read it and the loop writes it; only ``skips_rough`` is set by the starts too.
 
     Attributes
     ----------
@@ -143,7 +103,7 @@ class Progress:
     n_sweeps : all sweeps so far, including those of rejected trials
     drift : estimated gain of the next sweep of the best point, in nats
     beyond : the bound with one component more than the cap; None where it was not needed
-    all_explained : whether the first start left nothing to explain, so that rough rounds are skipped
+    skips_rough : whether the rough rounds are skipped: nothing is left to explain, or half of the sweeps are spent
     anderson : the acceleration of the current sweeps
     """
 
@@ -157,7 +117,7 @@ class Progress:
     n_sweeps: int = 0
     drift: float = 0.0
     beyond: float | None = None
-    all_explained: bool = False
+    skips_rough: bool = False
     anderson: Anderson = field(default_factory=Anderson)
 
     @property

@@ -76,7 +76,7 @@ PHASES = (
         ),
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
-        skipped=lambda progress: progress.all_explained,
+        skipped=lambda progress: progress.skips_rough,
     ),
     Phase("cap", (Cap(),), holds_cap=True),
     Phase(

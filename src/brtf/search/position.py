@@ -23,7 +23,7 @@ class Position:
     mark : bound and form from which the gain of the round is counted, once set
     sweeps : sweeps of the best point in progress
     proposal, trial : the proposal on trial, and its current state
-    n_sweeps, drift, most, beyond, all_explained : see :class:`brtf.search.move.Progress`
+    n_sweeps, drift, most, beyond, skips_rough : see :class:`brtf.search.move.Progress`
     collapsed : the form of the bound
     bound : bound of the best state in that form; None where there is no state yet
     anderson : memory of the acceleration of the current sweeps
@@ -42,7 +42,7 @@ class Position:
     drift: float
     most: int
     beyond: float | None
-    all_explained: bool
+    skips_rough: bool
     collapsed: bool
     bound: float | None
     anderson: AndersonMemory

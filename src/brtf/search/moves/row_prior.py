@@ -21,7 +21,8 @@ from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
 from brtf.model.row_priors.chain_kinds import n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS, likely_periods
 from brtf.model.state import State
-from brtf.search.move import Once, Progress, Sweeps, Trial, Wishes
+from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.wishes import Wishes
 
 
 class RowPriors(Once):

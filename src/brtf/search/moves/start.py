@@ -32,8 +32,8 @@ class Start(Move):
         which, starts = memory[0] if memory else 0, progress.starts()
         n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
         if which > 0 and n_starts == len(START_PRECISIONS):
-            progress.all_explained = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
-            if progress.all_explained:
+            progress.skips_rough = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
+            if progress.skips_rough:
                 return None, memory
         if which < len(starts):
             state = expanded(starts[which])

@@ -1,0 +1,77 @@
+"""What the settings ask of a search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brtf.data.observations import Observations
+from brtf.data.positions import Positions
+from brtf.model.settings import Settings
+from brtf.search.starts import START_COMPONENTS
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The settings that matter to a search.
+
+    Attributes
+    ----------
+    cap : largest rank of the result
+    nonnegative_modes : modes without negative loadings, as asked for
+    undecided_modes : modes of which the bound decides whether they have negative loadings and are in order
+    ordered_modes : modes in order, as asked for
+    positions : where the rows of every mode lie
+    noise_modes : candidate sets of modes along which the noise may differ
+    noise_differs : whether it must differ
+    shared_modes : modes along which outliers are shared
+    replaced : whether outliers replace the data
+    kinds_open : whether the bound chooses the kind of outliers
+    may_replace : whether it may choose outliers that replace the data
+    smooth_modes : modes along which there may be a smooth residual
+    smooth_asked : whether there must be one
+    many : whether ``max_rank`` allows so many components that one start should have them all
+    converged_gain : gain in nats per sweep below which a fit has converged
+    """
+
+    cap: int
+    nonnegative_modes: tuple[int, ...]
+    undecided_modes: tuple[int, ...]
+    ordered_modes: tuple[int, ...]
+    positions: tuple[Positions, ...]
+    noise_modes: tuple[tuple[int, ...], ...]
+    noise_differs: bool
+    shared_modes: tuple[int, ...]
+    replaced: bool
+    kinds_open: bool
+    may_replace: bool
+    smooth_modes: tuple[int, ...]
+    smooth_asked: bool
+    many: bool
+    converged_gain: float
+
+    @classmethod
+    def of(cls, observations: Observations, settings: Settings, cap: int) -> Wishes:
+        """What the settings ask of a search of these data with so many components at most."""
+        order, labels = observations.order, observations.labels
+        coords = [None] * order if labels is None else labels.coords
+        return cls(
+            cap=cap,
+            nonnegative_modes=_modes_said_to_be(settings, order, "nonnegative"),
+            undecided_modes=settings.undecided_modes(order),
+            ordered_modes=_modes_said_to_be(settings, order, "ordered"),
+            positions=tuple(map(Positions.of, coords, observations.shape)),
+            noise_modes=tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
+            noise_differs=settings.noise == "per-slice",
+            shared_modes=settings.shared_modes(order),
+            replaced=settings.outlier_kind == "replacement",
+            kinds_open=settings.outlier_kind == "auto",
+            may_replace=settings.outlier_kind == "auto" and settings.link is None,
+            smooth_modes=() if observations.in_chunks else settings.smooth_modes(observations.shape),
+            smooth_asked=settings.smooth_residual not in (None, "auto"),
+            many=settings.max_rank is not None and cap > START_COMPONENTS,
+            converged_gain=settings.tol * observations.n_observed,
+        )
+
+
+def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:
+    return tuple(mode for mode, words in settings.said_of_modes(order).items() if word in words)
