@@ -167,8 +167,6 @@ QUICK = (
     "no negative loadings",
     "smooth residual",
     "one-sided outliers",
-    "rows in order",
-    "smooth residual",
     "paper",
 )
 
