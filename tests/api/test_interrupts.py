@@ -117,17 +117,35 @@ class TestCtrlC:
                 model.fit(SMALL)
         assert model.result_ is before
 
-    def test_nothing_is_kept_while_the_data_are_being_read(self, monkeypatch):
-        """The choice of link and arrangement comes before everything that could be kept."""
+    @pytest.mark.parametrize("n_moments", [3, 30, 90])
+    def test_the_best_so_far_is_kept_while_readings_race(self, n_moments, monkeypatch):
+        """At any moment at which the search of the reading that leads has a state."""
+        left, seen = [n_moments], []
 
-        def interrupt(*_):
-            raise KeyboardInterrupt
+        def advanced(observations, settings, rng, since, until):
+            def watched(moment):
+                done = until(moment)
+                seen.append(moment)
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                return done
 
-        monkeypatch.setattr(race, "advance", interrupt)
+            return advance(observations, settings, rng, since, watched)
+
+        advance = race.advance
+        monkeypatch.setattr(race, "advance", advanced)
         model = brtf.BRTF(random_state=0)
-        with pytest.raises(KeyboardInterrupt):
-            model.fit(SMALL)
-        assert not hasattr(model, "result_")
+        with pytest.raises(KeyboardInterrupt) as caught:
+            model.fit(COMPLETE)
+        assert left == [0]
+        found = any(moment.state is not None for moment in seen)
+        assert hasattr(model, "result_") == found
+        if found:
+            assert model.stop_reason_ == StopReason.INTERRUPTED.value
+            assert caught.value.__notes__[-1].startswith("The model keeps the best of ")
+            assert np.isfinite(model.low_rank()).all()
+            assert "cut short before others were compared" in model.choices_["arrangement"].sentence
 
     def test_it_can_be_saved(self, monkeypatch, tmp_path):
         model, _ = interrupted(monkeypatch, 30, SMALL)

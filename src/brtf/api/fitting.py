@@ -118,11 +118,13 @@ def _choose_and_run(
         )
         return replace(found, diagnosis=diagnose(found))
 
-    if keeper is not None:
+    if keeper is not None and chosen.interrupt is None:  # a checkpoint must lead where the whole choice would
         pack_outline(observations, *keeper.outline)
         pack_reading(reading, chosen.comparisons, keeper.outline[0])
         keeper.outline[0]["bound_shift"] = reading.link.bound_shift(observations)
     try:
+        if chosen.interrupt is not None:
+            raise chosen.interrupt
         with keeper or nullcontext() as keep:
 
             def watch(moment: Moment) -> None:

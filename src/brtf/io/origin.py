@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -66,7 +67,12 @@ def bit_generator_of(state: Mapping[str, Any]) -> np.random.BitGenerator:
     if not (0 <= state["state"].get("pos", 0) <= 624 and 0 <= state.get("buffer_pos", 0) <= 4):
         raise ValueError(f"the state of the bit generator {name} is out of range")
     generator: np.random.BitGenerator = getattr(np.random, name)()
-    generator.state = state
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 takes numbers that do not fit
+        try:
+            generator.state = state
+        except DeprecationWarning as warning:
+            raise ValueError(f"the state of the bit generator {name} is out of range") from warning
     return generator
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brtf.inference.trace import WITHOUT_NEGATIVE, Event, Kind
+from brtf.inference.trace import WITHOUT_NEGATIVE, Event, Kind, StopReason
 from brtf.model.row_priors import KnownOrder, Ordered
 from brtf.model.state import OutlierStructure
 from brtf.search.moves.outlier_kind import RATED, REPLACED, SHARED
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brtf.results.result import Result
 
 OUTLIER_EVENTS = (Kind.OUTLIERS, Kind.RATES, Kind.SIDES)
+CUT_SHORT = (StopReason.INTERRUPTED, StopReason.MAX_SECONDS)
 FEWEST = 1e-5
 """Outlier rate below which there are none, as in the summary."""
 
@@ -246,6 +247,8 @@ def _reading(result: Result, option: str) -> Choice:
             why += ", and the residual leaves nothing to merge for"
     if result.observations.in_chunks and not found:
         why = "data in chunks are read as they are"
+    elif result.stop_reason in CUT_SHORT and not found:
+        why = "the fit was cut short before others were compared"
     gain = tried[0][1] if tried else None
     others = ", ".join(f"{nats(worse)} better than {_named(option, name)}" for name, worse in tried)
     n_entries = found[0].n_entries if found else result.observations.n_observed

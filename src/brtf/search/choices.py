@@ -50,11 +50,15 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """The result of the choice: the reading, the comparisons, and a moment of its search to go on from, if any."""
+    """The result of the choice: the reading, the comparisons, and a moment of its search to go on from, if any.
+
+    If it was interrupted, the interrupt, and the reading that had won until then.
+    """
 
     reading: Reading
     comparisons: tuple[Comparison, ...] = ()
     since: Moment | None = None
+    interrupt: KeyboardInterrupt | None = None
 
 
 def choose(
@@ -83,34 +87,37 @@ def choose(
     race = Race(observations, settings, rng, Deadline(seconds), watch, {mode for one in folds for mode, _ in one.folds})
     if not race.is_possible(plain):
         return Chosen(plain)
-    race.runner(plain).go_to(LAP)
-    if race.deadline.passed:
-        return Chosen(plain, since=race.moment(plain))
-    smooth = may_be_smooth and race.neighbours_are_alike(plain)
-    best, comparisons = plain, []
-    if len(links) > 1:
-        rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
-        best, tried = race.run(best, rivals)
-        comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
-    if arranging:
-        tried_before: tuple[tuple[str, float], ...] = ()
-        rivals = [replace(best, arrangement=one) for one in folds]
-        while not race.deadline.look():
-            found, tried = race.run(best, [*rivals, *race.mergers(best)], patient=True)
-            tried_before += tried
-            if found is best:
-                break
-            best = found
-            rivals = [replace(best, arrangement=one) for one in doubled(best.arrangement, observations.shape)]
-            rivals = [one for one in rivals if one not in race.runners]
-        comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
-    if may_be_smooth:
-        if race.part is not observations:  # neighbours are needed
-            modes = settings.smooth_modes(observations.shape)
-            race = Race(observations, settings, rng, race.deadline, watch, modes)
-            race.runner(best).go_to(LAP)
-            smooth = race.neighbours_are_alike(best)
-        rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
-        best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
-        comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))
+    best, comparisons = plain, list[Comparison]()
+    try:
+        race.runner(plain).go_to(LAP)
+        if race.deadline.passed:
+            return Chosen(plain, since=race.moment(plain))
+        smooth = may_be_smooth and race.neighbours_are_alike(plain)
+        if len(links) > 1:
+            rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
+            best, tried = race.run(best, rivals)
+            comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
+        if arranging:
+            tried_before: tuple[tuple[str, float], ...] = ()
+            rivals = [replace(best, arrangement=one) for one in folds]
+            while not race.deadline.look():
+                found, tried = race.run(best, [*rivals, *race.mergers(best)], patient=True)
+                tried_before += tried
+                if found is best:
+                    break
+                best = found
+                rivals = [replace(best, arrangement=one) for one in doubled(best.arrangement, observations.shape)]
+                rivals = [one for one in rivals if one not in race.runners]
+            comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
+        if may_be_smooth:
+            if race.part is not observations:  # neighbours are needed
+                modes = settings.smooth_modes(observations.shape)
+                race = Race(observations, settings, rng, race.deadline, watch, modes)
+                race.runner(best).go_to(LAP)
+                smooth = race.neighbours_are_alike(best)
+            rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
+            best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
+            comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))
+    except KeyboardInterrupt as interrupt:
+        return Chosen(best, tuple(comparisons), race.moment(best), interrupt)
     return Chosen(best, tuple(comparisons), race.moment(best))

@@ -224,6 +224,7 @@ class Runner:
         """Go on until so many sweeps after the starts and what was asked for, or the end of the search or the time."""
 
         def until(moment: Moment) -> bool:
+            self.moment = moment
             self.watch(moment)
             if self.deadline.look():
                 return True
