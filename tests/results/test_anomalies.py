@@ -107,6 +107,19 @@ def test_slices_whose_noise_differs_anyway_are_not_listed():
     assert Evidence.probability_of(*[noise_evidence(noisy)] * 2)[7] > 0.99
 
 
+@pytest.mark.parametrize("power", [-660, 660])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_the_list_of_slices_has_the_scale_of_the_data(power):
+    """Powers of two, so that no digit changes; the squares of such numbers have no room in float64."""
+    data, _ = generated(3, outliers=0.0)
+    data[4] += 0.15
+    models = (BRTF(random_state=0, noise="common").fit(np.ldexp(data, times)) for times in (0, power))
+    small, far = (model.anomalies(of="slices") for model in models)
+    assert len(small) == len(far) > 0
+    for name in ("observed", "expected", "low", "high"):
+        np.testing.assert_allclose(np.ldexp(far[name].to_numpy(), -power), small[name].to_numpy(), rtol=1e-6)
+
+
 def test_slice_with_a_component_of_its_own():
     """A shift so large that the fit spends a component on it is still an anomaly, fitted or new."""
     data, _ = generated(0, outliers=0.0)

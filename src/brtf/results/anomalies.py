@@ -194,7 +194,9 @@ def _describe(
     weight = np.where(sums(1.0 - outlying)[group] >= 1.0, 1.0 - outlying, 1.0)
     total = sums(weight)
     centre = sums(weight * expected) / total
-    half = np.sqrt(sums(np.square(weight * 0.5 * (high - low)))) / total
+    reach = 0.5 * (high - low)
+    unit = float(reach.max(initial=0.0)) or 1.0  # squares of very large or small numbers have no room
+    half = unit * np.sqrt(sums(np.square(weight * (reach / unit)))) / total
     labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     columns: dict[int | str, NDArray[Any]] = {}
     for mode, positions in zip(found.fixed, found.positions[:, chosen], strict=True):
