@@ -18,11 +18,13 @@ from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, typical_residual, with_noise
 from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.problem import Fit, Problem
+from brtf.inference.smooth_residual import absorbed
 from brtf.inference.statistics import scaled_values
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
+from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
 from brtf.search.components import add_components, empty_state, without_negative
@@ -222,32 +224,38 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
         point = prune(completed, sweep(completed, point, hold_noise=True, ahead=True))
         if point.bound - before.bound < WORTH and point.rank == before.rank:
             break
-    return _with_noise_like(problem, point.state, present)
+    return _of_the_kind_of(problem, point.state, present)
 
 
 def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at very low noise, for data whose slices differ widely in level."""
     state = _fit_by_least_squares(problem, n_components, 1e4, rng)
-    return update_component_precisions(_with_noise_like(problem, state, present))
+    return update_component_precisions(_of_the_kind_of(problem, state, present))
 
 
-def _with_noise_like(problem: Problem, state: State, present: State) -> State:
-    """The state with the same kind of noise and outliers, their parameters learnt from its own residuals.
+def _of_the_kind_of(problem: Problem, state: State, present: State) -> State:
+    """The state with the same kind of rows, noise and outliers, their parameters learnt from its own residuals.
 
-    Modes without negative loadings have none either.
+    Modes without negative loadings have none either, those in order stay so, and a smooth residual goes on.
     """
     unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
     state = without_negative(state, unsigned)
+    for mode, prior in enumerate(present.row_priors):
+        if isinstance(prior, Ordered):
+            rows = state.factors[mode]
+            state = state.with_factor(mode, rows, prior.begun_again(rows, state.lam))
     if present.local.has_outliers and not state.local.has_outliers:
         state = replace(state, local=START_MODEL)
     point = evaluate(problem, state)
     state = learn_noise_globally(problem, point)
-    if present.slices is None and present.structure is None:
+    if present.slices is not None or present.structure is not None:
+        if present.slices is not None:
+            state = slice_noise(problem, state, present.slices.modes)
+        state = replace(state, structure=present.structure)
+        state = settle_noise(problem, evaluate_at(problem, state, point.fit)).state
+    if present.smooth is None:
         return state
-    if present.slices is not None:
-        state = slice_noise(problem, state, present.slices.modes)
-    state = replace(state, structure=present.structure)
-    return settle_noise(problem, evaluate_at(problem, state, point.fit)).state
+    return absorbed(problem, replace(state, smooth=present.smooth), evaluate(problem, state), learn=True)
 
 
 def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:

@@ -319,6 +319,12 @@ class Ordered(KnownOrder):
         )
         return begun.regrouped(rows, lam, groups)
 
+    def begun_again(self, rows: RowGaussians, lam: Gamma) -> Ordered:
+        """The prior of other rows at the same places, with the same groups, that are still independent."""
+        share = np.full((rows.rank, self.share.shape[1]), 1.0 / self.share.shape[1])
+        groups = self.groups if self.centre.shape[1] else None
+        return Ordered.begun(rows, lam, self.steps, share, groups).learnt(rows, lam)
+
     def regrouped(self, rows: RowGaussians, lam: Gamma, groups: NDArray[Any] | None) -> Ordered:
         """The prior with other groups of rows, each around a centre of its own; None for rows around zero."""
         rank, n_groups = rows.rank, 0 if groups is None else int(groups.max()) + 1

@@ -1,0 +1,49 @@
+"""Many components at once: the state stays of the kind that was asked for or found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from brtf.data.observe import observe
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.smooth_residual import proposed_smooth_residual
+from brtf.inference.sweep import sweep
+from brtf.model.row_priors import NonNegative, Ordered
+from brtf.search.starts import START_MODEL, anneal, least_squares, random_start
+
+RANK, MORE = 2, 6
+
+
+@pytest.fixture
+def present():
+    """A state with a mode in order, one without negative loadings, and a smooth residual."""
+    rng = np.random.default_rng(0)
+    course = np.cumsum(rng.standard_normal((20, 3)), axis=0)
+    values = np.einsum("ir,jr,kr->ijk", course, rng.gamma(2.0, 1.0, (9, 3)), rng.standard_normal((8, 3)))
+    values += 0.1 * rng.standard_normal(values.shape)
+    values[rng.random(values.shape) < 0.1] = np.nan
+    problem = Problem(observe(values), (0, 1, 2), collapsed=True)
+    state = random_start(problem, RANK, START_MODEL, rng)
+    rows, share = state.factors[0], np.full((RANK, 6), 1.0 / 6.0)
+    state = state.with_factor(0, rows, Ordered.begun(rows, state.lam, np.full(19, 1.5), share, np.arange(20) % 4))
+    state = state.with_factor(1, *NonNegative.of(state.factors[1]))
+    point = evaluate(problem, state)
+    smooth, _, _ = proposed_smooth_residual(problem, state, point.fit, point.local, 2)
+    return problem, sweep(problem, evaluate(problem, replace(state, smooth=smooth))).state
+
+
+@pytest.mark.parametrize("many", [anneal, least_squares])
+def test_rows_and_smooth_residual_keep_their_kind(present, many):
+    problem, before = present
+    state = many(problem, MORE, before, np.random.default_rng(1))
+    assert RANK < state.rank <= MORE
+    ordered = state.row_priors[0]
+    assert isinstance(ordered, Ordered)
+    np.testing.assert_array_equal(ordered.steps, before.row_priors[0].steps)
+    np.testing.assert_array_equal(ordered.groups, before.row_priors[0].groups)
+    assert isinstance(state.row_priors[1], NonNegative)
+    assert state.smooth is not None and state.smooth.mode == 2
+    point = evaluate(problem, state)
+    assert sweep(problem, point).bound > point.bound
