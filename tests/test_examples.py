@@ -19,9 +19,11 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # Of every example: the true rank, the standard deviation of the noise, and by which names it calls the low-rank part,
 # the data, and the mask of what is wrong with them.
 MADE = {
+    "chromatography": (3, 0.02, "signal", "absorbance", "spoiled"),
     "completion": (3, 25.0, "traffic", "counts", "wrong"),
     "denoising": (4, 8.0, "house", "photograph", "spoiled"),
     "fluorescence": (3, 0.8, "pure", "intensity", "spoiled"),
+    "forecast": (3, 3.0, "expected", "known", "wrong"),
     "sensors": (3, 0.15, "normal", "readings", "anomalous"),
     "video": (2, 3.0 * np.linalg.norm(video.clips.LUMA), "scene", "clip", "objects"),
 }
@@ -107,7 +109,7 @@ def test_every_example_is_in_the_readme_with_a_small_picture():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\(docs/pictures/(\w+)\.png\)\]\(examples/(\w+)\.py\)", text)
     names = [path.stem for path in EXAMPLES]
-    assert sorted(shown) == [(name, name) for name in names] and len(names) == 5
+    assert sorted(shown) == [(name, name) for name in names] and len(names) == 7
     sizes = {path.stem: path.stat().st_size for path in (ROOT / "docs" / "pictures").glob("*.png")}
     assert set(names) <= set(sizes)
     assert max(sizes[name] for name in names) < 60_000
