@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from brtf.cli.hold_out import holds_out
 from brtf.cli.input import Input, reads_input
@@ -37,6 +38,11 @@ A_MINUTE = 60.0
 )
 @chooses_model
 @holds_out
+@click.option(
+    "--truth",
+    metavar="MASKS",
+    help="INPUT is a clip, and these are its masks of moving objects: compare who finds them.",
+)
 @seed_option
 @out_option
 @overwrite_option
@@ -47,6 +53,7 @@ def compare(
     everything: bool,
     rank: int | None,
     repeats: int,
+    truth: str | None,
     seed: int,
     out: Path | None,
     overwrite: bool,
@@ -64,8 +71,16 @@ def compare(
     the data.
 
     With --out DIR the comparison is also written as a page, comparison.html.
+
+    With --truth MASKS, INPUT is a clip from a fixed camera as for `brtf video`, and MASKS are as many images of its
+    size: 255 where something moves, 85 or 170 where it is not judged. The table shows the F-measure, precision, recall
+    and seconds of brtf, of OpenCV's methods (mog2, knn, gsoc, lsbp, gmg, cnt; each sees the clip twice, and the second
+    pass counts), of a median and a MAD control, and of the low-rank methods pcp and decolor, which --methods selects.
     """
     from tqdm import tqdm
+
+    if truth is not None:
+        return _compare_moving(str(given.path), truth, "all" if everything else methods, out, as_json)
 
     from brtf.research.comparison import METHODS, as_text, compare, default_methods, reason_against
 
@@ -101,6 +116,29 @@ def compare(
         if written:
             click.echo(written_text(written))
     return NOT_CONVERGED if any(row["converged"] is False for row in rows) else DONE
+
+
+def _compare_moving(source: str, truth: str, methods: str | None, out: Path | None, as_json: bool) -> int:
+    """Compare who finds the moving objects of a clip."""
+    from tqdm import tqdm
+
+    from brtf.research.moving import MOVING, compare_moving, moving_table
+    from brtf.video.clips import read_clip
+
+    if out is not None:
+        raise ValueError("--out does not apply to a comparison of masks (--truth): leave it out, or use --json.")
+    chosen = _chosen(methods, tuple(MOVING), tuple(MOVING))
+    if unknown := [name for name in chosen if name not in MOVING]:
+        raise ValueError(f"with --truth, --methods must be among {', '.join(MOVING)}, got {unknown[0]!r}.")
+    clip, masks = read_clip(source), read_clip(truth, gray=True)
+    labels = np.rint(masks.values[:, 0]).reshape(masks.height, masks.width, -1)
+    found = compare_moving(clip, labels, chosen)
+    rows = list(tqdm(found, total=len(chosen), unit="method", disable=not sys.stderr.isatty(), leave=False))
+    if as_json:
+        print_json({"rows": rows})
+    else:
+        click.echo(moving_table(rows))
+    return DONE
 
 
 def _chosen(given: str | None, known: Sequence[str], default: Sequence[str]) -> tuple[str, ...]:

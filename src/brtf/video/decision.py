@@ -16,6 +16,7 @@ from brtf.video.camera import find_shifts, shifted
 from brtf.video.clips import Clip, read_clip
 from brtf.video.light import even_light
 from brtf.video.order import Change, scene_shares
+from brtf.video.shadow import ShadowLaw, shadow_odds
 from brtf.video.steady import find_levels, foreground_evidence
 
 __all__ = ["Foreground", "ForegroundStream", "foreground"]
@@ -58,6 +59,8 @@ class Foreground:
         Share of the time in which a pixel shows what its neighbours usually show.
     degrees : float
         Degrees of freedom of the noise.
+    shadow : ShadowLaw or None
+        How shadows and objects look in this clip; None if there are no hard shadows.
     """
 
     mask: Mask
@@ -69,6 +72,7 @@ class Foreground:
     several_levels: float = 0.0
     moving_scene: float = 0.0
     degrees: float = math.inf
+    shadow: ShadowLaw | None = None
 
     def sentences(self) -> list[str]:
         """What was decided, in plain sentences."""
@@ -91,6 +95,13 @@ class Foreground:
             f"{100 * self.several_levels:.0f} % of the pixels show a scene of more than one level, such as leaves in "
             "the wind."
         )
+        if self.shadow is not None:
+            said.append(
+                f"{100 * self.shadow.shadow:.0f} % of what differs from the scene is shadow that takes away "
+                f"{100 * self.shadow.mean:.0f} % of the light; shadows are not objects."
+            )
+        else:
+            said.append("No hard shadows.")
         for change in self.changes:
             what = "came and stayed" if change.came else "was there from the beginning and left"
             said.append(f"Something of {change.size} pixels {what}: it is an object for as long as it is there.")
@@ -103,7 +114,8 @@ def foreground(source: Any, **reading: Any) -> Foreground:
 
     Frames are laid on each other if the camera shook, changes of light that the whole scene follows are taken out,
     every pixel is given up to three steady levels with their noise, of which those that were there before or come back
-    are the scene, and pixels are decided together with their neighbours. All bands are used jointly.
+    are the scene, shadows are told from objects, and pixels are decided together with their neighbours. All bands are
+    used jointly.
 
     Parameters
     ----------
@@ -200,10 +212,17 @@ def _decide(clip: Clip) -> Foreground:
     values, courses = even_light(values, height, width)
     levels = find_levels(values)
     share, changes = scene_shares(levels, width)
-    evidence, degrees, moving = foreground_evidence(levels, share, width)
-    frames = np.ascontiguousarray(evidence.T).reshape(-1, height, width)
+    evidence = foreground_evidence(levels, share, width)
+    usual, pixels = share.argmax(axis=1), np.arange(len(share))
+    odds, law = shadow_odds(
+        levels.values, levels.mean[pixels, usual], levels.variance[pixels, usual], levels.whitening, evidence.deviates,
+        evidence.objects, width,
+    )  # fmt: skip
+    with np.errstate(invalid="ignore"):  # NaN where missing
+        frames = -np.logaddexp(-evidence.values, RARE - odds)
+    frames = np.ascontiguousarray(frames.T).reshape(-1, height, width)
     mask = whole_objects(frames)
-    background = levels.images(share.argmax(axis=1)).reshape(height, width, -1)
+    background = levels.images(usual).reshape(height, width, -1)
     probability = expit(frames + RARE)
     if shifts is not None:
         back = [np.asarray(corner) - shift for shift in shifts]
@@ -220,8 +239,9 @@ def _decide(clip: Clip) -> Foreground:
         courses,
         changes,
         float(np.mean(np.count_nonzero(share, axis=1) > 1)),
-        moving,
-        degrees,
+        evidence.moving,
+        evidence.degrees,
+        law,
     )
 
 

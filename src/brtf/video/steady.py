@@ -112,8 +112,33 @@ def _whitening(values: Single) -> tuple[Array, Array]:
     return whitening, np.diag(whitening @ whitening.T) * ROUNDING
 
 
-def foreground_evidence(levels: Levels, share: Single, width: int) -> tuple[Single, float, float]:
-    """Log Bayes factor of an object against the scene, (pixels, frames), and what was learnt on the way.
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """How sure it is that a pixel of a frame shows no level of the scene, and what was learnt on the way.
+
+    Attributes
+    ----------
+    values : ndarray, (pixels, frames)
+        Log Bayes factor of an object against the scene.
+    deviates : ndarray of bool, (pixels, frames)
+        What is far from every level of the scene.
+    objects : ndarray, (pixels, frames)
+        Log density of the colours of objects.
+    degrees : float
+        Degrees of freedom of the noise.
+    moving : float
+        Mean share of a scene that moved a little.
+    """
+
+    values: Single
+    deviates: NDArray[np.bool_]
+    objects: Single
+    degrees: float
+    moving: float
+
+
+def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
+    """Log Bayes factor of an object against the scene.
 
     The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
     move, and a camera shakes. Its share ρ and the share of objects are learnt in the neighbourhood of every pixel, and
@@ -127,10 +152,6 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> tuple[Sing
         Shares of the levels that are part of the scene; they sum to one.
     width : int
         Of a frame.
-
-    Returns
-    -------
-    evidence, degrees of freedom, mean of ρ
     """
     values, mean, variance = levels.values, levels.mean, levels.variance
     n_pixels, n_channels, n_frames = values.shape
@@ -162,7 +183,7 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> tuple[Sing
         moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (n_seen + PRIOR_FRAMES)
     scene = np.log(np.maximum(1 - objects - moving, 0.05))[:, None] + density
     scene[pixel, frame] = np.logaddexp(scene[pixel, frame], np.log(moving)[pixel] + away)
-    return (broad - scene).astype(np.float32), degrees, float(moving.mean())
+    return Evidence((broad - scene).astype(np.float32), deviates, broad, degrees, float(moving.mean()))
 
 
 def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:
