@@ -8,13 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import oracle
+from brtf.api.synthetic import synthetic
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.data.passes import whole
 from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.entry_posterior import relative_deviation
-from brtf.inference.factor_update import update_all_factors
+from brtf.inference.factor_update import update_all_factors, update_with_weights, weighing
 from brtf.inference.learn_noise import learn_noise, learn_noise_globally, retemper, slice_noise
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
@@ -115,14 +116,14 @@ slab_cases = st.builds(
 )
 
 
-@given(case=slab_cases, collapsed=st.booleans(), hold=st.booleans())
+@given(case=slab_cases, collapsed=st.booleans(), hold=st.booleans(), n_rounds=st.integers(1, 4))
 @settings(max_examples=80, deadline=None)
-def test_no_sweep_lowers_the_bound(case, collapsed, hold):
+def test_no_sweep_lowers_the_bound(case, collapsed, hold, n_rounds):
     """From far away first, then from near the optimum."""
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     point = evaluate(problem, case.state)
     for _ in range(8):
-        after = sweep(problem, point, hold_noise=hold)
+        after = sweep(problem, point, hold_noise=hold, n_rounds=n_rounds)
         assert after.bound >= point.bound - nats_of_rounding(point)
         point = after
 
@@ -150,6 +151,49 @@ def test_no_part_of_a_sweep_lowers_the_bound(case, collapsed):
             lost = oracle.bound_with_rate(balanced) - oracle.bound_with_rate(noisy)
             assert lost <= oracle.BIN_WIDTH**2 * case.observations.n_observed
         point = balanced
+
+
+@given(case=slab_cases, collapsed=st.booleans(), relaxation=st.floats(0.05, 1.95))
+@settings(max_examples=60, deadline=None)
+def test_no_round_with_old_weights_lowers_the_bound(case, collapsed, relaxation):
+    """Rounds with the weights and targets of one point, over-relaxed or not; the guard of a sweep is not needed."""
+    problem = oracle.calibrated_problem(case, collapsed=collapsed)
+    point = evaluate(problem, case.state)
+    for _ in range(3):
+        state, weigh = point.state, weighing(problem, point.state, point.fit)
+        for _ in range(3):
+            state = update_component_precisions(update_with_weights(problem, state, weigh, relaxation))
+        after = evaluate(problem, state)
+        assert after.bound >= point.bound - nats_of_rounding(point)
+        point = after
+
+
+@layouts
+@forms
+def test_means_move_as_far_as_the_relaxation_says(layout, collapsed):
+    """ω times as far as an update asks, with the update's own covariance."""
+    case = oracle.slab_case(3, 3, layout, GaussianSlab)
+    problem = replace(oracle.calibrated_problem(case, collapsed=collapsed), modes=(1,))
+    weigh = weighing(problem, case.state, evaluate(problem, case.state).fit)
+    before, plain, further = case.state, *(update_with_weights(problem, case.state, weigh, size) for size in (1.0, 1.5))
+    means = [state.factors[1].mean for state in (before, plain, further)]
+    np.testing.assert_allclose(means[2] - means[0], 1.5 * (means[1] - means[0]), **ROUNDING)
+    np.testing.assert_array_equal(further.factors[1].cov_packed, plain.factors[1].cov_packed)
+
+
+def test_rounds_gain_more_than_a_sweep_where_components_are_alike():
+    """Six rounds a sweep reach in ten sweeps what forty sweeps of one round do not."""
+    data = synthetic((20, 18, 16), 3, outliers=0.05, missing=0.3, collinearity=0.9, seed=0)
+    observations = observe(np.asarray(data.observed))
+    problem = Problem(observations, (2, 1, 0), collapsed=True)
+    start = random_start(problem, 3, GaussianSlab(0.05, 10.0, 100.0), np.random.default_rng(0))
+    bounds = []
+    for n_sweeps, n_rounds in ((40, 1), (10, 6)):
+        point = evaluate(problem, start)
+        for _ in range(n_sweeps):
+            point = sweep(problem, point, n_rounds=n_rounds)
+        bounds.append(point.bound)
+    assert bounds[1] > bounds[0]
 
 
 # ---- one pass ----------------------------------------------------------------------------------------------

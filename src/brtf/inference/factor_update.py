@@ -24,15 +24,19 @@ def update_all_factors(
     problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
 ) -> State:
     """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
-    weigh, update = weighing(problem, state, fit, local), factor_update(problem, state)
+    return update_with_weights(problem, state, weighing(problem, state, fit, local))
+
+
+def update_with_weights(problem: Problem, state: State, weigh: Weighing, relaxation: float = 1.0) -> State:
+    """U1 for every mode with given weights and targets; small data may move ``relaxation`` times as far."""
+    update = factor_update(problem, state)
     if update is not None:
         sums, rows = visit(
             problem.observations, update.zeros, lambda sums, block: update.look(sums, block, *weigh(block))
         )
         return update.finish(sums, rows)
-    return update_factors(
-        problem.observations, state, problem.modes, weigh, _precision(problem, state), _known_grams(problem, state)
-    )
+    precision, known_grams = _precision(problem, state), _known_grams(problem, state)
+    return update_factors(problem.observations, state, problem.modes, weigh, precision, known_grams, relaxation)
 
 
 def factor_update(problem: Problem, state: State) -> OnePass | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.inference.factor_update import update_all_factors
+from brtf.inference.factor_update import update_with_weights, weighing
 from brtf.inference.judge import judge
 from brtf.inference.learn_noise import learn_noise
 from brtf.inference.point import Point, evaluate, evaluate_at, local_posteriors_at
@@ -17,38 +17,61 @@ from brtf.kernels.packed import pack_symmetric
 from brtf.model.distributions import RowGaussians, congruent
 from brtf.model.state import State
 
+RELAXATION = 1.7
+"""How far means move in all rounds of a sweep but the last, in units of what U1 asks: Young's optimum 2/(1 + √(1 − ρ))
+for successive over-relaxation where the slowest error shrinks by ρ = .97 a round. Others gain too, as it is below 2."""
+
 
 def sweep(
-    problem: Problem, point: Point, *, hold_precisions: bool = False, hold_noise: bool = False, ahead: bool = False
+    problem: Problem,
+    point: Point,
+    *,
+    hold_precisions: bool = False,
+    hold_noise: bool = False,
+    ahead: bool = False,
+    n_rounds: int = 1,
 ) -> Point:
-    """One sweep: noise and outlier parameters jointly, then q(A⁽ⁿ⁾) for every mode, then λ."""
+    """One sweep: noise and outlier parameters jointly, then q(A⁽ⁿ⁾) for every mode, then λ.
+
+    The factors and λ may be updated in several rounds before the entries are looked at again, over-relaxed in all but
+    the last, unless ``point`` has its next factors ahead. With the entries' weights and targets fixed, each round
+    raises a lower limit of the bound that touches it at ``point``.
+    """
     state = point.state if hold_noise else learn_noise(problem, point)
     options = {"hold_precisions": hold_precisions, "ahead": ahead}
-    swept = _sweep_factors(problem, point, state, learn=not hold_noise, **options)
-    if hold_noise or judge(swept, point):
+    swept = _sweep_factors(problem, point, state, learn=not hold_noise, n_rounds=n_rounds, **options)
+    if (hold_noise and n_rounds == 1) or judge(swept, point):
         return swept
-    # the histogram is accurate to second order in its bins: reject parameters that lower the exact bound
-    return _sweep_factors(problem, point, point.state, learn=False, **options)
+    # the histogram is accurate to second order in its bins, and weights are no lower limit where ln f is not convex:
+    # reject what lowers the exact bound
+    return _sweep_factors(problem, point, point.state, learn=False, n_rounds=1, **options)
 
 
 def _sweep_factors(
-    problem: Problem, point: Point, state: State, *, learn: bool, hold_precisions: bool, ahead: bool
+    problem: Problem, point: Point, state: State, *, learn: bool, hold_precisions: bool, ahead: bool, n_rounds: int
 ) -> Point:
     known = point.local if state is point.state else None
     precision = None
     if state.smooth is not None:  # with the weights of the same point as the factors'
         precision = entry_precisions(problem, state, known or local_posteriors_at(problem, state, point.fit))
     if point.ahead is not None:  # noise and factors were each updated given the other's old value
-        state = replace(state, factors=point.ahead.factors, row_priors=point.ahead.row_priors)
+        state = _with_precisions(
+            replace(state, factors=point.ahead.factors, row_priors=point.ahead.row_priors), hold_precisions
+        )
     else:
-        state = update_all_factors(problem, state, point.fit, known)
-    if not hold_precisions:
-        state = update_component_precisions(balance(rotate(state)))
+        weigh = weighing(problem, state, point.fit, known)
+        for relaxation in (*(RELAXATION,) * (n_rounds - 1), 1.0):
+            state = _with_precisions(update_with_weights(problem, state, weigh, relaxation), hold_precisions)
     if precision is not None:
         low_rank = Fit.without_smooth(problem, state.factors)
         state, fit = update_smooth_residual(problem, state, low_rank, precision, learn=learn)
         return evaluate_at(problem, state, fit, ahead=ahead)
     return evaluate(problem, state, ahead=ahead)
+
+
+def _with_precisions(state: State, hold: bool) -> State:
+    """The state with λ updated, unless it is held, along directions in which x does not change too."""
+    return state if hold else update_component_precisions(balance(rotate(state)))
 
 
 def balance(state: State) -> State:

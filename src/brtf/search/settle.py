@@ -29,6 +29,9 @@ LEARN_NOISE_EVERY = 3
 """Sweeps per update of the noise and outlier parameters, after the first few."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points converge sooner."""
+SWEEPS_PER_ROUND, MOST_ROUNDS = 5, 6
+"""A sweep updates the factors once more for every so many sweeps before it, as slow convergence is seldom for want of
+newer weights of the entries; more rounds than that save little."""
 HELD_LONG_ENOUGH = 10.0
 """Gain per sweep, in units of the rough gain, below which noise and precisions are released."""
 
@@ -46,7 +49,7 @@ def converge(progress: Progress, sweeps: Sweeps) -> tuple[Sweeps | None, Event |
     progress.best = swept
     progress.drift = swept.bound - before.bound
     n_pruned = before.rank - swept.rank
-    slow = not n_pruned and progress.drift < sweeps.gain
+    slow = not n_pruned and progress.drift < _n_rounds(progress.problem, sweeps.k) * sweeps.gain
     done = slow and not sweeps.hold_noise
     left = None if done else replace(sweeps, k=sweeps.k + 1, hold_noise=not slow and _holds_noise(sweeps.k + 1))
     return left, Event(Kind.PRUNE, gain=progress.drift, words=f"pruned {n_pruned}") if n_pruned else SWEPT
@@ -132,7 +135,7 @@ def _sweep_freely(progress: Progress, trial: Trial, limit: int, *, roughly: bool
     point = _swept(progress, trial.point, k, hold_noise=_holds_noise(k))
     bounds = (*trial.bounds[-4:], point.bound)
     trial = replace(trial, point=point, bounds=bounds, k=k + 1)
-    if roughly and not _holds_noise(k) and bounds[-1] - bounds[-2] < progress.roughly:
+    if roughly and not _holds_noise(k) and bounds[-1] - bounds[-2] < _n_rounds(progress.problem, k) * progress.roughly:
         return trial, True
     if progress.best is None:
         return trial, False
@@ -155,7 +158,7 @@ STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
 def _swept(progress: Progress, before: Point, k: int, *, hold_noise: bool) -> Point:
     """One sweep; after the first several, also try the extrapolated point and keep it if its bound is higher."""
     problem, anderson = progress.problem, progress.anderson
-    swept = prune(problem, sweep(problem, before, hold_noise=hold_noise, ahead=True))
+    swept = prune(problem, sweep(problem, before, hold_noise=hold_noise, ahead=True, n_rounds=_n_rounds(problem, k)))
     further = anderson.extrapolate(before.state, swept.state) if k >= ACCELERATE_AFTER else None
     if further is None:
         return swept
@@ -175,6 +178,11 @@ def with_noise_learnt(problem: Problem, point: Point, kind: type[LocalModel] | N
 def _holds_noise(k: int) -> bool:
     """Whether the k-th sweep in a row holds noise and outlier parameters, which change little between sweeps."""
     return k >= 3 and k % LEARN_NOISE_EVERY != 0
+
+
+def _n_rounds(problem: Problem, k: int) -> int:
+    """Rounds of updates in the k-th sweep in a row; one for large data, which look at the entries in the same pass."""
+    return min(max(k // SWEEPS_PER_ROUND, 1), MOST_ROUNDS) if problem.observations.is_small else 1
 
 
 def _is_far_off(proposed: State, present: State) -> bool:
