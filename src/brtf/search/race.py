@@ -152,30 +152,31 @@ class Race:
     def mergers(self, reading: Reading) -> list[Reading]:
         """The readings with two groups merged that may pay.
 
-        The residual, so unfolded, has structure beyond chance; or the components found have as many numbers as one
-        component of the merged reading.
+        The residual, so unfolded, has structure beyond chance; or the components found have as many numbers as those
+        that the merged reading would need for the same low-rank part.
         """
         arrangement = reading.arrangement
         if arrangement.folds:
             return []
         kept = [modes for _, modes in kept_modes(self.settings, arrangement.order)]
         n_groups = len(arrangement.groups)
-        candidates = [arrangement.merging(*pair) for pair in combinations(range(n_groups), 2) if n_groups > 2]
-        candidates = [one for one in candidates if all(map(one.keeps, kept))]
-        candidates = [one for one in candidates if one.leaves(smooth_mode_of(self.settings, arrangement.order))]
+        pairs = [pair for pair in combinations(range(n_groups), 2) if n_groups > 2]
+        candidates = {arrangement.merging(*pair): pair for pair in pairs}
+        candidates = {one: pair for one, pair in candidates.items() if all(map(one.keeps, kept))}
+        smooth_mode = smooth_mode_of(self.settings, arrangement.order)
+        found = {replace(reading, arrangement=one): pair for one, pair in candidates.items() if one.leaves(smooth_mode)}
         runner = self.runner(reading)
         runner.go_to(LAP)
         if runner.found_all_at_once:
             return []
-        found = [replace(reading, arrangement=one) for one in candidates]
-        found = [one for one in found if self.is_possible(one)]
         n_numbers = runner.rank * _numbers_of_one(runner.modelled.shape)
-        return [
-            one
-            for one in found
-            if n_numbers >= _numbers_of_one(one.arrangement.shape(self.part.shape))
-            or self._has_structure(runner, one.arrangement)
-        ]
+
+        def may_pay(one: Reading, pair: tuple[int, int]) -> bool:
+            n_of_one = _numbers_of_one(one.arrangement.shape(self.part.shape))
+            enough = n_numbers >= n_of_one and n_numbers >= runner.rank_merged(pair) * n_of_one
+            return enough or self._has_structure(runner, one.arrangement)
+
+        return [one for one, pair in found.items() if self.is_possible(one) and may_pay(one, pair)]
 
     def _has_structure(self, runner: Runner, arrangement: Arrangement) -> bool:
         """Whether the residual, with these modes merged, has a singular value beyond that of random signs."""
@@ -268,6 +269,28 @@ class Runner:
             if state is None:
                 raise RuntimeError("the race has not begun")
             return problem, evaluate(problem, state)
+
+    def rank_merged(self, pair: tuple[int, int]) -> int:
+        """Components that the low-rank part found so far has at least, with two modes read as one.
+
+        As many as any of its unfoldings has singular values s beyond those of noise, s > σ(√p + √q) for a p × q matrix;
+        σ is larger by the square root of the share of entries that are observed.
+        """
+        _, point = self.point()
+        factors, needed = point.state.factors, 1
+        n_all = math.prod(rows.n_rows for rows in factors)
+        variance = n_all / (self.modelled.n_observed * float(point.state.tau.mean))
+        for group in [pair, *((mode,) for mode in range(len(factors)) if mode not in pair)]:
+            own, others = (
+                np.prod([rows.gram for mode, rows in enumerate(factors) if (mode in group) == inside], axis=0)
+                for inside in (True, False)
+            )
+            values, vectors = np.linalg.eigh(own)
+            half = vectors * np.sqrt(np.maximum(values, 0.0))
+            n_rows = math.prod(factors[mode].n_rows for mode in group)
+            edge = variance * (math.sqrt(n_rows) + math.sqrt(n_all / n_rows)) ** 2
+            needed = max(needed, int(np.count_nonzero(np.linalg.eigvalsh(half.T @ others @ half) > edge)))
+        return needed
 
     @property
     def bound(self) -> float:
