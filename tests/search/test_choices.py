@@ -16,7 +16,7 @@ from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, poss
 from brtf.model.settings import Settings
 from brtf.search import choices, race
 from brtf.search.choices import Chosen, choose
-from brtf.search.race import part_of
+from brtf.search.race import Race, part_of
 from brtf.search.reading import given_reading
 from brtf.search.run import Deadline
 
@@ -340,6 +340,26 @@ class TestOptions:
         }
         for values, wanted in kinds.items():
             assert [type(link) for link in possible_links(observe(np.array([values, values])))] == wanted
+
+
+@pytest.mark.parametrize("n_different", [10, 2])
+def test_modes_are_merged_only_for_as_few_numbers(n_different, monkeypatch):
+    """Ten components of (12, 11, 10) have 310 numbers. Of (132, 10), ten have 1410 and two 282, which is worth a race.
+
+    There are two where only two loadings of the last mode differ: the least rank is that of any unfolding.
+    """
+    rng, shape = np.random.default_rng(0), (12, 11, 10)
+    factors = [rng.standard_normal((length, 10)) for length in shape]
+    factors[2] = factors[2][:, np.arange(10) % n_different]
+    tensor = np.einsum("ir,jr,kr->ijk", *factors) + 1e-3 * rng.standard_normal(shape)
+    settings = Settings(arrangement="auto", max_rank=20)
+    field = Race(observe(tensor), settings, np.random.default_rng(0), Deadline(None))
+    reading = given_reading(field.whole, settings)
+    field.runner(reading).go_to(200)
+    monkeypatch.setattr(race.Runner, "explained", False)
+    assert field.runner(reading).rank_merged((0, 1)) == n_different
+    groups = [one.arrangement.groups for one in field.mergers(reading)]
+    assert (((0, 1), (2,)) in groups) == (n_different == 2)
 
 
 def test_large_data_race_on_a_part():

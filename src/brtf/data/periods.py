@@ -139,8 +139,8 @@ def _power(fibres: Array) -> Array | None:
     fibres, observed, counts = (array[counts[:, 0] > FEWEST_CYCLES] for array in (fibres, observed, counts))
     if not fibres.size:
         return None
-    centred = np.where(observed, fibres - np.nanmedian(fibres, axis=1, keepdims=True), 0.0)
-    spread = 1.4826 * np.nanmedian(np.where(observed, np.abs(centred), np.nan), axis=1, keepdims=True)
+    centred = np.where(observed, fibres - _row_medians(fibres, counts), 0.0)
+    spread = 1.4826 * _row_medians(np.where(observed, np.abs(centred), np.nan), counts)
     largest = np.abs(centred).max(axis=1, keepdims=True)
     relative = centred / np.where(largest > 0, largest, 1.0)  # squares of the values themselves might overflow
     spread = np.where(spread > 0, spread, largest * np.sqrt((relative**2).sum(axis=1, keepdims=True) / counts))
@@ -152,6 +152,13 @@ def _power(fibres: Array) -> Array | None:
     length = fibres.shape[1]
     tapered = cut * np.hanning(length + 2)[1:-1]  # a line leaks little into frequencies beyond 2/T
     return np.asarray(np.sum(np.abs(np.fft.rfft(tapered, OVERSAMPLED * length, axis=1)) ** 2, axis=0))
+
+
+def _row_medians(rows: Array, counts: NDArray[np.intp]) -> Array:
+    """The medians (F, 1) of the numbers in each row; ``counts`` (F, 1) says how many are not NaN."""
+    in_order = np.sort(rows, axis=1)  # NaN last
+    low, high = (np.take_along_axis(in_order, place, axis=1) for place in ((counts - 1) // 2, counts // 2))
+    return 0.5 * low + 0.5 * high
 
 
 class _Spectrum:

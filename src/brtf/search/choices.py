@@ -4,10 +4,11 @@ Every reading of the data has a bound of the same ln p(Y), and the bound chooses
 own, a few dozen sweeps at a time, and one that cannot catch up any more drops out. The reading that the search would
 have without a choice is the first runner, so that on data where nothing is to be chosen the search goes on from there,
 and nothing is lost. Four screens save most races: a link is tried only where the noise depends on the level, modes are
-merged only where the residual has structure beyond chance that merging would explain, a mode is folded only by periods
-that time stamps or lines in its spectrum suggest, and fibres have smooth courses of their own only where neighbouring
-residuals are alike. Such courses and components replace each other, so that neither can be judged beside the other: the
-two ways of explaining the data race from the start.
+merged only where the residual has structure beyond chance that merging would explain or where merged modes could have
+what was found with as few numbers, a mode is folded only by periods that time stamps or lines in its spectrum suggest,
+and fibres have smooth courses of their own only where neighbouring residuals are alike. Such courses and components
+replace each other, so that neither can be judged beside the other: the two ways of explaining the data race from the
+start.
 
 Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones), and the
 bounds are scaled to the whole: the likelihood by the number of entries, the divergence of the rows of a mode by their
