@@ -3,9 +3,10 @@
 The bound counts what components cost in a posterior that keeps no correlations between the modes. Where data have many
 small components it charges them more than they cost in prediction, and stops too early. So where entries are missing,
 and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
-each fit begins anew with twice as many components and ends where the density of the held-out entries no longer
-rises. The largest one that predicts them better beyond chance is fitted to all entries. From the same entries follows
-by how much its posterior is too narrow.
+each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises.
+It wins if it predicts them better than the fit of the search, and beyond chance better than one of that size which
+begins anew too. The winner is fitted to all entries. From the same entries follows by how much its posterior is too
+narrow.
 """
 
 from __future__ import annotations
@@ -113,13 +114,18 @@ def last_word(
     rest, kept_out = (replace(observations.select(part), scale=observations.scale) for part in (~out, out))
     fits = _Fits(result, settings, rest, kept_out, deadline, watch)
     limit = settings.rank_limit(fits.problem.observations.shape, rest.n_observed)
-    rank, tried = min(GROWTH * result.rank, limit), []
+    rank = min(GROWTH * result.rank, limit)
     with workers(settings.n_jobs):
         present = best = fits.of_search()
+        tried: list[Candidate] = []
         while rank > best.result.rank and fits.affords(rank):
             larger = fits.anew(rank, best, rng)
             tried.append(larger)
-            if not larger.beats(best):
+            if not larger.total > best.total:
+                break
+            # the fit of the search has seen the held-out entries: one of its size that has not is the fair rival
+            rival = fits.anew(result.rank, larger, rng) if best is present else best
+            if not larger.beats(rival):
                 break
             best, rank = larger, min(GROWTH * rank, limit)
         widening = _widening(best.result, kept_out)
