@@ -7,7 +7,7 @@ from brtf import kernels
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.kernels import compiled, entries, reference
-from brtf.kernels.arguments import PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import PassSums, SlicePositions, SliceWeights
 from brtf.kernels.reference.local import N_BINS
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
@@ -188,7 +188,7 @@ def test_local_posteriors_are_their_parts(dtype, spread, slices):
     residual = (rng.standard_normal(n_entries) * np.geomspace(1e-3, 1e3, n_entries)).astype(dtype)
     variance = rng.uniform(0.0, 0.1, n_entries) if spread else None
     at = rng.integers(0, 50, n_entries)
-    noise = SliceWeights(rng.uniform(0.5, 2.0, 50).astype(dtype), Positions.of_entries(at)) if slices else None
+    noise = SliceWeights(rng.uniform(0.5, 2.0, 50).astype(dtype), SlicePositions.of_entries(at)) if slices else None
     answers = []
     for twin in (compiled, reference):
         sums = PassSums(*(np.zeros(n) for n in (N_BINS, N_BINS, 50 * slices, 0)), ())

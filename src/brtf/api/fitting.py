@@ -30,8 +30,8 @@ from brtf.search.reading import FAR_APART, given_reading
 from brtf.search.run import (
     AlteredState,
     Deadline,
-    Fitted,
     Moment,
+    Outcome,
     affordable_rank,
     ended,
     fit_bytes,
@@ -101,7 +101,7 @@ def _choose_and_run(
     resolved = replace(reading.settings(settings), max_seconds=deadline.left)
     latest = since
 
-    def result(fitted: Fitted) -> Result:
+    def result(fitted: Outcome) -> Result:
         found = Result(
             observations,
             fitted.state.in_order(),
@@ -198,7 +198,7 @@ def _run_in_range(
     rng: np.random.Generator,
     watch: Callable[[Moment], None],
     since: Moment | None,
-) -> Fitted:
+) -> Outcome:
     """Run the inference; raise if the values differ so much in size that it overflows."""
     if modelled.largest <= FAR_APART * modelled.scale:
         return run(modelled, settings, rng, watch, since)

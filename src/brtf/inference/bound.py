@@ -17,7 +17,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import EntryLaw, grouped, relative_precision
-from brtf.inference.statistics import Fit, fit_at_entries, variance_field
+from brtf.inference.statistics import EntryFit, fit_at_entries, variance_field
 from brtf.inference.updates import expected_square_sum
 from brtf.model.state import MeanFieldOutliers, State
 
@@ -95,7 +95,7 @@ def bound(problem: Problem, state: State) -> BoundTerms:
     return calibrated_terms(state, observations.n_observed, float(log_evidence), sizes)
 
 
-def bound_terms(state: State, fit: Fit) -> BoundTerms:
+def bound_terms(state: State, fit: EntryFit) -> BoundTerms:
     """The bound in the paper's inference, from the low-rank part of the same state at the entries."""
     outliers, outlier_precisions = (
         _outlier_terms(state.local) if isinstance(state.local, MeanFieldOutliers) else (0.0, 0.0)

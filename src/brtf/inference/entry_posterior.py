@@ -19,7 +19,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block, row_and_column_positions
 from brtf.data.observations import Observations, distinct_columns
 from brtf.inference.noise_fit import Ascent, ascend
-from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, SlicePositions, SliceWeights
 from brtf.kernels.reference.local import N_BINS, LocalPosteriors
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.evidence_table import tabulate, tabulate_branches
@@ -83,31 +83,31 @@ class EntryLaw:
         slices, structure, law = self.state.slices, self.state.structure, self._everywhere
         noise = None
         if slices is not None:
-            noise = SliceWeights(slices.mean, Positions(*row_and_column_positions(block, slices.modes)))
+            noise = SliceWeights(slices.mean, SlicePositions(*row_and_column_positions(block, slices.modes)))
         if structure is None or not isinstance(law, Mixture):
             return law, noise
-        at = Positions(*row_and_column_positions(block, () if structure.rates is None else structure.rates.modes))
+        at = SlicePositions(*row_and_column_positions(block, () if structure.rates is None else structure.rates.modes))
         if not structure.modes:
             return law._replace(at=at), noise
         alone = [mode for mode in range(1, len(block.shape)) if mode not in structure.modes]
         columns = row_and_column_positions(block, alone)[1]
         rows = (int(columns.max(initial=0)) + 1) * np.arange(block.n_rows)
-        return law._replace(at=at, groups=Positions(rows, columns)), noise
+        return law._replace(at=at, groups=SlicePositions(rows, columns)), noise
 
     def of_entries(self, block: Block) -> tuple[EvidenceTable | Mixture, SliceWeights | None]:
         """The law and the noise of a block's entries one by one, in any layout."""
         slices, structure, law = self.state.slices, self.state.structure, self._everywhere
         noise = None
         if slices is not None:
-            noise = SliceWeights(slices.mean, Positions.of_entries(kernels.positions(block, slices.modes)))
+            noise = SliceWeights(slices.mean, SlicePositions.of_entries(kernels.positions(block, slices.modes)))
         if structure is None or not isinstance(law, Mixture):
             return law, noise
         groups = shared_positions(structure, block)
         if groups is not None:
-            return law._replace(groups=Positions.of_entries(groups)), noise
+            return law._replace(groups=SlicePositions.of_entries(groups)), noise
         modes = () if structure.rates is None else structure.rates.modes
         at = kernels.positions(block, modes) if modes else np.zeros(block.n_entries, np.int64)
-        return law._replace(at=Positions.of_entries(at)), noise
+        return law._replace(at=SlicePositions.of_entries(at)), noise
 
     def zeros(self) -> PassSums:
         """Zero sums for :meth:`posterior`."""

@@ -37,7 +37,7 @@ Packed = tuple[Array, Array, Array]
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class EntryFit:
     """The low-rank part at all observed entries, in units of the data's scale.
 
     Attributes
@@ -100,14 +100,16 @@ def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
     return packed
 
 
-def fit_at_entries(observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False) -> Fit:
+def fit_at_entries(
+    observations: Observations, factors: tuple[RowGaussians, ...], *, per_entry: bool = False
+) -> EntryFit:
     """Residuals y − x̄ at the observed entries, and the exact variance of x there (per entry, or only summed)."""
     means = [rows.mean for rows in factors]
     residual = whole(observations, lambda b: scaled_values(observations, b) - kernels.low_rank_at(b, means))
     if not per_entry:
-        return Fit(residual, None, variance_sum(observations, factors))
+        return EntryFit(residual, None, variance_sum(observations, factors))
     variance = whole(observations, variance_field(factors))
-    return Fit(residual, variance, float(variance.sum()))
+    return EntryFit(residual, variance, float(variance.sum()))
 
 
 def variance_sum(observations: Observations, factors: tuple[RowGaussians, ...]) -> float:

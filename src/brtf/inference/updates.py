@@ -15,7 +15,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import digamma, gammaln
 
 from brtf.data.arrays import Array
-from brtf.inference.statistics import Fit
+from brtf.inference.statistics import EntryFit
 from brtf.model.distributions import Gamma
 from brtf.model.local_models import LocalModel
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
@@ -42,7 +42,7 @@ def update_component_precisions(state: State) -> State:
     )
 
 
-def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | LocalModel) -> float:
+def expected_square_sum(fit: EntryFit, outliers: MeanFieldOutliers | LocalModel) -> float:
     """Σ_m E[(y_m − x_m − s_m)²] (24): a sum of squared means, Var x and Var s, all positive."""
     if not isinstance(outliers, MeanFieldOutliers):
         return float(fit.residual @ fit.residual) + fit.variance_sum
@@ -50,7 +50,7 @@ def expected_square_sum(fit: Fit, outliers: MeanFieldOutliers | LocalModel) -> f
     return float(remainder @ remainder) + fit.variance_sum + float(outliers.var.sum())
 
 
-def update_noise(state: State, fit: Fit) -> State:
+def update_noise(state: State, fit: EntryFit) -> State:
     """U5 (22)–(24): q(τ) = Ga(a₀^τ + M/2, b₀^τ + ½ Σ_m E[(y−x−s)²])."""
     square_sum = expected_square_sum(fit, state.local)
     return replace(

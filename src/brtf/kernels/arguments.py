@@ -33,7 +33,7 @@ class StudentNumbers(NamedTuple):
     constants: tuple[float, float]
 
 
-class Positions(NamedTuple):
+class SlicePositions(NamedTuple):
     """Slice or group of every entry: in a block of complete data (b, C), entry (i, c) belongs to rows[i] + columns[c].
 
     Entries of any block, one by one, are a block of one column.
@@ -48,7 +48,7 @@ class Positions(NamedTuple):
     columns: NDArray[np.int64]
 
     @classmethod
-    def of_entries(cls, positions: NDArray[np.int64]) -> Positions:
+    def of_entries(cls, positions: NDArray[np.int64]) -> SlicePositions:
         """The positions (m,) of entries one by one."""
         return cls(positions, np.zeros(1, np.int64))
 
@@ -58,7 +58,7 @@ class Positions(NamedTuple):
         return not self.columns.any()
 
 
-NOWHERE = Positions(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOWHERE = SlicePositions(np.zeros(0, np.int64), np.zeros(0, np.int64))
 """No slices or groups."""
 
 
@@ -72,7 +72,7 @@ class SliceWeights(NamedTuple):
     """
 
     relative: Array
-    at: Positions
+    at: SlicePositions
 
 
 class Mixture(NamedTuple):
@@ -96,12 +96,12 @@ class Mixture(NamedTuple):
     spike: EvidenceTable
     slab: EvidenceTable
     log_rates: Array
-    at: Positions
+    at: SlicePositions
     log_sides: Array
     log_law: Array
     law_range: Array
     log_counted: Array
-    groups: Positions
+    groups: SlicePositions
     n_channels: float
     clipped: float
 

@@ -26,8 +26,8 @@ from brtf.search.moves.reconsider import Reconsider
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
 from brtf.search.moves.row_prior import RowPriors
-from brtf.search.moves.sides import Sides
-from brtf.search.moves.smooth_residual import SmoothResidual
+from brtf.search.moves.sides import OneSided
+from brtf.search.moves.smooth_residual import Smoothness
 from brtf.search.moves.start import Start
 from brtf.search.moves.structure import Structure
 
@@ -57,7 +57,7 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (FewOutliers(), Rates(), Sides(), RowPriors(), Order())
+NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors(), Order())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),
@@ -65,7 +65,7 @@ PHASES = (
         "asked for",
         (
             *(Cheaper(), Order(asked=True), Noise(asked=True), Structure(), Replacement(), Channels()),
-            SmoothResidual(),
+            Smoothness(),
         ),
     ),
     Phase(

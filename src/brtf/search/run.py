@@ -108,7 +108,7 @@ class Deadline:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class Outcome:
     """Result of a run: the last state with a finite bound, the trace, and the reason for stopping.
 
     ``cap_gain`` is the gain in nats of one more component, where the cap limited the rank.
@@ -126,7 +126,7 @@ def run(
     rng: np.random.Generator,
     watch: Callable[[Moment], object] = lambda moment: None,
     since: Moment | None = None,
-) -> Fitted:
+) -> Outcome:
     """Run the inference until the stopping rule holds or the search has ended; ``watch`` receives every moment.
 
     ``since`` is a moment of an earlier run with the same data and settings; this run continues from there and ends
@@ -144,7 +144,7 @@ def _follow(
     rng: np.random.Generator,
     watch: Callable[[Moment], object],
     start: Moment,
-) -> Fitted:
+) -> Outcome:
     rng.bit_generator.state = start.rng
     watch(start)
     state, trace, position = start.state, list(start.trace), start.position
@@ -204,7 +204,7 @@ def problem_at(observations: Observations, settings: Settings, moment: Moment) -
     return problem if moment.position is None else replace(problem, collapsed=moment.position.collapsed)
 
 
-def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Fitted:
+def ended(observations: Observations, settings: Settings, moment: Moment, reason: StopReason | None) -> Outcome:
     """The result of a run that ends at this moment; no reason means that the search is complete.
 
     A search that is cut short may have more components than the cap. They are removed then, and the trace records the
@@ -216,14 +216,14 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
     reason = _end_of_search(state) if reason is None else reason
     cap = settings.rank_limit(observations.shape, observations.n_observed)
     if position is None or state.rank <= cap:
-        return Fitted(state, moment.trace, reason, moment.cap_gain)
+        return Outcome(state, moment.trace, reason, moment.cap_gain)
     with workers(settings.n_jobs):
         problem = problem_at(observations, settings, moment)
         before = evaluate(problem, state)
         point = reduced(problem, before, cap)
     event = Event(Kind.CAP, gain=point.bound - before.bound, words=f"reduced to {cap}")
     record = Record(moment.n_sweeps, point.bound, point.rank, point.state.noise_variance, event)
-    return Fitted(point.state, (*moment.trace, record), reason)
+    return Outcome(point.state, (*moment.trace, record), reason)
 
 
 def end_of(moment: Moment, settings: Settings, n_observed: int) -> StopReason | None:

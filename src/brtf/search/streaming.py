@@ -32,7 +32,7 @@ from brtf.model.local_models import WIDEST_SLAB
 from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
-from brtf.search.run import Deadline, Fitted, fold_in, stop_reason
+from brtf.search.run import Deadline, Outcome, fold_in, stop_reason
 
 SMALLEST_LOG_RHO = -16.0
 """Smallest ρ of the distribution of deviations: one entry in 4000 lies below, where ln f is constant."""
@@ -139,7 +139,7 @@ def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
 
 def absorb(
     observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None = None
-) -> Fitted:
+) -> Outcome:
     """The posterior after a block of new rows of the first mode; ``watch`` receives every record.
 
     The new rows are initialized by :func:`brtf.search.run.fold_in`; then the block is swept, at least once, until a
@@ -169,7 +169,7 @@ def absorb(
 
 def _absorb(
     observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None
-) -> Fitted:
+) -> Outcome:
     deadline = Deadline(settings.max_seconds)
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
@@ -193,7 +193,7 @@ def _absorb(
             reason = StopReason.CONVERGED if point.rank else StopReason.RANK_ZERO
         elif reason is None and deadline.look():
             reason = StopReason.MAX_SECONDS
-    return Fitted(_appended(state, point.state), tuple(trace), reason)
+    return Outcome(_appended(state, point.state), tuple(trace), reason)
 
 
 def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:

@@ -14,7 +14,7 @@ from brtf.kernels import (
     mixtures,
     tiles,
 )
-from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, Positions, SliceWeights, plain
+from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, SlicePositions, SliceWeights, plain
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference.local import FIRST_BIN_OCTAVE, LOG2_BINS, CompletedRows, LocalPosteriors
 from brtf.kernels.tables import FIRST_OCTAVE, EvidenceTable, usual_places
@@ -95,7 +95,7 @@ def solve_completed(
     kind, mean = values.dtype.type, np.empty(left.shape)
     spike = local.spike if isinstance(local, Mixture) else local
     if noise is None:  # for a mixture, common noise is a single slice
-        common = Positions(np.zeros(len(values), np.int64), np.zeros(values.shape[1], np.int64))
+        common = SlicePositions(np.zeros(len(values), np.int64), np.zeros(values.shape[1], np.int64))
         noise = SliceWeights(np.ones(1 if isinstance(local, Mixture) else 0), common)
     data = (
         values,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.kernels.arguments import Mixture, PassSums, Positions, SliceWeights
+from brtf.kernels.arguments import Mixture, PassSums, SlicePositions, SliceWeights
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
 
@@ -166,7 +166,7 @@ def solve_completed(
     return CompletedRows(found.log_evidence, found.weight_sum, found.largest, mean)
 
 
-def _places(at: Positions) -> NDArray[np.int64]:
+def _places(at: SlicePositions) -> NDArray[np.int64]:
     """The slice or group of every entry, (m,)."""
     return np.add.outer(at.rows, at.columns).ravel()
 

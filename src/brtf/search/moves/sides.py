@@ -17,7 +17,7 @@ from brtf.search.move import Once, Progress, Sweeps, Trial
 ONE_SIDED = "one-sided outliers"
 
 
-class Sides(Once):
+class OneSided(Once):
     """One-sided outliers, or back to symmetric ones."""
 
     name = "sides"

@@ -37,7 +37,7 @@ FEW_SWEEPS = 8
 """Sweeps after which ranks are compared."""
 
 
-class SmoothResidual(Once):
+class Smoothness(Once):
     """A smooth residual where the settings have one, whatever it costs; "auto" has one only where it races."""
 
     name = "smooth residual"
