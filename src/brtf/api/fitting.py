@@ -85,7 +85,7 @@ def _choose_and_run(
     """Choose how the data are read, run the inference, and wrap what it found; see :func:`fit`."""
     started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
     deadline = Deadline(settings.max_seconds)
-    if earlier is None:
+    if earlier is None or not earlier.is_decided:
 
         def watch_trial(moment: Moment) -> None:
             show(moment.n_sweeps, moment.latest, stage="trials of links and arrangements")
@@ -97,7 +97,7 @@ def _choose_and_run(
     reading = chosen.reading
     modelled = reading.apply(observations)
     observations = replace(observations, scale=modelled.scale)
-    since = chosen.since if earlier is None else earlier.moment(modelled)
+    since = earlier.moment(modelled) if earlier is not None and earlier.is_decided else chosen.since
     resolved = replace(reading.settings(settings), max_seconds=deadline.left)
     latest = since
 
@@ -118,13 +118,12 @@ def _choose_and_run(
         )
         return replace(found, diagnosis=diagnose(found))
 
-    if keeper is not None and chosen.interrupt is None:  # a checkpoint must lead where the whole choice would
+    if keeper is not None:
+        keeper.outline[0]["undecided"] = chosen.interrupt is not None
         pack_outline(observations, *keeper.outline)
         pack_reading(reading, chosen.comparisons, keeper.outline[0])
         keeper.outline[0]["bound_shift"] = reading.link.bound_shift(observations)
     try:
-        if chosen.interrupt is not None:
-            raise chosen.interrupt
         with keeper or nullcontext() as keep:
 
             def watch(moment: Moment) -> None:
@@ -134,6 +133,10 @@ def _choose_and_run(
                 if keep is not None:
                     keep(moment)
 
+            if chosen.interrupt is not None:
+                if since is not None and since.state is not None:
+                    watch(since)
+                raise chosen.interrupt
             fitted = _run_in_range(modelled, resolved, rng, watch, since)
         found = result(fitted)
         if not has_the_last_word(found):

@@ -98,8 +98,13 @@ class Checkpoint:
             "Resume with the same one, or with None."
         )
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether it was decided how the data are read; if not, a run that resumes begins with that choice again."""
+        return not self.header["outline"].get("undecided", False)
+
     def chosen(self) -> Chosen:
-        """How the data are read: chosen before the run began."""
+        """How the data are read: chosen before the run began, or leading when the choice was interrupted."""
         with refusing(self.path, "a checkpoint"):
             return Chosen(*unpack_reading(self.header["outline"], tuple(self.origin.data["shape"])))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from brtf.results.result import Result
 
 OUTLIER_EVENTS = (Kind.OUTLIERS, Kind.RATES, Kind.SIDES)
-CUT_SHORT = (StopReason.INTERRUPTED, StopReason.MAX_SECONDS)
+CUT_SHORT = (StopReason.INTERRUPTED, StopReason.MAX_SECONDS, StopReason.UNFINISHED)
 FEWEST = 1e-5
 """Outlier rate below which there are none, as in the summary."""
 
