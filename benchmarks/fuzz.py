@@ -95,6 +95,7 @@ def run_case(seed: int, case: int, kinds: Sequence[str], home: Path, *, show: bo
     kind = str(rng.choice(list(kinds), p=shares / shares.sum()))
     door, ending, detail = Door(), "answered", ""
     began = time.process_time()
+    limit_memory()
     with tempfile.TemporaryDirectory(dir=home) as directory, _silence(Path(directory)) as said:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         signal.alarm(STALLED)
@@ -160,7 +161,7 @@ def workshop() -> Iterator[Path]:
 
 
 def prepare() -> None:
-    """Compile the kernels, then limit the time and memory of every case that this process runs."""
+    """Compile the kernels, then limit the time of every case that this process runs."""
 
     def stop(*_: Any) -> None:
         raise TooSlow
@@ -178,6 +179,10 @@ def prepare() -> None:
                     model = brtf.BRTF(max_sweeps=2, random_state=0, **options).fit(given)
                     model.predict_interval()
     signal.signal(signal.SIGPROF, stop)
+
+
+def limit_memory() -> None:
+    """Limit the memory of a case beyond what the process has; code compiled for the cases before does not count."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
