@@ -115,7 +115,7 @@ def choose(
                 modes = settings.smooth_modes(observations.shape)
                 race = Race(observations, settings, rng, race.deadline, watch, modes)
                 race.runner(best).go_to(LAP)
-                smooth = race.neighbours_are_alike(best)
+                smooth = not race.deadline.passed and race.neighbours_are_alike(best)
             rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
             best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
             comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brtf.data.arrays import Array
+from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.reference.rows import solve_rows
 
 
@@ -52,7 +53,8 @@ def smooth_chain(precision: Array, beside: Array, linear: Array) -> Smoothed:
             pivot = precision[t] - edge[:, None] * cov[t - 1] * edge
             term = linear[t] - edge * (cov[t - 1] @ ahead[t - 1])
         ahead[t] = term
-        _, (cov[t],), (own,) = solve_rows(pivot[None], term[None])
+        _, packed, (own,) = solve_rows(pivot[None], term[None])
+        cov[t] = unpack_symmetric(packed[0], rank)
         log_det += float(own)
     mean[-1] = cov[-1] @ ahead[-1]
     for t in range(n_rows - 2, -1, -1):
