@@ -356,7 +356,7 @@ def test_modes_are_merged_only_for_as_few_numbers(n_different, monkeypatch):
     field = Race(observe(tensor), settings, np.random.default_rng(0), Deadline(None))
     reading = given_reading(field.whole, settings)
     field.runner(reading).go_to(200)
-    monkeypatch.setattr(race.Runner, "explained", False)
+    monkeypatch.setattr(race.Runner, "found_all_at_once", False)
     assert field.runner(reading).rank_merged((0, 1)) == n_different
     groups = [one.arrangement.groups for one in field.mergers(reading)]
     assert (((0, 1), (2,)) in groups) == (n_different == 2)
