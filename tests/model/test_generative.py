@@ -12,6 +12,7 @@ from brtf.inference.bound import bound
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.generative import GenerativeModel, Truth, log_joint, sample
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
+from brtf.model.row_priors.chain_kinds import memories, n_kinds
 from brtf.model.state import Prior, ReplacementLaw
 
 SHAPE = (3, 4, 2)
@@ -26,6 +27,8 @@ MODELS = {
     "no outliers": PLAIN,
     "rank 0": replace(PLAIN, rank=0),
     "centres": replace(PLAIN, centred_modes=(0, 2)),
+    "order": replace(PLAIN, ordered_modes=(1,)),
+    "order, centres": replace(PLAIN, ordered_modes=(0, 1), centred_modes=(1,)),
     "slices": replace(PLAIN, noise_modes=(0, 2), noise_concentration=2.5),
     **{name: replace(PLAIN, local=local) for name, local in SLABS.items()},
     "slices, Student slab": replace(PLAIN, local=SLABS["Student slab"], noise_modes=(1,), noise_concentration=4.0),
@@ -72,7 +75,14 @@ def log_density_of_loops(model, data, truth):
             total += stats.norm.logpdf(truth.centres[mode][r], scale=lam[r] ** -0.5)
         for mode, factor in enumerate(truth.factors):
             centre = truth.centres[mode][r] if mode in model.centred_modes else 0.0
-            total += sum(stats.norm.logpdf(a, centre, lam[r] ** -0.5) for a in factor[:, r])
+            if mode not in model.ordered_modes:
+                total += sum(stats.norm.logpdf(a, centre, lam[r] ** -0.5) for a in factor[:, r])
+                continue
+            phi = np.exp(memories(n_kinds(len(factor))))[truth.kinds[mode][r]]
+            total += stats.norm.logpdf(factor[0, r], centre, lam[r] ** -0.5) - np.log(n_kinds(len(factor)))
+            for before, a in itertools.pairwise(factor[:, r]):
+                scale = np.sqrt((1.0 - phi**2) / lam[r])
+                total += stats.norm.logpdf(a, centre + phi * (before - centre), scale)
     if model.noise_modes:
         slices = stats.gamma(model.noise_concentration, scale=1.0 / model.noise_concentration)
         total += sum(slices.logpdf(omega) for omega in truth.slice_precisions.ravel())
@@ -166,7 +176,7 @@ def test_bound_is_the_mean_of_the_density_over_that_of_the_posterior(slices):
     for k in range(n_draws):
         omega = np.ones(()) if draws.omega is None else draws.omega[k]
         factors = tuple(factor[k] for factor in draws.factors)
-        truth = Truth(factors, {}, draws.lam[k], draws.tau[k], omega, np.zeros(()), 0.5, nothing)
+        truth = Truth(factors, {}, {}, draws.lam[k], draws.tau[k], omega, np.zeros(()), 0.5, nothing)
         samples[k] += log_joint(model, data, truth)
     error = samples.std() / np.sqrt(n_draws)
     assert 4.0 * error < 0.5  # half a nat is the smallest constant that a term could have lost
@@ -232,6 +242,16 @@ class TestMoments:
         np.testing.assert_allclose(spread.mean(axis=0), 0.0, atol=4.5 / np.sqrt(4000))
         np.testing.assert_allclose(np.mean(spread**2, axis=0), 1.0, atol=4.5 * np.sqrt(2.0 / 4000))
 
+    def test_rows_in_order_remember_as_their_kind_says(self):
+        model, length = replace(PLAIN, rank=12, ordered_modes=(1,)), 4000
+        truth, _ = sample(model, (3, length, 3), np.random.default_rng(2))
+        rows = truth.factors[1] * np.sqrt(truth.component_precisions)
+        phi = np.exp(memories(n_kinds(length)))[truth.kinds[1]]
+        steps = (rows[1:] - phi * rows[:-1]) / np.sqrt(1.0 - phi**2)
+        np.testing.assert_allclose(np.mean(steps**2, axis=0), 1.0, atol=4.5 * np.sqrt(2.0 / length))
+        np.testing.assert_allclose(np.mean(steps[1:] * steps[:-1], axis=0), 0.0, atol=4.5 / np.sqrt(length))
+        assert len(set(truth.kinds[1])) > 4
+
 
 def test_outliers_that_should_be_together_and_are_not_are_impossible():
     model = MODELS["shared"]
@@ -249,6 +269,7 @@ def test_outliers_that_should_be_together_and_are_not_are_impossible():
         ({"local": SLABS["flat slab"], "one_sided": True, "law": LAW}, "have no side"),
         ({"local": SLABS["flat slab"], "one_sided": True, "shared_modes": (1,)}, "have no side"),
         ({"local": SLABS["flat slab"], "rate_modes": (0,), "shared_modes": (1,)}, "have one rate"),
+        ({"ordered_modes": (0,), "nonnegative_modes": (0,)}, "is in no order"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(parts, said):

@@ -166,7 +166,7 @@ def test_bound_is_the_monte_carlo_mean_of_log_joint_minus_log_posterior(modes, l
     nothing = np.zeros(data.shape, dtype=bool)
     samples = np.empty(n_draws)
     for k in range(n_draws):
-        truth = Truth(tuple(f[k] for f in factors), {}, lam[k], tau[k], np.ones(()), np.zeros(()), 0.5, nothing)
+        truth = Truth(tuple(f[k] for f in factors), {}, {}, lam[k], tau[k], np.ones(()), np.zeros(()), 0.5, nothing)
         samples[k] = log_joint(model, data, truth) - log_q[k]
     error = samples.std() / np.sqrt(n_draws)
     assert 4.0 * error < 0.5  # half a nat is less than any constant that a term could have lost

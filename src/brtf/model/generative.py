@@ -18,6 +18,7 @@ from scipy.special import betaln, gammaln, xlog1py, xlogy
 from brtf.data.arrays import Array
 from brtf.model.local_models import LocalModel, NoOutliers
 from brtf.model.predictive import ErrorLaw
+from brtf.model.row_priors.chain_kinds import kinds_of, memories, n_kinds
 from brtf.model.state import Prior, ReplacementLaw
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -33,6 +34,8 @@ class GenerativeModel:
     prior : of λ and τ; must be proper enough to draw from, unlike the vague prior of a fit
     local : distribution of an entry's deviation in units of its noise
     centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
+    ordered_modes : modes whose rows are chains of unit steps about the centre or zero, of one of the kinds of
+        :mod:`brtf.model.row_priors.chain_kinds`, all equally likely
     nonnegative_modes : modes whose loadings are half-normal: 2 N(a | 0, 1/λ), a ≥ 0
     noise_modes : modes along which the noise precision differs; empty where it is common
     noise_concentration : a_t of ω_g ~ Ga(a_t, a_t), the relative precision of a slice
@@ -47,6 +50,7 @@ class GenerativeModel:
     prior: Prior
     local: LocalModel = field(default_factory=NoOutliers)
     centred_modes: tuple[int, ...] = ()
+    ordered_modes: tuple[int, ...] = ()
     nonnegative_modes: tuple[int, ...] = ()
     noise_modes: tuple[int, ...] = ()
     noise_concentration: float = 1.0
@@ -59,6 +63,8 @@ class GenerativeModel:
     def __post_init__(self) -> None:
         if set(self.centred_modes) & set(self.nonnegative_modes):
             raise ValueError("A mode without negative loadings has no centre: leave it out of centred_modes.")
+        if set(self.ordered_modes) & set(self.nonnegative_modes):
+            raise ValueError("A mode without negative loadings is in no order: leave it out of ordered_modes.")
         structured = bool(self.shared_modes or self.rate_modes or self.one_sided or self.law is not None)
         if structured and not self.local.has_outliers:
             raise ValueError(f"{type(self.local).__name__} has no outliers to be shared, replaced or one-sided.")
@@ -76,6 +82,7 @@ class Truth:
     ----------
     factors : (I_n, R) of every mode
     centres : (R,) by mode, of those modes that have one
+    kinds : (R,) by mode, of those modes that are in order: the number of the kind of every component's chain
     component_precisions : λ (R,)
     noise_precision : τ
     slice_precisions : ω, over the noise modes; () where the noise is common
@@ -86,6 +93,7 @@ class Truth:
 
     factors: tuple[Array, ...]
     centres: Mapping[int, Array]
+    kinds: Mapping[int, NDArray[np.intp]]
     component_precisions: Array
     noise_precision: float
     slice_precisions: Array
@@ -113,8 +121,9 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     shape, prior, local = tuple(shape), model.prior, model.local
     lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, model.rank)
     centres = {mode: rng.standard_normal(model.rank) / np.sqrt(lam) for mode in model.centred_modes}
+    kinds = {mode: rng.integers(0, n_kinds(shape[mode]), model.rank) for mode in model.ordered_modes}
     factors = tuple(
-        centres.get(mode, 0.0) + rng.standard_normal((length, model.rank)) / np.sqrt(lam)
+        centres.get(mode, 0.0) + _courses(kinds.get(mode), rng.standard_normal((length, model.rank))) / np.sqrt(lam)
         for mode, length in enumerate(shape)
     )
     factors = tuple(np.abs(rows) if mode in model.nonnegative_modes else rows for mode, rows in enumerate(factors))
@@ -129,8 +138,19 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     groups = tuple(1 if mode in model.shared_modes else length for mode, length in enumerate(shape))
     drawn = rng.random(groups) < _along(rates, model.rate_modes, len(shape))
     outlying = np.broadcast_to(drawn, shape).copy()
-    truth = Truth(factors, centres, lam, tau, omega, rates, positive, outlying)
+    truth = Truth(factors, centres, kinds, lam, tau, omega, rates, positive, outlying)
     return truth, _observe(model, truth, rng)
+
+
+def _courses(kinds: NDArray[np.intp] | None, noise: Array) -> Array:
+    """Chains of unit variance from independent numbers (I, R), every column of its kind; these if there are none."""
+    if kinds is None:
+        return noise
+    log_phi = memories(n_kinds(len(noise)))[kinds]
+    found = noise.copy()
+    for t in range(1, len(noise)):
+        found[t] = np.exp(log_phi) * found[t - 1] + np.sqrt(-np.expm1(2.0 * log_phi)) * noise[t]
+    return found
 
 
 def _observe(model: GenerativeModel, truth: Truth, rng: np.random.Generator) -> Array:
@@ -160,7 +180,11 @@ def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
     if model.noise_modes:
         total += _log_gamma(truth.slice_precisions, model.noise_concentration, model.noise_concentration)
     for mode, factor in enumerate(truth.factors):
-        total += _log_normal(factor - truth.centres.get(mode, 0.0), lam)
+        deviation = factor - truth.centres.get(mode, 0.0)
+        if mode in model.ordered_modes:
+            total += _log_chain(deviation, lam, truth.kinds[mode])
+        else:
+            total += _log_normal(deviation, lam)
         if mode in model.nonnegative_modes:
             total += factor.size * math.log(2.0) if (factor >= 0.0).all() else -math.inf
     for centre in truth.centres.values():
@@ -208,6 +232,15 @@ def _log_gamma(x: Array, concentration: float, rate: float) -> float:
     """Σ ln Ga(x | concentration, rate)."""
     constant = concentration * math.log(rate) - float(gammaln(concentration))
     return float(np.sum(constant + (concentration - 1.0) * np.log(x) - rate * x))
+
+
+def _log_chain(x: Array, precision: Array, kinds: NDArray[np.intp]) -> float:
+    """Σ_r ln N(x_r | 0, (λ_r Q_k)⁻¹) of columns x (I, R) of the given kinds, and of the kinds themselves."""
+    known = kinds_of(np.ones(len(x) - 1), n_kinds(len(x)))
+    own, beside = known.own[kinds].T, known.beside[kinds].T
+    power = np.sum(own * x**2, axis=0) + 2.0 * np.sum(beside * x[:-1] * x[1:], axis=0)
+    log_det = len(x) * (np.log(precision) - LOG_TWO_PI) + known.log_det[kinds]
+    return float(np.sum(0.5 * (log_det - precision * power) - math.log(len(known.own))))
 
 
 def _log_normal(x: Array, precision: Array) -> float:
