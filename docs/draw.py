@@ -392,7 +392,7 @@ def order_gap():
     shown = slice(60, 160)
     hours, column = np.arange(60, 160), int(np.abs(truth).mean(axis=0).argmax())
     for axis, options, title in zip(
-        axes, ({"modes": None}, {}), ("rows in no order (modes=None)", "rows that follow each other"), strict=True
+        axes, ({"modes": None}, {"modes": "auto"}), ("rows in no order", "rows that follow each other"), strict=True
     ):
         model = brtf.BRTF(random_state=0, **options).fit(data[:240])
         low, high = (end[shown, column] for end in model.predict_interval())
@@ -411,7 +411,7 @@ def order_gap():
 def order_forecast():
     """Two days ahead, against what came."""
     data, truth = _series(swing=3)
-    ahead = brtf.BRTF(random_state=0).fit(data[:240]).forecast(48, mode=0, level=0.95)
+    ahead = brtf.BRTF(modes="auto", random_state=0).fit(data[:240]).forecast(48, mode=0, level=0.95)
     column = int(np.abs(truth).mean(axis=0).argmax())
     figure, axis = plt.subplots(figsize=(9, 3), layout="constrained")
     past, future = np.arange(150, 240), np.arange(240, 288)
@@ -436,7 +436,9 @@ def order_spectra():
     data = truth + rng.normal(0, 0.05, truth.shape)
     data[rng.random(truth.shape) < 0.9] = np.nan
     figure, axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
-    for axis, options, title in zip(axes, ({"modes": None}, {}), ("no order", "with order"), strict=True):
+    for axis, options, title in zip(
+        axes, ({"modes": None}, {"modes": "auto"}), ("no order", "with order"), strict=True
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = brtf.BRTF(random_state=0, **options).fit(data)
