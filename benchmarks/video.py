@@ -6,6 +6,8 @@ those that are not found are skipped with a message. Only lines that say "best t
 - CDnet "highway" (changedetection.net), grey, half size, 120 × 160 × 151: F-measure of the moving vehicles. Labels 255
   are foreground, 0 and 50 (hard shadow) are not, 85 and 170 (outside, unknown) are ignored.
 - CDnet "highway" in colour, a quarter of the size, every second frame, and the same in grey beside it.
+- Generated clips of every kind (``brtf.datasets.toy_video``) and highway: F-measure and seconds of brtf and of what
+  people use instead. ``--peers`` prints these tables only; the peers of OpenCV need the extra "baselines".
 - I2R "Hall", half size, 72 × 88 × 100: a woman stands at the counter until about frame 55 and then walks away. There
   are no true masks, but the last frames show the floor that she covered. The floor should be in the background, and
   she in the foreground.
@@ -20,6 +22,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.io import loadmat
 
+import brtf
 from brtf import BRTF
+from brtf.api.toy_clips import CLIP_KINDS
 from brtf.foreground import foreground_probability, smooth_mask
 from brtf.metrics import best_f_measure, f_measure
+from brtf.research.moving import MOVING, compare_moving
 from brtf.video import Clip, read_clip
 from pictures import draw_rows
 
@@ -37,6 +43,8 @@ Array = NDArray[Any]
 HALL_FRAMES = (25, 60, 90)
 GONE = 86
 """Frame of Hall from which the floor where she stood is free."""
+PEER_SEEDS = 3
+"""Clips of every kind on which the peers are compared."""
 PICTURES: Path | None = None
 """The folder for pictures; None draws none."""
 SMALLEST_SPREAD = 1.0
@@ -98,7 +106,7 @@ def highway_grey(data: Path, *, drop: float = 0.0) -> tuple[Clip, Array]:
     return read_clip(np.moveaxis(video, 2, 0), drop=drop), labels
 
 
-def highway_frames(data: Path, *, gray: bool) -> tuple[Clip, Array]:
+def highway_frames(data: Path, *, gray: bool, scale: float = 0.25) -> tuple[Clip, Array]:
     """The original frames; the label of a block of pixels is that of its middle."""
     from PIL import Image
 
@@ -107,9 +115,12 @@ def highway_frames(data: Path, *, gray: bool) -> tuple[Clip, Array]:
         tempfile.TemporaryDirectory() as place,
     ):
         archive.extractall(place, [name for name in archive.namelist() if name.startswith(("input/", "groundtruth/"))])
-        clip = read_clip(Path(place) / "input", frames=slice(0, None, 2), scale=0.25, gray=gray)
+        clip = read_clip(Path(place) / "input", frames=slice(0, None, 2), scale=scale, gray=gray)
+        step = round(1 / scale)
         truth = sorted(Path(place, "groundtruth").glob("*.png"))[::2]
-        labels = np.stack([np.asarray(Image.open(path).convert("L"))[2::4, 2::4] for path in truth], axis=2)
+        labels = np.stack(
+            [np.asarray(Image.open(path).convert("L"))[step // 2 :: step, step // 2 :: step] for path in truth], axis=2
+        )
     return clip, labels
 
 
@@ -181,6 +192,47 @@ def draw_hall(model: BRTF, clip: Clip, path: Path) -> None:
     draw_rows(rows, titles, path, [f"frame {frame}" for frame in HALL_FRAMES])
 
 
+def generated(kind: str, bands: int, seed: int) -> tuple[Clip, Array]:
+    """A generated clip of 90 frames of 72 × 96 pixels, and its labels."""
+    clip = brtf.datasets.toy_video(kind, height=72, width=96, frames=90, bands=bands, seed=seed)
+    labels = np.where(clip.foreground_mask, 255, np.where(clip.edge, 170, 0))
+    return Clip(clip.observed.astype(np.float32), 72, 96), labels.reshape(72, 96, 90)
+
+
+def peers(data: Path, only: str) -> None:
+    """Print a line for every kind of clip, with the F-measure of every method, and a line of seconds."""
+    print(f"| clip | {' | '.join(MOVING)} |\n| --- |{' --- |' * len(MOVING)}", flush=True)
+    clips: dict[str, list[Callable[[], tuple[Clip, Array]]]] = {
+        f"{kind}, {name}": [partial(generated, kind, bands, seed) for seed in range(PEER_SEEDS)]
+        for kind in CLIP_KINDS
+        for name, bands in (("grey", 1), ("colour", 3))
+    }
+    clips["highway, grey"] = [partial(highway_grey, data)]
+    clips["highway, colour"] = [partial(highway_frames, data, gray=False, scale=0.5)]
+    for name, loads in clips.items():
+        if only.lower() not in name:
+            continue
+        found: dict[str, list[dict[str, Any]]] = {method: [] for method in MOVING}
+        try:
+            for load in loads:
+                for row in compare_moving(*load()):
+                    found[row["method"]].append(row)
+        except FileNotFoundError as error:
+            print(f"| {name} | skipped, {error.filename} is not there |", flush=True)
+            continue
+        means = {
+            column: [
+                np.mean([np.nan if row[column] is None else row[column] for row in rows]) for rows in found.values()
+            ]
+            for column in ("f", "seconds")
+        }
+        best = np.nanmax(means["f"])
+        cells = [f"**{f:.3f}**" if f == best else "–" if np.isnan(f) else f"{f:.3f}" for f in means["f"]]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        if name.startswith(("street", "highway")):
+            print(f"| {name}, seconds | {' | '.join(f'{s:.2g}' for s in means['seconds'])} |", flush=True)
+
+
 def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
     """The lines of the table: name, method and the function that measures."""
 
@@ -210,7 +262,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
     parser.add_argument("--only", default="", help="only lines whose name or method contains this text")
     parser.add_argument("--pictures", type=Path, help="also draw the frames of Hall into this folder")
+    parser.add_argument("--peers", action="store_true", help="only the tables of brtf and its peers")
     options = parser.parse_args()
+    if options.peers:
+        return peers(options.data, options.only)
     PICTURES = options.pictures
     print("| clip | method | found |\n| --- | --- | --- |", flush=True)
     for name, method, measure in jobs(options.data):

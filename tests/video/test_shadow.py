@@ -58,6 +58,15 @@ def test_nothing_is_said_where_nothing_deviates() -> None:
     assert np.isinf(odds).all()
 
 
+def test_without_texture_above_the_noise_nothing_is_taken_for_a_shadow() -> None:
+    scene, frames = scene_with("none", 1)
+    flat = 130 + 0.005 * (scene - 130)
+    shown = np.where(((frames - scene[:, :, None]) ** 2 > 9), GAIN * flat[:, :, None], flat[:, :, None])
+    odds, law = odds_of(flat, shown + np.random.default_rng(1).normal(0, 1, shown.shape))
+    assert law is None
+    assert np.isinf(odds).all()
+
+
 def test_brighter_than_the_scene_is_no_shadow() -> None:
     scene, frames = scene_with("none", 3)
     brighter = scene[:, :, None] + (scene[:, :, None] - frames)

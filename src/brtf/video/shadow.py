@@ -87,7 +87,8 @@ def shadow_odds(
     dark as a shadow, a third kind has the attenuations of the shadows but continues as objects do; so only texture and
     colour can speak for a shadow. Neighbours may also belong to different things, and the edge of a shadow has any
     attenuation from none to that of the shadow. All shares and scales are learnt by EM from pairs well inside of what
-    deviates, each with the neighbour where the scene differs most.
+    deviates, each with the neighbour where the scene differs most. If most of these differences would drown in noise in
+    a shadow, texture cannot tell, and nothing is taken for a shadow.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ def shadow_odds(
     levels = (scene @ np.linalg.inv(whitening).T).astype(np.float64)
     pairs = _Pairs(values[pair, :, when], levels[pair], variance[pair], broad[pair, when], whitening)
     law, _ = max((_learnt(pairs, start) for start in STARTS), key=lambda found: found[1])
-    if law.shadow * len(pair) < FEWEST_PAIRS:
+    if law.shadow * len(pair) < FEWEST_PAIRS or pairs.contrast(1 - law.mean) < 1:
         return none, None
 
     n_channels = values.shape[1]
@@ -183,6 +184,12 @@ class _Pairs:
             (one / self.variance).sum(axis=2) for one in (tinted**2, tinted * self.rest, self.rest**2)
         )
         return size, across, square, self.spread
+
+    def contrast(self, gain: float) -> float:
+        """Median difference of the two pixels of the scene in a shadow, in standard deviations of its noise."""
+        scene = self.levels @ self.whitening.T
+        square = ((scene[:, 0] - scene[:, 1]) ** 2 / self.variance.sum(axis=1)).sum(axis=1)
+        return gain * math.sqrt(np.median(square))
 
     def apart(self, texture: Array) -> Array:
         """Squared distance of the two values."""
