@@ -195,7 +195,7 @@ def draw_hall(model: BRTF, clip: Clip, path: Path) -> None:
 def generated(kind: str, bands: int, seed: int) -> tuple[Clip, Array]:
     """A generated clip of 90 frames of 72 × 96 pixels, and its labels."""
     clip = brtf.datasets.toy_video(kind, height=72, width=96, frames=90, bands=bands, seed=seed)
-    labels = np.where(clip.foreground_mask, 255, np.where(clip.edge, 170, 0))
+    labels = np.where(clip.edge, 170, np.where(clip.foreground_mask, 255, 0))
     return Clip(clip.observed.astype(np.float32), 72, 96), labels.reshape(72, 96, 90)
 
 
@@ -265,7 +265,8 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="only the tables of brtf and its peers")
     options = parser.parse_args()
     if options.peers:
-        return peers(options.data, options.only)
+        peers(options.data, options.only)
+        return
     PICTURES = options.pictures
     print("| clip | method | found |\n| --- | --- | --- |", flush=True)
     for name, method, measure in jobs(options.data):
