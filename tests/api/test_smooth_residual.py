@@ -239,3 +239,9 @@ class TestRefused:
         da = pytest.importorskip("dask.array")
         with pytest.raises(ValueError, match="smooth_residual=1 needs data in memory"):
             BRTF(smooth_residual=1).fit(da.from_array(y, chunks=(3, 50, 24)))
+
+
+def test_an_exact_fit_leaves_nothing_to_be_smooth():
+    model = brtf.BRTF(random_state=0, smooth_residual=0, max_sweeps=20).fit(np.zeros((12, 4)))
+    assert model.rank_ == 0
+    assert np.all(model.low_rank() == 0)

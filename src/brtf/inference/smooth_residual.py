@@ -168,7 +168,8 @@ def proposed_smooth_residual(
         return seen.evidence(memory, own, factor) + 0.5 * n_regular * math.log(factor) - 0.5 * factor * spread
 
     squares = float(seen.precision @ np.square(seen.target))
-    before = max(0.5 * n_regular * math.log(f) - 0.5 * f * (squares + spread) for f in (1.0, n_regular / squares))
+    alone = min(max(n_regular / max(squares, 1e-300), math.exp(-3.0)), math.exp(20.0))
+    before = max(0.5 * n_regular * math.log(f) - 0.5 * f * (squares + spread) for f in (1.0, alone))
 
     def loss(place: Array) -> float:
         return -gain(*_parameters(place[:2]), math.exp(min(max(place[2], -3.0), 20.0)))

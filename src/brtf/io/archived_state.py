@@ -25,6 +25,8 @@ from brtf.model.state import (
     State,
 )
 
+LARGEST_MEAN = 1e100
+"""Largest mean of a loading, of data of unit scale: larger ones cannot be squared and multiplied."""
 SMOOTH_NUMBERS = ("mode", "memory", "variance", "concentration", "divergence")
 SMOOTH_ARRAYS = ("mean", "var", "next_cov")
 """Numbers of a smooth residual, and its vectors over the entries."""
@@ -207,6 +209,8 @@ def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussi
         checked_array(arrays, f"{name}.mean", (n_rows, rank)),
         checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
     )
+    if float(np.abs(rows.mean).max(initial=0.0)) > LARGEST_MEAN:
+        raise ValueError(f"the means of {name} exceed {LARGEST_MEAN:g}")
     # stored as it was: recomputed from cov it would differ by rounding
     rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
     return rows

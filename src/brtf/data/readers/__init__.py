@@ -176,7 +176,9 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
     except Exception as error:  # parsers raise almost any exception on invalid files, including OSError
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise ValueError(f"{path} cannot be read: {error or type(error).__name__}") from error
+        damaged = isinstance(error, KeyError)  # HDF5 cannot open what it announces
+        why = "it announces a part that is missing or damaged" if damaged else error or type(error).__name__
+        raise ValueError(f"{path} cannot be read: {why}") from error
     return TensorFile(suffix, tensor, array_name, notes[0] if notes else None)
 
 
