@@ -205,6 +205,15 @@ class TestEvidence:
         assert found[2] == pytest.approx(moment(1) / moment(0), rel=1e-3)
         assert np.argsort(found).tolist() == np.argsort(evidence).tolist()
 
+    def test_huge_evidence_leaves_the_share_its_digits(self):
+        """Of groups that are certainly anomalous it does not matter how certainly."""
+        large, huge = (np.array([-0.9, size, -0.9]) for size in (1e3, 1e30))
+        found = Evidence.probability_of(huge, huge)
+        np.testing.assert_allclose(found, Evidence.probability_of(large, large), rtol=1e-12)
+        assert found[1] == pytest.approx(1.0)
+        sizes = np.geomspace(10, 1e30, 60)
+        assert max(Evidence.probability_of(sizes[:n], sizes[:n]).max() for n in range(1, 61)) <= 1.0
+
     def test_does_not_depend_on_order_or_layout(self, fits):
         """The evidence of a slice is that of its entries, however they are stored."""
         model, _ = fits[1]

@@ -92,16 +92,20 @@ class Evidence:
         """Posterior probabilities of an anomaly for groups of the given evidence, (G,).
 
         Averaged over the share of anomalous groups, which has a uniform prior and is learnt from the evidence of the
-        groups seen: Π_g (1 − share + share · Bayes factor_g).
+        groups seen: Π_g (1 − share + share · Bayes factor_g). Bayes factors above one are divided out of it: huge ones
+        would leave no digits for the share.
         """
+        above_one = np.maximum(seen, 0.0)
 
         def log_likelihood(share: Array) -> Array:
-            return np.logaddexp(np.log1p(-share[0]), np.log(share[0]) + seen).sum(keepdims=True)
+            return np.logaddexp(np.log1p(-share[0]) - above_one, np.log(share[0]) + (seen - above_one)).sum(
+                keepdims=True
+            )
 
         shares, logs = integrand(log_likelihood, 1)
         weights = np.exp(logs[:, 0] - logsumexp(logs))
         odds = np.log(shares) - np.log1p(-shares) + evidence  # (K, G)
-        return np.asarray(weights @ expit(odds))
+        return np.asarray(np.minimum(weights @ expit(odds), 1.0))  # the weights add up to one but for rounding
 
 
 @dataclass(frozen=True, eq=False)
