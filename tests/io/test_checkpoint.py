@@ -625,6 +625,8 @@ FORGED_HEADERS = {
 FORGED_ARRAYS = {
     "state.factor.0.mean": lambda array: array[:-1],
     "state.factor.1.cov": lambda array: np.full_like(array, np.nan),
+    "state.factor.2.cov": np.zeros_like,
+    "state.factor.1.mean": lambda array: 1e200 * array,
     "state.factor.2.log_det_cov": lambda array: array[:-1],
     "state.tau.rate": lambda array: np.asarray(-array),
     "state.lam.rate": lambda array: array[:-1],
@@ -667,6 +669,6 @@ class TestForgedFiles:
         with pytest.warns(UserWarning, match="max_sweeps"):
             brtf.BRTF(max_sweeps=3, random_state=0).fit(SMALL, checkpoint=path)
         header, arrays = read_archive(path)
-        arrays["state.factor.0.mean"] = 1e200 * arrays["state.factor.0.mean"]
+        arrays["state.factor.0.mean"] = 1e50 * arrays["state.factor.0.mean"]
         write_archive(path, header, arrays)
         assert f"{path} cannot be resumed. The state" in refused(path, max_sweeps=3)
