@@ -319,6 +319,7 @@ class TestOptions:
             ({"arrangement": ((0, 1), (2,)), "outlier_modes": (0,)}, "outlier_modes=.* does not go with arrangement"),
             ({"arrangement": ((0, 1), (2,)), "inference": "paper"}, 'arrangement needs inference="calibrated"'),
             ({"link": "cube"}, "link must be None or one of"),
+            ({"modes": ()}, 'modes must be None, "auto" or a dictionary .* got \\(\\)'),
         ],
     )
     def test_bad_options_are_named(self, options, message):

@@ -123,7 +123,12 @@ def as_tuple(modes: Any) -> Any:
 
 
 def said_of_modes(modes: Any) -> Any:
-    """What a dictionary says of modes as pairs of a mode and a tuple of words; else left for the settings to reject."""
+    """What a dictionary says of modes as pairs of a mode and a tuple of words; else left for the settings to reject.
+
+    A dictionary that says nothing leaves all modes to the bound, as "auto" does.
+    """
     if not isinstance(modes, Mapping):
         return modes
+    if not modes:
+        return "auto"
     return tuple((mode, (words,) if isinstance(words, str) else as_tuple(words)) for mode, words in modes.items())

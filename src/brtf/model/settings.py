@@ -53,14 +53,17 @@ def _is_folds(value: Any) -> bool:
 
 def _is_said_of_modes(value: Any) -> bool:
     """Whether this is what a dictionary {mode: word or words} becomes: pairs of a mode and a tuple of words."""
-    return isinstance(value, tuple) and all(
+    return isinstance(value, tuple) and len(value) > 0 and all(map(_is_said_of_mode, value))
+
+
+def _is_said_of_mode(pair: Any) -> bool:
+    return (
         isinstance(pair, tuple)
         and len(pair) == 2
         and (_is_int(pair[0]) or (isinstance(pair[0], str) and pair[0] != ""))
         and isinstance(pair[1], tuple)
         and len(pair[1]) > 0
         and all(isinstance(word, str) and word in MODE_WORDS for word in pair[1])
-        for pair in value
     )
 
 
