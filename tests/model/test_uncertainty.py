@@ -73,7 +73,7 @@ def test_what_is_hidden_shrinks_with_the_noise_and_with_strong_components(weak):
     quieter = replace(state, tau=replace(state.tau, rate=state.tau.rate / 10))
     assert hidden_variance(quieter) < hidden / 10  # fewer are below a lower edge
     louder = replace(state, tau=replace(state.tau, rate=state.tau.rate * 1e6))
-    assert hidden_variance(louder) <= 1e6 / float(state.tau.mean)
+    assert hidden_variance(louder) <= (1 + 1e-12) * 1e6 / float(state.tau.mean)  # to rounding
 
 
 def test_an_observation_does_not_count_what_is_hidden_twice(weak):

@@ -62,9 +62,21 @@ def updated_factor(
     state: State, mode: int, grams: Array, products: Array, precision: float, relaxation: float = 1.0
 ) -> State:
     """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; then the prior."""
+    grams, products = _without_vanishing(grams, products)
     likelihood = precision * grams, precision * products
     rows, prior = state.row_priors[mode].posterior(*likelihood, state.lam, gaussian_rows)
     return _with_rows(state, mode, rows, prior, relaxation)
+
+
+def _without_vanishing(grams: Array, products: Array) -> tuple[Array, Array]:
+    """The statistics without those of rows all of whose entries weigh nothing.
+
+    A Gram's diagonal is a sum of weights times squares: it is negative only where the weights are zero to rounding.
+    """
+    vanishing = np.any(np.einsum("irr->ir", grams) < 0.0, axis=1)
+    if not vanishing.any():
+        return grams, products
+    return np.where(vanishing[:, None, None], 0.0, grams), np.where(vanishing[:, None], 0.0, products)
 
 
 def _with_rows(state: State, mode: int, rows: RowGaussians, prior: RowPrior, relaxation: float) -> State:
@@ -142,8 +154,8 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
     ``terms`` are the precision and linear term of their prior.
     """
     (products, packed), (own_precision, own_linear) = sums, terms
-    matrices = unpack_symmetric(precision * packed, own_linear.size) + own_precision
-    return kernels.solve_rows(matrices, precision * products + own_linear)
+    grams, products = _without_vanishing(unpack_symmetric(packed, own_linear.size), products)
+    return kernels.solve_rows(precision * grams + own_precision, precision * products + own_linear)
 
 
 @dataclass(frozen=True, eq=False)
