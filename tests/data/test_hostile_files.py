@@ -11,6 +11,7 @@ import json
 import pickle
 import subprocess
 import sys
+import traceback
 import warnings
 import zipfile
 import zlib
@@ -23,6 +24,7 @@ import h5netcdf
 import h5py
 import numcodecs
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -124,6 +126,24 @@ def test_a_flipped_bit_of_a_mat_file_is_refused_or_gives_numbers(tmp_path: Path,
                 assert read.dtype.kind in "biuf"
                 if do_compression:  # which brings a checksum
                     np.testing.assert_array_equal(read, example())
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".feather", ".parquet"])
+def test_a_flipped_bit_of_an_arrow_table_is_refused_in_our_words(tmp_path: Path, suffix: str) -> None:
+    table = pd.DataFrame({"row": list("aabbcc"), "column": list("xyxyxy"), "value": np.arange(6.0)})
+    save = table.to_parquet if suffix == ".parquet" else table.to_feather
+    save(tmp_path / "whole")
+    whole, path = (tmp_path / "whole").read_bytes(), tmp_path / f"y{suffix}"
+    refusals = set()
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 128]) + whole[place + 1 :])
+        try:
+            read_tensor(path)
+        except ValueError as error:
+            assert error.__cause__ is not None
+            assert "brtf" in Path(traceback.extract_tb(error.__cause__.__traceback__)[-1].filename).parts
+            refusals.add(str(error).removeprefix(f"{path} cannot be read: "))
+    assert "its content is damaged, or not in the format that its suffix says." in refusals
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +181,7 @@ def read_feather(
     ipc = require("pyarrow.ipc", extra="label", purpose=".feather and .arrow files")
     pyarrow = require("pyarrow", extra="label", purpose=".feather and .arrow files")
     check_memory(path.stat().st_size, "its content", "cut it into smaller files")
-    with pyarrow.OSFile(str(path)) as source, ipc.open_file(source) as file:
+    with _arrow_content(pyarrow), pyarrow.OSFile(str(path)) as source, ipc.open_file(source) as file:
         batches, n_bytes = [], 0
         for number in range(file.num_record_batches):
             batches.append(file.get_batch(number))
@@ -190,6 +192,18 @@ def read_feather(
         header = parquet_header(file.schema)
         frame = table.to_pandas(ignore_metadata=True)[header]
     return _observed(frame, header, index, value, wide), None
+
+
+@contextmanager
+def _arrow_content(pyarrow: Any) -> Iterator[None]:
+    """Say of content that Arrow cannot decode that it is damaged; what the system lacks is passed on."""
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        if isinstance(error, NotImplementedError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        other = "larger than the memory" if isinstance(error, MemoryError) else "not in the format that its suffix says"
+        raise ValueError(f"its content is damaged, or {other}.") from error
 
 
 def _observed(
@@ -233,7 +247,8 @@ def read_parquet(
     """The observed entries of a Parquet table, with its labels."""
     require("pandas", extra="label", purpose="tables")
     parquet = require("pyarrow.parquet", extra="label", purpose=".parquet files")
-    with parquet.ParquetFile(path) as file:
+    pyarrow = require("pyarrow", extra="label", purpose=".parquet files")
+    with _arrow_content(pyarrow), parquet.ParquetFile(path) as file:
         columns = header = parquet_header(file.schema_arrow)
         guessed = index is None and value is None
         if not (wide or guessed):
@@ -247,7 +262,7 @@ def read_parquet(
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
         texts = [field.name for field in file.schema_arrow if str(field.type) in TEXT_TYPES]
     # A few bytes may repeat a long text in every row: every distinct text is stored once.
-    with parquet.ParquetFile(path, read_dictionary=texts) as file:
+    with _arrow_content(pyarrow), parquet.ParquetFile(path, read_dictionary=texts) as file:
         frame = file.read(columns=columns, use_threads=False).to_pandas(ignore_metadata=True)[columns]
     as_matrix = wide or (guessed and is_wide(frame))
     for name in set(texts) & set(frame):
