@@ -134,13 +134,16 @@ def random_options(rng: np.random.Generator, order: int) -> dict[str, Any]:
     return options
 
 
-def _methods(Y: np.ndarray) -> dict[str, dict[str, Choices]]:
-    """The methods of a model that was fitted to ``Y``, with valid and invalid values of each argument."""
+def _methods(Y: np.ndarray, link: str | None) -> dict[str, dict[str, Choices]]:
+    """The methods of a model that was fitted to ``Y``, with valid and invalid values of each argument.
+
+    Data of other units are invalid, except to a logarithm, to which a factor only adds.
+    """
     other = [Y, Y.astype("f4"), np.where(Y > 1, np.nan, Y), Y.tolist(), np.asfortranarray(Y)]
     infinite = np.where(Y.max() == Y, np.inf, Y)
     never = [np.full(Y.shape, np.nan), Y.astype(complex), infinite, None, Y.astype(object), Y.astype("U9"), Y[:0]]
     never += STRANGE
-    wrong = [Y[:, :2], Y[0], Y[..., None], Y * 1e200, *never]
+    wrong = [Y[:, :2], Y[0], Y[..., None], *([] if link in ("log", "log1p") else [Y * 1e220]), *never]
     mask: Choices = (
         [None, np.ones(Y.shape, bool), Y > -9],
         [np.ones((2, 2), bool), np.ones(Y.shape), np.zeros(Y.shape, bool), "mask", 1, [], {}, True],
@@ -187,7 +190,7 @@ def options_case(rng: np.random.Generator, door: Door, directory: Path) -> None:
     fitted = door.ask(lambda: model.fit(Y), *options, "outlier_modes", "noise_modes")
     check(not wrong, f"accepted {', '.join(f'{name}={options[name]!r}' for name in wrong)}")
     check(len(repr(model)) > 0, "repr")
-    methods = _methods(Y)
+    methods = _methods(Y, fitted.link_)
     for name in map(str, rng.choice(list(methods), 3, replace=False)):
         door.group = name
         choices = methods[name].items()

@@ -42,6 +42,17 @@ def test_new_data_of_other_units_are_refused(matrix):
             ask(matrix)
 
 
+def test_a_link_decides_which_new_data_are_too_large(matrix):
+    """A square root still overflows where it is squared; 1e200 times as much only adds to a logarithm."""
+    positive = np.abs(matrix) + 1.0
+    model = BRTF(link="sqrt", random_state=0, max_sweeps=20).fit(positive)
+    for ask in (model.transform, model.score):
+        with pytest.raises(ValueError, match=r"sqrt\(Y\) reaches .*, more than 1e\+100 times the scale"):
+            ask(positive * 1e220)
+    model = BRTF(link="log", random_state=0, max_sweeps=20).fit(positive)
+    assert np.isfinite(model.score(positive * 1e200))
+
+
 @pytest.mark.parametrize("inference", ["calibrated", "paper"])
 def test_a_start_of_other_units_is_refused(matrix, inference):
     factors = [np.ones((5, 1)), np.ones((6, 1))]

@@ -87,9 +87,10 @@ class FittedSignal:
         modelled = self.arrangement.apply(self.link.apply(observations))
         largest = modelled.largest
         if largest > LARGEST_RATIO * self.scale:
+            name = "Y" if self.link.name is None else f"{self.link.name}(Y)"
             raise ValueError(
-                f"Y reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the data "
-                "that were fitted. Check its units."
+                f"{name} reaches {largest:.3g}, more than {LARGEST_RATIO:.0e} times the scale {self.scale:.3g} of the "
+                "data that were fitted. Check its units."
             )
         return replace(modelled, scale=self.scale)
 
