@@ -49,6 +49,7 @@ from typing import Any
 import dask.array
 import h5netcdf  # noqa: F401 - imported before memory is limited
 import numpy as np
+import pyarrow
 from scipy import sparse
 
 import brtf
@@ -167,6 +168,7 @@ def prepare() -> None:
         raise TooSlow
 
     rng = np.random.default_rng(0)
+    pyarrow.array(["x"])  # Arrow reserves address space at its first allocation, which is not a case's
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for order in (2, 3, 4, 5):
