@@ -149,3 +149,13 @@ def test_a_posterior_that_is_too_narrow_is_widened(fits):
     assert widest > 1.0
     best = replace(narrow, widening=widest).log_density(hidden).sum()
     assert all(replace(narrow, widening=c * widest).log_density(hidden).sum() < best for c in (0.8, 1.25))
+
+
+@pytest.mark.slow
+def test_what_is_in_order_stays_so(fits):
+    y, mask, *_ = fits
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = BRTF(**OPTIONS, modes={2: "ordered"}).fit(np.where(mask, y, np.nan))
+    assert "rank_by" in model.choices_
+    assert model.modes_[2] == ("ordered",)

@@ -26,7 +26,7 @@ from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import Event, Kind, Record, StopReason
-from brtf.model.row_priors import Centred, ZeroMean
+from brtf.model.row_priors import Centred, Ordered, ZeroMean
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
@@ -88,7 +88,7 @@ def has_the_last_word(result: Result) -> bool:
     few = observations.n_observed < HELD_OUT_SHARE * FEWEST_HELD_OUT or settings.max_sweeps < FORGETTING * LAP
     if few or not state.rank or state.smooth is not None:
         return False
-    if any(type(prior) not in (ZeroMean, Centred) for prior in state.row_priors):
+    if any(type(prior) not in (ZeroMean, Centred, Ordered) for prior in state.row_priors):
         return False
     births = [record.event.accepted for record in result.trace if record.event.kind is Kind.BIRTH]
     refused = result.stop_reason is StopReason.CONVERGED and bool(births) and not births[-1]
@@ -212,7 +212,9 @@ class _Fits:
 
     def anew(self, rank: int, rival: Candidate, rng: np.random.Generator) -> Candidate:
         """A fit of so many components, swept until its density no longer rises or will not reach the rival's."""
-        state, _ = with_best_row_priors(least_squares(self.problem, rank, self.result.state, rng), 0.0)
+        state = least_squares(self.problem, rank, self.result.state, rng)
+        if not any(isinstance(prior, Ordered) for prior in state.row_priors):  # what is in order stays so
+            state, _ = with_best_row_priors(state, 0.0)
         best = self._judged(self._lap(self.problem, evaluate(self.problem, state)))
         for n_left in reversed(range(MOST_LAPS - 1)):
             if self.deadline.look() or self.n_sweeps >= self.most_sweeps:
