@@ -279,16 +279,15 @@ class OnePass:
         products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
-        linear = self.precision * products + self.terms[1]
         if self.known_grams is not None:
+            linear = self.precision * products + self.terms[1]
             packed, log_det = self._covariances(block.rows)
             cov = unpack_symmetric(packed, self.state.rank)
             mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
         else:
             gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
             kernels.contract(block, weights, self._moments, 0, gram_sums)
-            precision = self.precision * unpack_symmetric(gram_sums, self.state.rank) + self.terms[0]
-            mean, packed, log_det = kernels.solve_rows(precision, linear)
+            mean, packed, log_det = _solved(self.precision, self.terms, (products, gram_sums))
             kernels.contract_one(own, weights, RowGaussians(mean, packed).second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
         return self._put(block, (mean, packed, log_det))
