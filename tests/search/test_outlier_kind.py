@@ -97,7 +97,8 @@ class TestChosen:
                 BRTF(random_state=0, outlier_kind=name, noise="common").fit(data) for name in ("auto", "additive")
             )
             assert found(model) == kind
-            assert model.outlier_kind_ == ("replacement" if kind == {"replaced"} else "additive")
+            named = "replacement" if kind == {"replaced"} else "one-sided" if kind == {"sides"} else "additive"
+            assert model.outlier_kind_ == named
             assert model.outlier_modes_ == ((2,) if kind == {"shared"} else ())
             assert model.bound_ >= plain.bound_
             assert f_measure(model.outlier_probability() > 0.5, hit) >= f_measure(

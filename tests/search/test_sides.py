@@ -75,6 +75,31 @@ def test_symmetric_outliers_have_no_sides(seed):
     assert model.rank_ == 2
 
 
+def test_they_are_kept_where_they_are_asked_for():
+    """Two outliers are too few to show a side, so that "auto" sees none; who asks for sides keeps them."""
+    data = synthetic((10, 9, 8), 2, noise=0.01, seed=5).observed.copy()
+    data[3, 4, 5] += 3.0
+    data[7, 1, 2] += 5.0
+    asked = BRTF(outlier_kind="one-sided", random_state=0).fit(data)
+    assert asked.outlier_kind_ == "one-sided"
+    assert sides_of(asked).mean > 0.5
+    assert asked.rank_ == 2
+    assert asked.outlier_probability()[3, 4, 5] > 0.9
+    free = BRTF(random_state=0).fit(data)
+    assert free.outlier_kind_ == "additive"
+    # A Beta-distributed share of signs costs what it cannot predict.
+    assert asked.bound_ < free.bound_ + 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"robust": False}, "robust"), ({"inference": "paper"}, "calibrated"), ({"outlier_modes": (1,)}, "outlier_modes")],
+)
+def test_they_do_not_go_with_everything(options, named):
+    with pytest.raises(ValueError, match=named):
+        BRTF(outlier_kind="one-sided", **options).fit(np.eye(4))
+
+
 def test_mirrored_data_have_mirrored_answers(found):
     _, _, data, model = found
     mirrored = BRTF(random_state=0).fit(-data)

@@ -84,10 +84,11 @@ class BRTF(
     outlier_modes : list of modes
         Modes along which outliers are shared: entries that differ only in these modes are outliers together or not at
         all, like the colours of a covered pixel. The correlation of their noise is estimated.
-    outlier_kind : {"auto", "additive", "replacement"}
-        Outliers are added to the data, or replace them with values from a learnt distribution: salt and pepper,
-        saturation, dead sensors, sentinel values. "auto": the bound chooses, where most outliers repeat exact values;
-        it also chooses whether outliers are shared along a mode, and whether their rate differs along one.
+    outlier_kind : {"auto", "additive", "one-sided", "replacement"}
+        Outliers are added to the data, mostly with one sign if "one-sided", or replace them with values from a learnt
+        distribution: salt and pepper, saturation, dead sensors, sentinel values. "auto": the bound chooses,
+        replacement only where most outliers repeat exact values; it also chooses whether outliers are shared along a
+        mode, and whether their rate differs along one. With "additive" it still chooses whether they have one sign.
     calibrate : None or "conformal"
         ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
         that they cover these: see :meth:`predict_interval`.
@@ -154,7 +155,8 @@ class BRTF(
     noise_, link_, arrangement_ : "common" or "per-slice", the link, and the groups of modes, as given or chosen
     smooth_residual_ : the mode along which there is a smooth residual; None without one
     folding_ : dict of the folded modes with their periods, as given or chosen
-    outlier_kind_, outlier_modes_ : "additive" or "replacement", and the modes along which outliers are shared, likewise
+    outlier_kind_, outlier_modes_ : "additive", "one-sided" or "replacement", and the modes along which outliers are
+        shared, likewise
     choices_ : for every option that was "auto" what was chosen, its gain in nats, and both in a sentence
     modes_ : what each mode is taken to be, by number: ("ordered",), ("unordered", "nonnegative"), …
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not

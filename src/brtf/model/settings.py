@@ -12,7 +12,7 @@ from typing import Any
 INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
-OUTLIER_KINDS = ("auto", "additive", "replacement")
+OUTLIER_KINDS = ("auto", "additive", "one-sided", "replacement")
 LINKS = ("auto", "sqrt", "log", "log1p")
 MODE_WORDS = ("ordered", "unordered", "nonnegative")
 """What can be said of a mode."""
@@ -145,7 +145,9 @@ class Settings:
                 raise ValueError(f'modes says of mode {mode!r} {words}, but an "ordered" mode cannot be anything else.')
         if self.inference == "paper" and self.smooth_residual not in (None, "auto"):
             raise ValueError('smooth_residual needs inference="calibrated": the paper has none.')
-        if self.outlier_modes is not None or self.outlier_kind == "replacement":
+        if self.outlier_modes is not None and self.outlier_kind == "one-sided":
+            raise ValueError('outlier_kind="one-sided" needs outliers each on its own: leave out outlier_modes.')
+        if self.outlier_modes is not None or self.outlier_kind in ("one-sided", "replacement"):
             if not self.robust:
                 raise ValueError("outlier_modes and outlier_kind need robust=True.")
             if self.inference == "paper":

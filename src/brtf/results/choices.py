@@ -133,7 +133,7 @@ def _outliers(result: Result) -> Choice:
         share = 100.0 * max(structure.sides.mean, 1.0 - structure.sides.mean)
         side = "positive" if structure.sides.mean > 0.5 else "negative"
         told.append(f"are {side} in {share:.0f} % of the cases{better(gains[-1], 'of either sign')}")
-    value = "additive" if structure.law is None else "replacement"
+    value = result.outlier_kind
     if told:
         certain = [gain for gain in gains if gain is not None]
         words = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else told[0]

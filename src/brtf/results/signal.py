@@ -123,9 +123,11 @@ class FittedSignal:
 
     @property
     def outlier_kind(self) -> str:
-        """Whether outliers are added to the data or replace them."""
-        replaced = self.state.structure is not None and self.state.structure.law is not None
-        return "replacement" if replaced else "additive"
+        """What outliers are, in the words of the option of that name."""
+        structure = self.state.structure
+        if structure is None or (structure.law is None and structure.sides is None):
+            return "additive"
+        return "one-sided" if structure.law is None else "replacement"
 
     @property
     def _relative_precisions(self) -> Array:

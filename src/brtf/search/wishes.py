@@ -25,6 +25,7 @@ class Wishes:
     noise_differs : whether it must differ
     shared_modes : modes along which outliers are shared
     replaced : whether outliers replace the data
+    one_sided : whether outliers must have sides
     kinds_open : whether the bound chooses the kind of outliers
     may_replace : whether it may choose outliers that replace the data
     smooth_modes : modes along which there may be a smooth residual
@@ -42,6 +43,7 @@ class Wishes:
     noise_differs: bool
     shared_modes: tuple[int, ...]
     replaced: bool
+    one_sided: bool
     kinds_open: bool
     may_replace: bool
     smooth_modes: tuple[int, ...]
@@ -64,6 +66,7 @@ class Wishes:
             noise_differs=settings.noise == "per-slice",
             shared_modes=settings.shared_modes(order),
             replaced=settings.outlier_kind == "replacement",
+            one_sided=settings.outlier_kind == "one-sided",
             kinds_open=settings.outlier_kind == "auto",
             may_replace=settings.outlier_kind == "auto" and settings.link is None,
             smooth_modes=() if observations.in_chunks else settings.smooth_modes(observations.shape),
