@@ -249,6 +249,16 @@ class TestTrace:
         more = fit(SMALL, max_rank=max_rank + 1, noise="common")
         assert gain == pytest.approx(more.bound_ - model.bound_, rel=0.05)
 
+    @pytest.mark.parametrize(("size", "rank", "cap"), [(12, 12, 6), (15, 20, 12)])
+    def test_a_cap_is_told_of_though_noise_per_slice_hides_what_it_cost(self, size, rank, cap):
+        """Noise is chosen after the rank has come down, so that loss is not what is missing at the end."""
+        rng = np.random.default_rng(0)
+        factors = [rng.normal(size=(size, rank)) for _ in range(3)]
+        data = np.einsum("ir,jr,kr->ijk", *factors) + 0.1 * rng.normal(size=(size,) * 3)
+        with pytest.warns(brtf.FitWarning, match=f"max_rank={cap} was reached; one more component would raise"):
+            model = brtf.BRTF(cap, random_state=0).fit(data)
+        assert model.rank_ == cap and model.result_.state.slices is not None
+
     def test_a_cap_that_is_not_felt_changes_nothing(self, small):
         model = fit(SMALL, max_rank=3)
         assert model.result_.cap_gain is None

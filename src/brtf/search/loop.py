@@ -144,6 +144,8 @@ class Search:
             self.refusals.pop(move.name, None)
         else:
             self._refuse(move.name, lacking)
+            if trial.worth == math.inf and progress.beyond is not None:
+                progress.beyond = max(progress.beyond, float(trial.point.bound))
         self.memory = move.learn_from(self.memory, trial, accepted=accepted)
         if accepted and move.back_to is not None:
             names = [other.name for other in PHASES[self.phase].moves]

@@ -55,7 +55,7 @@ class Proposal:
     ----------
     kind, words : what is proposed; ``{rank}`` is replaced by the resulting rank
     stages : how it is settled
-    worth : nats by which it must beat the best point; −inf if it is always accepted
+    worth : nats by which it must beat the best point; −inf if it is always accepted, ∞ if it is only measured
     price : nats of its bound that do not count, as parameters were learnt that the bound does not charge for
     then : sweeps that follow if it is accepted
     collapsed : the form of the bound in which it is judged
@@ -102,7 +102,7 @@ class Progress:
     best : the best point so far
     n_sweeps : all sweeps so far, including those of rejected trials
     drift : estimated gain of the next sweep of the best point, in nats
-    beyond : the bound with one component more than the cap; None where it was not needed
+    beyond : the highest bound found with one component more than the cap; None where it was not needed
     skips_rough : whether the rough rounds are skipped: nothing is left to explain, or half of the sweeps are spent
     anderson : the acceleration of the current sweeps
     """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from brtf.inference.judge import WORTH
 from brtf.search.move import Move, Progress, Sweeps
 from brtf.search.moves.birth import Birth
-from brtf.search.moves.cap import Cap
+from brtf.search.moves.cap import Beyond, Cap
 from brtf.search.moves.channels import Channels
 from brtf.search.moves.condense import Condense
 from brtf.search.moves.death import Death
@@ -91,6 +91,7 @@ PHASES = (
     Phase("tighter", (Tighter(),), follow_up="fine"),
     Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),
+    Phase("beyond the cap", (Beyond(),)),
 )
 """The phases in order. Components and noise are found on roughly converged states; the other choices, with all local
 models, are made on converged ones."""

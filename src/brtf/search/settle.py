@@ -6,6 +6,7 @@ and resumed after any of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -140,6 +141,8 @@ def _sweep_freely(progress: Progress, trial: Trial, limit: int, *, roughly: bool
     if progress.best is None:
         return trial, False
     n_held = next((n_held for name, _, n_held in trial.stages if name == "hold"), 0)
+    if trial.worth == math.inf:
+        return trial, k >= 6 and bounds[-1] - bounds[-2] < progress.roughly
     target = progress.best.bound + WORTH + progress.drift * (n_held + k + 1)
     return trial, point.bound > target or (k >= 6 and _is_hopeless(bounds, target, limit - k))
 

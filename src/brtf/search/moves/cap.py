@@ -2,7 +2,8 @@
 
 Proposes the best approximation with one component more than the cap, then with as many as the cap; both are always
 accepted. The loss of the second is what one more component would gain. Runs once, when the rough rounds are over or
-half of the sweeps are spent.
+half of the sweeps are spent. At the very end one more component is measured again, as noise and outliers have been
+chosen anew since.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import math
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
-from brtf.search.move import Memory, Move, Progress, Sweeps, Trial
+from brtf.search.move import Memory, Move, Once, Progress, Sweeps, Trial, settled
+from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import reduce_rank
 from brtf.search.settle import with_noise_learnt
 
@@ -44,3 +46,18 @@ class Cap(Move):
 
     def could_remember(self, memory: Memory, rank: int) -> bool:
         return False
+
+
+class Beyond(Once):
+    """A birth beyond the cap, which is measured and never accepted; only where the search came down to the cap."""
+
+    name = "beyond"
+
+    def proposal(self, progress: Progress) -> Trial | None:
+        if progress.beyond is None:
+            return None
+        for clipped in (False, True):
+            state = birth(progress.problem, progress.point, 1, progress.rng, clipped=clipped)
+            if state is not None:
+                return progress.trial(Kind.BIRTH, "born 1 beyond the cap", state, settled(8, 60), worth=math.inf)
+        return None
