@@ -343,8 +343,9 @@ class TestOptions:
             assert [type(link) for link in possible_links(observe(np.array([values, values])))] == wanted
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("n_different", [10, 2])
-def test_modes_are_merged_only_for_as_few_numbers(n_different, monkeypatch):
+def test_modes_are_merged_only_for_as_few_numbers(n_different, at_once, monkeypatch):
     """Ten components of (12, 11, 10) have 310 numbers. Of (132, 10), ten have 1410 and two 282, which is worth a race.
 
     There are two where only two loadings of the last mode differ: the least rank is that of any unfolding.
@@ -357,7 +358,7 @@ def test_modes_are_merged_only_for_as_few_numbers(n_different, monkeypatch):
     field = Race(observe(tensor), settings, np.random.default_rng(0), Deadline(None))
     reading = given_reading(field.whole, settings)
     field.runner(reading).go_to(200)
-    monkeypatch.setattr(race.Runner, "found_all_at_once", False)
+    monkeypatch.setattr(race.Runner, "found_all_at_once", at_once)
     assert field.runner(reading).rank_merged((0, 1)) == n_different
     groups = [one.arrangement.groups for one in field.mergers(reading)]
     assert (((0, 1), (2,)) in groups) == (n_different == 2)
@@ -372,6 +373,23 @@ def test_large_data_race_on_a_part():
     assert chosen.reading.arrangement.groups == ((0, 1), (2,))
     assert chosen.since is None
     assert chosen.comparisons[-1].n_entries == part.n_observed
+
+
+def test_the_starts_of_sketched_data_save_a_race_where_they_find_all():
+    """The search of all entries then goes on, as without a choice; and a race is run where they do not."""
+    sketched = Plan(raced_data=1200, sketched_data=1000)
+    data = brtf.datasets.synthetic((24, 22, 20), 3, outliers=0.05, seed=0)
+    observations = replace(observe(data.observed), plan=sketched)
+    field = Race(observations, Settings(), np.random.default_rng(0), Deadline(None))
+    field.begin(given_reading(observations, Settings()))
+    assert not field.runners
+    chosen = choose(observations, Settings(), np.random.default_rng(0))
+    assert chosen.since is not None
+    assert chosen.since.state.rank == 3
+    assert chosen.comparisons[-1].tried == ()
+    _, tensor = merged(5)
+    chosen = choose(replace(observe(tensor), plan=sketched), Settings(), np.random.default_rng(0))
+    assert chosen.reading.arrangement.groups == ((0, 1), (2,))
 
 
 def test_the_bound_of_a_part_is_scaled_to_the_whole():

@@ -12,7 +12,7 @@ start.
 
 Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones), and the
 bounds are scaled to the whole: the likelihood by the number of entries, the divergence of the rows of a mode by their
-number.
+number. Where a sketch of all entries shows everything that is to be explained, no race is needed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def choose(
         return Chosen(plain)
     best, comparisons = plain, list[Comparison]()
     try:
-        race.runner(plain).go_to(LAP)
+        race.begin(plain)
         if race.deadline.passed:
             return Chosen(plain, since=race.moment(plain))
         smooth = may_be_smooth and race.neighbours_are_alike(plain)

@@ -20,12 +20,14 @@ from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.smooth_residual import neighbours_alike
 from brtf.model.settings import Settings
+from brtf.model.state import State
 from brtf.search.moves.birth import BEYOND_CHANCE
 from brtf.search.moves.smooth_residual import BEYOND_CHANCE as ALIKE_BEYOND_CHANCE
 from brtf.search.phases import NAMES
 from brtf.search.rank_one import relative_weights
 from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
 from brtf.search.run import Deadline, Moment, advance, problem_at
+from brtf.search.sketch import is_sketched
 from brtf.search.spectra import leading_left_singular
 
 LAP = 40
@@ -49,6 +51,7 @@ class Race:
         self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
         self.part = part_of(observations, copy.deepcopy(rng), in_runs)
         self.runners: dict[Reading, Runner] = {}
+        self.of_all: dict[Reading, Runner] = {}
 
     @property
     def n_entries(self) -> int:
@@ -58,15 +61,38 @@ class Race:
     def runner(self, reading: Reading) -> Runner:
         """The search of a reading."""
         if reading not in self.runners:
-            rng = copy.deepcopy(self.rng)
-            self.runners[reading] = Runner(
-                self.part, self.whole, reading, self.settings, rng, self.deadline, self.watch
-            )
+            self.runners[reading] = self._runner(self.part, reading)
         return self.runners[reading]
 
+    def _runner(self, part: Observations, reading: Reading) -> Runner:
+        rng = copy.deepcopy(self.rng)
+        return Runner(part, self.whole, reading, self.settings, rng, self.deadline, self.watch)
+
+    def begin(self, reading: Reading) -> None:
+        """Run the first lap of a reading; of data that are sketched, only its starts, on all entries.
+
+        If these leave nothing to explain, there may be no race to run, and the search goes on from there. Otherwise the
+        first lap on a part follows.
+        """
+        if self.part is not self.whole:
+            runner = self._runner(self.whole, reading)
+            if runner.is_sketched:
+                self.of_all[reading] = runner
+                runner.go_to(0)
+        self._known(reading)
+
+    def _known(self, reading: Reading) -> Runner:
+        """The search that tells what a reading leaves to explain, after its starts on all entries or a first lap."""
+        runner = self.of_all.get(reading)
+        if runner is None or not (runner.found_all_at_once or self.deadline.passed):
+            runner = self.runner(reading)
+            runner.go_to(LAP)
+        return runner
+
     def moment(self, reading: Reading) -> Moment | None:
-        """The moment that the search of a reading has reached, if it raced on all entries."""
-        return self.runners[reading].moment if self.part is self.whole and reading in self.runners else None
+        """The moment that the search of a reading of all entries has reached, if there was one."""
+        runners = self.runners if self.part is self.whole else self.of_all
+        return runners[reading].moment if reading in runners else None
 
     def is_possible(self, reading: Reading) -> bool:
         """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
@@ -121,12 +147,12 @@ class Race:
             n_sweeps += LAP
 
     def noise_follows_level(self, reading: Reading) -> bool:
-        """Whether the noise of a first lap depends on the level beyond chance, or differs between slices.
+        """Whether the noise depends on the level beyond chance, or differs between slices.
 
         With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{κg} gains about
         ½ (½ Σ (u − ū) g)² / (½ Σ g²) nats.
         """
-        problem, point = self.runner(reading).point()
+        problem, point = self._known(reading).point()
         if point.state.slices is not None:
             return True
 
@@ -143,8 +169,8 @@ class Race:
         return bool(spread > 0 and 0.25 * score**2 / spread > WORTH)
 
     def neighbours_are_alike(self, reading: Reading) -> bool:
-        """Whether neighbouring residuals of a first lap are alike along any mode, beyond chance."""
-        problem, point = self.runner(reading).point()
+        """Whether neighbouring residuals are alike along any mode, beyond chance."""
+        problem, point = self._known(reading).point()
         alike = neighbours_alike(problem, point.state, point.fit, point.local)
         modes = self.settings.smooth_modes(problem.observations.shape)
         return any(alike[mode] > ALIKE_BEYOND_CHANCE for mode in modes)
@@ -165,16 +191,13 @@ class Race:
         candidates = {one: pair for one, pair in candidates.items() if all(map(one.keeps, kept))}
         smooth_mode = smooth_mode_of(self.settings, arrangement.order)
         found = {replace(reading, arrangement=one): pair for one, pair in candidates.items() if one.leaves(smooth_mode)}
-        runner = self.runner(reading)
-        runner.go_to(LAP)
-        if runner.found_all_at_once:
-            return []
+        runner = self._known(reading)
         n_numbers = runner.rank * _numbers_of_one(runner.modelled.shape)
 
         def may_pay(one: Reading, pair: tuple[int, int]) -> bool:
             n_of_one = _numbers_of_one(one.arrangement.shape(self.part.shape))
             enough = n_numbers >= n_of_one and n_numbers >= runner.rank_merged(pair) * n_of_one
-            return enough or self._has_structure(runner, one.arrangement)
+            return enough or (not runner.found_all_at_once and self._has_structure(runner, one.arrangement))
 
         return [one for one, pair in found.items() if self.is_possible(one) and may_pay(one, pair)]
 
@@ -245,6 +268,17 @@ class Runner:
         return self.moment
 
     @property
+    def _state(self) -> State:
+        if self._reached.state is None:
+            raise RuntimeError("the race has not begun")
+        return self._reached.state
+
+    @property
+    def is_sketched(self) -> bool:
+        """Whether the search looks for its components in a sketch."""
+        return is_sketched(problem_at(self.modelled, self.settings, Moment(None, None, (), 0, {})))
+
+    @property
     def is_over(self) -> bool:
         """Whether the search has found all components, or used all of its sweeps."""
         position = self._reached.position
@@ -265,10 +299,7 @@ class Runner:
         """The best point so far and its problem."""
         with workers(self.settings.n_jobs):
             problem = problem_at(self.modelled, self.settings, self._reached)
-            state = self._reached.state
-            if state is None:
-                raise RuntimeError("the race has not begun")
-            return problem, evaluate(problem, state)
+            return problem, evaluate(problem, self._state)
 
     def rank_merged(self, pair: tuple[int, int]) -> int:
         """Components that the low-rank part found so far has at least, with two modes read as one.
@@ -276,10 +307,9 @@ class Runner:
         As many as any of its unfoldings has singular values s beyond those of noise, s > σ(√p + √q) for a p × q matrix;
         σ is larger by the square root of the share of entries that are observed.
         """
-        _, point = self.point()
-        factors, needed = point.state.factors, 1
+        factors, needed = self._state.factors, 1
         n_all = math.prod(rows.n_rows for rows in factors)
-        variance = n_all / (self.modelled.n_observed * float(point.state.tau.mean))
+        variance = n_all / (self.modelled.n_observed * float(self._state.tau.mean))
         for group in [pair, *((mode,) for mode in range(len(factors)) if mode not in pair)]:
             own, others = (
                 np.prod([rows.gram for mode, rows in enumerate(factors) if (mode in group) == inside], axis=0)
@@ -298,8 +328,8 @@ class Runner:
 
         What a law of replaced values costs is subtracted: the bound does not charge for it.
         """
-        record, state = self._reached.latest, self._reached.state
-        if record is None or state is None:
+        record, state = self._reached.latest, self._state
+        if record is None:
             raise RuntimeError("the race has not begun")
         law = None if state.structure is None else state.structure.law
         if self.growth == 1.0 and law is None:
