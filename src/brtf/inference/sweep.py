@@ -13,8 +13,6 @@ from brtf.inference.point import Point, evaluate, evaluate_at, local_posteriors_
 from brtf.inference.problem import Fit, Problem
 from brtf.inference.smooth_residual import entry_precisions, update_smooth_residual
 from brtf.inference.updates import negligible_components, update_component_precisions
-from brtf.kernels.packed import pack_symmetric
-from brtf.model.distributions import RowGaussians, congruent
 from brtf.model.state import State
 
 RELAXATION = 1.7
@@ -82,14 +80,9 @@ def balance(state: State) -> State:
     mean_squares = np.array([power / n_counted for n_counted, power in squares])
     geometric = np.exp(np.mean(np.log(mean_squares), axis=0))
     ratios = np.sqrt(geometric / mean_squares)
-    factors = []
-    for rows, ratio in zip(state.factors, ratios, strict=True):
-        scaled = RowGaussians(rows.mean * ratio, rows.cov_packed * pack_symmetric(np.outer(ratio, ratio)))
-        if "log_det_cov" in rows.__dict__:  # known already
-            scaled.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * np.log(ratio).sum()
-        factors.append(scaled)
+    factors = tuple(rows.scaled(ratio) for rows, ratio in zip(state.factors, ratios, strict=True))
     row_priors = tuple(prior.rescaled(ratio) for prior, ratio in zip(state.row_priors, ratios, strict=True))
-    return replace(state, factors=tuple(factors), row_priors=row_priors)
+    return replace(state, factors=factors, row_priors=row_priors)
 
 
 def rotate(state: State) -> State:
@@ -119,12 +112,7 @@ def rotate(state: State) -> State:
     gain -= 0.5 * (first.n_rows + second.n_rows) * float(np.sum(np.log(after)) - np.sum(np.log(before)))
     if not gain > 0:
         return state
-    factors = []
-    for rows, matrix, sign in ((first, turn, 1.0), (second, back.T, -1.0)):
-        rotated = RowGaussians(rows.mean @ matrix, congruent(rows.cov_packed, matrix))
-        rotated.__dict__["log_det_cov"] = rows.log_det_cov + 2.0 * sign * log_det
-        factors.append(rotated)
-    return replace(state, factors=tuple(factors))
+    return replace(state, factors=(first.transformed(turn, log_det), second.transformed(back.T, -log_det)))
 
 
 def prune(problem: Problem, point: Point) -> Point:

@@ -49,13 +49,7 @@ def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
 
     ``precision`` is (I, R, R), or (1, R, R) where all rows share it; ``linear`` is (I, R).
     """
-    return with_log_det(*kernels.solve_rows(precision, linear))
-
-
-def with_log_det(mean: Array, cov: Array, log_det: Array) -> RowGaussians:
-    rows = RowGaussians(mean, cov)
-    rows.__dict__["log_det_cov"] = log_det  # the factorization gives it for free: seed the cached property
-    return rows
+    return RowGaussians(*kernels.solve_rows(precision, linear))
 
 
 def updated_factor(
@@ -145,7 +139,7 @@ def _updated_in_runs(
     mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
     for run, found in add_up_runs(observations, mode, shapes, add, solve):
         mean[run], cov[run], log_det[run] = found
-    return _with_rows(state, mode, with_log_det(mean, cov, log_det), state.row_priors[mode], relaxation)
+    return _with_rows(state, mode, RowGaussians(mean, cov, log_det), state.row_priors[mode], relaxation)
 
 
 def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
@@ -336,7 +330,7 @@ class OnePass:
             mean, (cov, log_det) = np.concatenate(means), (covs[0], log_dets[0])
             if not self._shares_covariance:
                 cov, log_det = np.concatenate(covs), np.concatenate(log_dets)
-        first = with_log_det(mean, cov, log_det)
+        first = RowGaussians(mean, cov, log_det)
         state = self.state.with_factor(0, first, self.state.row_priors[0].learnt(first, self.state.lam))
         return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
 

@@ -208,12 +208,11 @@ def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussi
     rows = RowGaussians(
         checked_array(arrays, f"{name}.mean", (n_rows, rank)),
         checked_array(arrays, f"{name}.cov", (n_covariances, rank, rank)),
+        checked_array(arrays, f"{name}.log_det_cov", (n_covariances,)),  # from cov it would differ by rounding
     )
     if float(np.abs(rows.mean).max(initial=0.0)) > LARGEST_MEAN:
         raise ValueError(f"the means of {name} exceed {LARGEST_MEAN:g}")
     check_positive(rows.variances, f"{name}.cov")
-    # stored as it was: recomputed from cov it would differ by rounding
-    rows.__dict__["log_det_cov"] = checked_array(arrays, f"{name}.log_det_cov", (n_covariances,))
     return rows
 
 

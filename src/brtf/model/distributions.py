@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -83,10 +83,12 @@ class RowGaussians(SentOnce):
     ----------
     mean : (I, R)
     cov_packed : (I, R(R+1)/2) upper halves of cov_i, or (1, R(R+1)/2) where all rows share one (complete data)
+    known_log_det : ln |cov_i|, one per stored covariance, where it is known already; otherwise ``log_det_cov`` sets it
     """
 
     mean: Array
     cov_packed: Array
+    known_log_det: Array | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         packed = self.cov_packed if self.cov_packed.ndim == 2 else pack_symmetric(self.cov_packed)
@@ -126,10 +128,14 @@ class RowGaussians(SentOnce):
     def _shared_cov(self) -> Array:
         return unpack_symmetric(self.cov_packed, self.rank)
 
-    @cached_property
+    @property
     def log_det_cov(self) -> Array:
-        """ln |cov_i|, one per stored covariance."""
-        return np.linalg.slogdet(self.cov)[1]
+        """ln |cov_i|, one per stored covariance; computed once."""
+        known = self.known_log_det
+        if known is None:
+            known = np.linalg.slogdet(self.cov)[1]
+            object.__setattr__(self, "known_log_det", known)
+        return known
 
     @cached_property
     def mean_single(self) -> NDArray[np.float32]:
@@ -179,9 +185,21 @@ class RowGaussians(SentOnce):
         """A contiguous range of the rows, without a copy."""
         return RowGaussians(self.mean[rows], self.cov_packed if self.shared else self.cov_packed[rows])
 
-    def flipped(self, sign: Array) -> RowGaussians:
-        """The distribution of the rows with their components multiplied by signs, (R,)."""
-        return RowGaussians(self.mean * sign, self.cov_packed * pack_symmetric(np.outer(sign, sign)))
+    def scaled(self, ratio: Array) -> RowGaussians:
+        """The distribution of the rows with their components multiplied by (R,) numbers, signs among them."""
+        cov = self.cov_packed * pack_symmetric(np.outer(ratio, ratio))
+        return RowGaussians(self.mean * ratio, cov, self._log_det_plus(2.0 * float(np.log(np.abs(ratio)).sum())))
+
+    def transformed(self, matrix: Array, log_det: float) -> RowGaussians:
+        """The distribution of the rows times a matrix M (R, R) with the given ln|det M|."""
+        return RowGaussians(self.mean @ matrix, congruent(self.cov_packed, matrix), self._log_det_plus(2.0 * log_det))
+
+    def with_mean(self, mean: Array) -> RowGaussians:
+        """The rows with other means, (I, R), and the same covariances."""
+        return RowGaussians(mean, self.cov_packed, self.known_log_det)
+
+    def _log_det_plus(self, change: float) -> Array | None:
+        return None if self.known_log_det is None else self.known_log_det + change
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""

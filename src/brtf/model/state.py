@@ -350,7 +350,7 @@ class State:
                 sign = np.where(largest < 0.0, -1.0, 1.0)
                 left = left * sign
             if (sign < 0.0).any():
-                factors[mode], row_priors[mode] = rows.flipped(sign), row_priors[mode].rescaled(sign)
+                factors[mode], row_priors[mode] = rows.scaled(sign), row_priors[mode].rescaled(sign)
         return replace(state, factors=tuple(factors), row_priors=tuple(row_priors))
 
 

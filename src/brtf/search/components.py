@@ -104,9 +104,9 @@ def without_negative(state: State, modes: Sequence[int]) -> State:
     for mode, sign in enumerate(signs):
         rows, prior = state.factors[mode], state.row_priors[mode]
         if mode in new:
-            state = state.with_factor(mode, *NonNegative.of(rows.flipped(sign)))
+            state = state.with_factor(mode, *NonNegative.of(rows.scaled(sign)))
         elif mode not in old and (sign < 0.0).any():
-            state = state.with_factor(mode, rows.flipped(sign), prior.rescaled(sign))
+            state = state.with_factor(mode, rows.scaled(sign), prior.rescaled(sign))
     return state
 
 

@@ -98,10 +98,7 @@ class RowPrior(ABC):
 
     def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
         """The posterior with means (I, R) in place of its own, or near them, and the prior to go with it."""
-        moved = RowGaussians(mean, rows.cov_packed)
-        if "log_det_cov" in rows.__dict__:  # known already
-            moved.__dict__["log_det_cov"] = rows.log_det_cov
-        return moved, self
+        return rows.with_mean(mean), self
 
     def reported(self, rows: RowGaussians) -> RowGaussians:
         """The rows with the covariances to report, where the posterior leaves out how loadings depend."""

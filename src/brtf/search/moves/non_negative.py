@@ -55,9 +55,7 @@ def _upright(rows: RowGaussians) -> RowGaussians:
     """The rows with the signs that make their components most positive."""
     above, below = (np.sum(np.maximum(side * rows.mean, 0.0) ** 2, axis=0) for side in (1.0, -1.0))
     sign: Array = np.where(above < below, -1.0, 1.0)
-    flipped = rows.flipped(sign)
-    flipped.__dict__["log_det_cov"] = rows.log_det_cov
-    return flipped
+    return rows.scaled(sign)
 
 
 class WithoutNegative(Move):
