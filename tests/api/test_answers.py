@@ -96,6 +96,53 @@ class TestContainers:
         np.testing.assert_array_equal(found.to_numpy(), wanted)
 
 
+def test_polars_with_a_column_of_labels(plain):
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"site": SITES, **{f"c{k}": MATRIX[:, k] for k in range(20)}})
+    model = fit(frame)
+    for answer in ANSWERS.values():
+        found = answer(model)
+        assert found.columns == frame.columns and found["site"].to_list() == SITES
+        np.testing.assert_array_equal(found.drop("site").to_numpy(), answer(plain["matrix"]))
+    assert model.predict({"site": ["c"], "dim_1": ["c4"]}) == plain["matrix"].predict([[2], [4]])
+    assert model.transform(frame).columns == ["brtf0", "brtf1"]  # features, without labels
+    with pytest.raises(TypeError, match="let its first column label the rows, each differently, and convert or drop"):
+        fit(frame.with_columns(note=polars.lit("x")))
+
+
+def test_tables_of_anomalies_are_of_the_kind_of_the_data():
+    polars = pytest.importorskip("polars")
+    coords = np.argwhere(~np.isnan(Y))
+    columns = {"site": np.array(SITES)[coords[:, 0]], "day": DAYS.to_numpy()[coords[:, 1]], "hour": coords[:, 2]}
+    long = polars.DataFrame(columns | {"level": Y[~np.isnan(Y)]})
+    model = fit(Observations.from_frame(long))
+    known = fit(Observations.from_frame(long.to_pandas()))
+    for table in (lambda m: m.anomalies(), lambda m: m.anomalies(0.99, of="slices"), lambda m: m.to_frame()):
+        found, wanted = table(model), table(known)
+        assert isinstance(found, polars.DataFrame) and isinstance(wanted, pd.DataFrame)
+        assert found.columns == list(wanted) and len(found) == len(wanted)
+    assert model.anomalies(0.99, of="slices")["site"].dtype == polars.String
+
+
+def test_arrow_tables_are_refused_with_what_to_pass():
+    pyarrow = pytest.importorskip("pyarrow")
+    with pytest.raises(TypeError, match=r"from_frame\(Y, index=\[…\], value=…\); if it is a matrix, pass Y\.to_pandas"):
+        fit(pyarrow.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}))
+
+
+def test_several_levels_of_columns_name_one_mode():
+    columns = pd.MultiIndex.from_product([["u", "v"], range(10)], names=["kind", "number"])
+    model = fit(pd.DataFrame(MATRIX, columns=columns))
+    assert list(model.anomalies())[:2] == ["dim_0", "kind, number"]
+
+
+def test_datasets_keep_coordinates_and_units(plain):
+    found = fit(labelled()).to_xarray()
+    assert set(found.coords) == set(labelled().coords)
+    assert all(found[name].attrs["units"] == "K" for name in ("observed", "low_rank", "std", "outliers"))
+    assert found["outlier_probability"].attrs == found["factor_day"].attrs == {}
+
+
 def test_float32_stays_float32():
     filled = fit(labelled(Y.astype(np.float32))).impute()
     assert filled.dtype == np.float32
@@ -131,6 +178,24 @@ class TestLabels:
 
 
 class TestLoadings:
+    def test_back_to_slices(self, plain):
+        wanted = plain["tensor"].inverse_transform(plain["tensor"].transform(Y[:4]))
+        model, tensor = fit(labelled()), labelled()[:4]
+        found = model.inverse_transform(model.transform(tensor))
+        np.testing.assert_array_equal(found, wanted)
+        xr.testing.assert_identical(found.coords.to_dataset(), tensor.coords.to_dataset())
+        assert found.attrs == tensor.attrs
+
+    def test_back_to_tables(self, plain):
+        wanted = plain["matrix"].inverse_transform(plain["matrix"].transform(MATRIX[:4]))
+        frame = pd.DataFrame(MATRIX, index=pd.Index(SITES, name="site"), columns=[f"c{k}" for k in range(20)])
+        model = fit(frame)
+        found = model.inverse_transform(model.transform(frame[:4]))
+        pd.testing.assert_frame_equal(found, pd.DataFrame(wanted, frame.index[:4], frame.columns))
+        assert type(model.inverse_transform(model.transform(MATRIX[:4]))) is np.ndarray
+        polars = pytest.importorskip("polars")
+        assert model.inverse_transform(polars.DataFrame(np.ones((2, 2)))).columns == list(frame.columns)
+
     def test_transform(self, plain):
         model, tensor = fit(labelled()), labelled()[:4]
         found, std = model.transform(tensor, return_std=True)

@@ -251,6 +251,16 @@ class TestTables:
         table = anomaly_table(BRTF(random_state=0).fit(data).result_, 0.1, of="rows", first_position=1)
         assert table["mode_0"].tolist() == [3]
 
+    @pytest.mark.parametrize("unit", ["ns", "us", "D"])
+    def test_times_beside_all_positions(self, unit):
+        xarray = pytest.importorskip("xarray")
+        data = synthetic((12, 10, 8), 1, seed=2).observed
+        days = np.arange("2024-03-01", "2024-03-13", dtype="M8[D]").astype(f"M8[{unit}]")
+        labelled = xarray.DataArray(data, dims=("day", "a", "b"), coords={"day": days})
+        found = BRTF(random_state=0).fit(labelled).anomalies(0.999, of="slices")
+        assert found["day"].dtype.kind == "M"
+        assert sorted(found["day"].dropna()) == [*pd.date_range("2024-03-01", "2024-03-12")]
+
     def test_new_slices(self, fits):
         """Fitted slices given again are judged as before; new ones with the fit's own share of anomalies."""
         data, _ = generated(0)

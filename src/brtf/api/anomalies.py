@@ -51,7 +51,7 @@ class FindsAnomalies(Fitted):
 
         Returns
         -------
-        pandas.DataFrame, or a dict of arrays if pandas is not installed
+        pandas.DataFrame, or polars.DataFrame if the data came in one; a dict of arrays if pandas is not installed
 
         Examples
         --------
@@ -67,4 +67,4 @@ class FindsAnomalies(Fitted):
             observations = observe(Y, dtype=result.observations.values.dtype)
             check_like_fitted(observations, result.observations, same_rows=False)
             result, shares = on_new_rows(observations, shared_pattern(result)), result
-        return as_frame(anomaly_table(result, q, of=of, mode=mode, level=level, shares=shares))
+        return as_frame(anomaly_table(result, q, of=of, mode=mode, level=level, shares=shares), result.observations)

@@ -20,7 +20,9 @@ class Exports(Fitted):
     n_jobs: int | None
 
     def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
-        """Export outliers or imputed data as a pandas long table with the index columns of the data.
+        """Export outliers or imputed data as a long table with the index columns of the data.
+
+        It is a pandas table, or a polars one if the data came in one.
 
         ``"outliers"``: a row per entry with an outlier probability above ½, the largest outliers first, with the
         columns ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the
@@ -31,7 +33,7 @@ class Exports(Fitted):
         return frame_of(self._fitted().at_hand, of)
 
     def to_xarray(self) -> Any:
-        """Export the results as an xarray.Dataset with the labels of the data.
+        """Export the results as an xarray.Dataset with the labels of the data, and all coordinates and attributes.
 
         Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
         ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode

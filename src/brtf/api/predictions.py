@@ -14,6 +14,7 @@ from brtf.api.sklearn_compat import (
     mask_argument,
 )
 from brtf.data.arrays import Array
+from brtf.data.containers import container_of
 from brtf.data.observe import observe
 from brtf.results.result import Quantity, check_quantity
 
@@ -124,9 +125,11 @@ class Predicts(Fitted):
         check_like_fitted(observations, result.observations, same_rows=True)
         return float(np.mean(result.log_density(observations)))
 
-    def inverse_transform(self, X: Any) -> Array:
+    def inverse_transform(self, X: Any) -> Any:
         """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.
 
-        They are t⁻¹ of the low-rank part: (n, I_1, …, I_{N−1}).
+        They are t⁻¹ of the low-rank part: (n, I_1, …, I_{N−1}), an array, a table if X is one and the data are a
+        matrix, or an xarray.DataArray if X and the data are.
         """
-        return self._fitted().slices_with(np.asarray(X, dtype=np.float64))
+        result = self._fitted()
+        return container_of(X).slices(result.slices_with(np.asarray(X, dtype=np.float64)), result.observations)

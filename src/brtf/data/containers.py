@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.dataframes import row_label
 from brtf.data.extras import require
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ class Container:
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
         """Numbers per slice of the first mode, (n, R), or per position of it and of others read as one with it."""
+        return values
+
+    def slices(self, values: NDArray[Any], fitted: Observations) -> Any:
+        """Slices of the first mode that were computed from loadings which came in this container."""
         return values
 
 
@@ -61,8 +66,8 @@ class WideFrame(Container):
 
     Attributes
     ----------
-    index, columns : of the pandas table
-    is_polars : whether tables are returned as polars.DataFrame, which have no index
+    index, columns : of the pandas table; of a polars table the column that labels its rows, or None, and the others
+    is_polars : whether tables are returned as polars.DataFrame
     """
 
     index: Any
@@ -78,12 +83,22 @@ class WideFrame(Container):
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
-        return self._frame(values, list(names))
+        """With the index of a pandas table; polars tables hold nothing but the loadings, which are features."""
+        return (replace(self, index=None) if self.is_polars else self)._frame(values, list(names))
+
+    def slices(self, values: NDArray[Any], fitted: Observations) -> Any:
+        """A matrix with the rows of the loadings and the columns of the fitted data; tensors are arrays."""
+        if values.ndim != 2:
+            return values
+        own = fitted.container
+        columns = own.columns if isinstance(own, WideFrame) else range(values.shape[1])
+        return self._frame(like(values, fitted), [str(name) for name in columns] if self.is_polars else columns)
 
     def _frame(self, values: NDArray[Any], columns: Any) -> Any:
-        if self.is_polars:
-            return require("polars", extra="polars", purpose="polars tables").DataFrame(values, schema=list(columns))
-        return require("pandas", extra="label", purpose="tables").DataFrame(values, self.index, columns)
+        if not self.is_polars:
+            return require("pandas", extra="label", purpose="tables").DataFrame(values, self.index, columns)
+        table = require("polars", extra="polars", purpose="polars tables").DataFrame(values, schema=list(columns))
+        return table if self.index is None else table.insert_column(0, self.index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +169,15 @@ class LabelledArrays(Container):
         own = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {*dims}}
         return self._array(values, (*dims, "component"), own, {}, None)
 
+    def slices(self, values: NDArray[Any], fitted: Observations) -> Any:
+        """A tensor with the coordinates of the loadings along the first mode and those of the fitted data elsewhere."""
+        own = fitted.container
+        if not isinstance(own, LabelledArrays):
+            return values
+        first = {name: coord for name, coord in self.coords.items() if "component" not in coord.dims}
+        rest = {name: coord for name, coord in own.coords.items() if own.dims[0] not in coord.dims}
+        return self._array(like(values, fitted), own.dims, rest | first, own.attrs, own.name)
+
     @staticmethod
     def _array(values: NDArray[Any], dims: tuple[Any, ...], coords: Any, attrs: Any, name: Any) -> Any:
         xarray = require("xarray", extra="label", purpose="labelled arrays")
@@ -169,7 +193,8 @@ def container_of(Y: Any) -> Container:
     if package == "pandas" and hasattr(Y, "columns"):
         return WideFrame(Y.index, Y.columns, is_polars=False)
     if package == "polars" and hasattr(Y, "columns"):
-        return WideFrame(None, list(Y.columns), is_polars=True)
+        label = row_label(Y)
+        return WideFrame(None if label is None else Y[label], [c for c in Y.columns if c != label], is_polars=True)
     if isinstance(Y, np.ma.MaskedArray):
         return MaskedArrays()
     if package == "scipy" and hasattr(Y, "tocoo"):

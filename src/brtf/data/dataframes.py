@@ -39,6 +39,14 @@ def as_pandas(frame: Any) -> Any:
     return pandas.DataFrame({column.name: column.to_numpy() for column in frame.get_columns()})
 
 
+def row_label(frame: Any) -> str | None:
+    """The column of a polars table that labels the rows of a matrix: the first one, if it alone holds no numbers."""
+    others = [name for name, dtype in frame.schema.items() if not (dtype.is_numeric() or str(dtype) == "Boolean")]
+    if len(frame.columns) < 3 or others != frame.columns[:1]:
+        return None
+    return str(others[0]) if frame[others[0]].is_unique().all() else None
+
+
 def kinds_of(frame: Any) -> list[Kind]:
     """The kind of each column of a table, by its type."""
     from pandas.api.types import is_bool_dtype, is_integer_dtype, is_numeric_dtype
@@ -75,8 +83,11 @@ def looks_long(frame: Any, kinds: Sequence[Kind]) -> bool:
     return len(frame) >= (2 * n_free if only_whole else n_free)
 
 
-def refuse_long(frame: Any) -> None:
-    """Raise if this is a long table or has label columns; the message says how to pass it."""
+def refuse_long(frame: Any, *, has_index: bool = True) -> None:
+    """Raise if this is a long table or has label columns; the message says how to pass it.
+
+    Tables of other libraries than pandas have no index: there the first column may label the rows.
+    """
     kinds = kinds_of(frame)
     if "labels" in kinds:
         found = [
@@ -84,10 +95,13 @@ def refuse_long(frame: Any) -> None:
         ]
         listed = ", ".join(f"{name!r} (dtype {dtype})" for name, dtype in found[:3])
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        remedy = f"make the column that labels its rows the index, Y.set_index({found[0][0]!r})"
+        if not has_index:
+            remedy = "let its first column label the rows, each differently"
         raise TypeError(
             f"Y must hold real numbers, got a table with other columns: {listed}{more}. If a row is one entry of a "
-            f"tensor, pass brtf.Observations.from_frame(Y, {_named(frame, kinds)}). If the table is a matrix, make the "
-            f"column that labels its rows the index, Y.set_index({found[0][0]!r}), and convert or drop the others."
+            f"tensor, pass brtf.Observations.from_frame(Y, {_named(frame, kinds)}). If the table is a matrix, "
+            f"{remedy}, and convert or drop the others."
         )
     unlabelled = frame.index.name is None and kinds_of(frame.index.to_frame()) != ["labels"]
     if unlabelled and looks_long(frame, kinds) and not frame.iloc[:, :-1].duplicated().any():

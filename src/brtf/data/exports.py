@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.containers import LabelledArrays
 from brtf.data.extras import require
 from brtf.data.observations import Observations
+
+IN_UNITS = ("observed", "low_rank", "std", "outliers")
+"""Variables of a dataset that have the units of the data."""
 
 Table = dict[str, NDArray[Any]]
 """Columns of equal length, by name."""
@@ -63,9 +67,19 @@ def to_frame(table: Table) -> Any:
     return require("pandas", extra="label", purpose="to_frame()").DataFrame(table)
 
 
-def as_frame(table: Table) -> Any:
-    """A table as a pandas.DataFrame, or unchanged if pandas is not installed."""
+def as_frame(table: Table, observations: Observations) -> Any:
+    """A table about some data as a polars.DataFrame if these came in one, else as a pandas.DataFrame.
+
+    Without pandas it is unchanged.
+    """
+    if getattr(observations.container, "is_polars", False):
+        polars = require("polars", extra="polars", purpose="polars tables")
+        return polars.DataFrame({name: _plain(column) for name, column in table.items()})
     return to_frame(table) if find_spec("pandas") else table
+
+
+def _plain(column: NDArray[Any]) -> Any:
+    return column.tolist() if column.dtype == object else column
 
 
 def to_dataset(
@@ -92,9 +106,14 @@ def to_dataset(
         Plain numbers and text.
     """
     xarray = require("xarray", extra="label", purpose="to_xarray()")
-    dims = mode_names(observations)
-    variables = {
-        **{name: (dims, tensor) for name, tensor in tensors.items()},
+    dims, labels, own = mode_names(observations), observations.labels, observations.container
+    units, coords = {}, {}
+    if isinstance(own, LabelledArrays) and [*own.dims] == dims:
+        units, coords = {**own.attrs}, {**own.coords}
+    elif labels is not None:
+        coords = {dim: names for dim, names in zip(dims, labels.coords, strict=True) if names is not None}
+    variables: dict[str, tuple[Any, ...]] = {
+        **{name: (dims, tensor, units if name in IN_UNITS else {}) for name, tensor in tensors.items()},
         **{name: ([dims[mode] for mode in modes], array) for name, (modes, array) in slices.items()},
     }
     groups = [[dims[mode] for mode in modes] for modes in factors]
@@ -104,8 +123,7 @@ def to_dataset(
         *variables.values(),
         *(([*group, component], factor) for group, factor in zip(groups, factors.values(), strict=True)),
     ]
-    labels = observations.labels
-    coords = {} if labels is None else {d: c for d, c in zip(dims, labels.coords, strict=True) if c is not None}
+    coords = {name: coord for name, coord in coords.items() if name not in names[len(dims) :]}
     return xarray.Dataset(dict(zip(names[len(dims) + 1 :], along, strict=True)), coords=coords, attrs=dict(attrs))
 
 

@@ -23,9 +23,10 @@ from brtf.data.checks import (
     nothing_observed,
     place_of,
     read_numbers,
+    type_name,
 )
 from brtf.data.containers import LongFrame, container_of
-from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long
+from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long, row_label
 from brtf.data.observations import Observations, build
 from brtf.data.scale import robust_scale
 
@@ -90,7 +91,16 @@ def unlabel(Y: Any) -> tuple[Any, Labels | None]:
     """Split a labelled array (xarray, pandas) into its data and its labels; other arrays have no labels."""
     package = type(Y).__module__.partition(".")[0]
     if package == "polars" and hasattr(Y, "columns"):
-        Y, package = as_pandas(Y), "pandas"
+        label = row_label(Y)
+        frame = as_pandas(Y) if label is None else as_pandas(Y).set_index(label)
+        refuse_long(frame, has_index=False)
+        return numbers_in(frame), _axes_of(frame)
+    if package.lstrip("_") in ("pyarrow", "duckdb") and (hasattr(Y, "to_pandas") or hasattr(Y, "df")):
+        convert = "Y.to_pandas()" if hasattr(Y, "to_pandas") else "Y.df()"
+        raise TypeError(
+            f"Y is {type_name(Y)} of {package.lstrip('_')}: if a row is one entry of a tensor, pass "
+            f"brtf.Observations.from_frame(Y, index=[…], value=…); if it is a matrix, pass {convert}."
+        )
     if package == "xarray" and hasattr(Y, "dims") and hasattr(Y, "data"):
         coords = tuple(np.asarray(Y.coords[dim]) if dim in Y.coords else None for dim in Y.dims)
         name = None if Y.name is None else str(Y.name)
@@ -114,7 +124,8 @@ def unlabel(Y: Any) -> tuple[Any, Labels | None]:
 def _axes_of(frame: Any) -> Labels:
     """The labels of the rows and columns of a wide table."""
     axes = (frame.index, frame.columns)
-    dims = tuple(f"dim_{mode}" if axis.name is None else str(axis.name) for mode, axis in enumerate(axes))
+    known = [[name for name in axis.names if name is not None] for axis in axes]  # several levels have several names
+    dims = tuple(", ".join(map(str, names)) or f"dim_{mode}" for mode, names in enumerate(known))
     return Labels(dims, tuple(_axis_labels(axis) for axis in axes))
 
 

@@ -150,11 +150,19 @@ def _group_table(
     for table in tables:
         for name, column in columns.items():
             column.append(table.get(name, np.full(table["probability"].size, None)))
+    for name, column in columns.items():  # NumPy makes plain numbers of nanoseconds that stand beside None
+        if any(part.dtype == object for part in column):
+            columns[name] = [_times(part) if part.dtype.kind == "M" else part for part in column]
     joined = {name: np.concatenate(column) for name, column in columns.items()}
     order = np.lexsort([-joined["evidence"], -joined["probability"]])
     names = mode_names(result.observations)
     named = distinct_names(names[name] if isinstance(name, int) else name for name in joined)
     return dict(zip(named, (column[order] for column in joined.values()), strict=True))
+
+
+def _times(labels: NDArray[Any]) -> NDArray[Any]:
+    """Times as datetime.datetime."""
+    return np.asarray(labels.astype("M8[us]").astype(object))
 
 
 GROUP_COLUMNS = (

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.exports import Table, long_table, to_cp_tensor, to_dataset, to_frame, with_gaps
+from brtf.data.exports import Table, as_frame, long_table, to_cp_tensor, to_dataset, with_gaps
+from brtf.data.extras import require
 from brtf.data.memory import check_memory
 from brtf.inference.trace import Record
-
-if TYPE_CHECKING:
-    pass
 from brtf.results.result import Result
 from brtf.results.signal import in_squared_units
 
@@ -52,10 +50,11 @@ def imputed_table(result: Result) -> Table:
 
 
 def frame_of(result: Result, of: Literal["outliers", "imputed"] = "outliers") -> Any:
-    """A pandas.DataFrame with the index columns of the data: :func:`outlier_table` or :func:`imputed_table`."""
+    """A table with the index columns of the data: :func:`outlier_table` or :func:`imputed_table`."""
     if not isinstance(of, str) or of not in ("outliers", "imputed"):
         raise ValueError(f"of must be 'outliers' or 'imputed', got {of!r}.")
-    return to_frame(outlier_table(result) if of == "outliers" else imputed_table(result))
+    require("pandas", extra="label", purpose="to_frame()")
+    return as_frame(outlier_table(result) if of == "outliers" else imputed_table(result), result.observations)
 
 
 def dataset_of(result: Result) -> Any:
