@@ -22,6 +22,8 @@ POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "memory": ((tuple,), 0),
     "changed": ((bool,), 0),
     "mark": ((tuple, type(None)), 0),
+    "ahead": ((bool,), 0),
+    "trial_ahead": ((bool,), 0),
     "n_sweeps": ((int,), 0),
     "drift": ((float,), -math.inf),
     "most": ((int,), 1),
@@ -35,7 +37,7 @@ POSITION_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
 PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "words": ((str,), 0),
     "stages": ((tuple,), 0),
-    "worth": ((float, type(None)), -math.inf),
+    "worth": ((float,), -math.inf),
     "collapsed": ((bool,), 0),
     "price": ((float,), 0),
     "beyond": ((float, type(None)), -math.inf),
@@ -62,7 +64,7 @@ def pack_position(position: Position, header: Header, arrays: Arrays) -> None:
 def _pack_proposal(proposal: Proposal) -> Header:
     header = {field.name: getattr(proposal, field.name) for field in fields(Proposal)}
     header["kind"] = proposal.kind.value
-    header["worth"] = None if math.isinf(proposal.worth) else proposal.worth
+    header["worth"] = str(proposal.worth) if math.isinf(proposal.worth) else proposal.worth  # JSON has no infinity
     header["then"] = None if proposal.then is None else astuple(proposal.then)
     return header
 
@@ -92,6 +94,8 @@ def unpack_position(header: Header, arrays: Arrays, observations: Observations) 
 
 def _unpack_proposal(header: Header) -> Proposal:
     values = {field.name: _nested_tuples(header[field.name]) for field in fields(Proposal)}
+    if values["worth"] in ("inf", "-inf"):
+        values["worth"] = float(values["worth"])
     for name, (kinds, least) in PROPOSAL_NUMBERS.items():
         _check_number(name, values[name], kinds, least)
     if not all(len(stage) == 3 and [type(part) for part in stage] == [str, int, int] for stage in values["stages"]):
@@ -99,7 +103,6 @@ def _unpack_proposal(header: Header) -> Proposal:
     if not all(type(bound) is float for bound in values["bounds"]):
         raise ValueError("the bounds of the trial are no numbers")
     values["kind"] = Kind(values["kind"])
-    values["worth"] = -math.inf if values["worth"] is None else values["worth"]
     values["then"] = _unpack_sweeps(header["then"])
     return Proposal(**values)
 

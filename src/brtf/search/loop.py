@@ -232,6 +232,8 @@ class Search:
             sweeps=self.sweeps,
             proposal=trial,
             trial=None if trial is None else trial.point.state,
+            ahead=progress.best is not None and progress.best.ahead is not None,
+            trial_ahead=trial is not None and trial.point.ahead is not None,
             n_sweeps=progress.n_sweeps,
             drift=progress.drift,
             most=progress.most,
@@ -249,7 +251,7 @@ class Search:
         progress.problem = replace(progress.problem, collapsed=position.collapsed)
         if state is not None:
             progress.problem = undivided(progress.problem, state)
-        progress.best = None if state is None else evaluate(progress.problem, state)
+        progress.best = None if state is None else evaluate(progress.problem, state, ahead=position.ahead)
         for name in ("n_sweeps", "drift", "most", "beyond", "skips_rough"):
             setattr(progress, name, getattr(position, name))
         progress.anderson = Anderson(position.anderson)
@@ -259,4 +261,4 @@ class Search:
         if position.proposal is not None and position.trial is not None:
             judged = undivided(replace(progress.problem, collapsed=position.proposal.collapsed), position.trial)
             proposed = {field.name: getattr(position.proposal, field.name) for field in fields(Proposal)}
-            self.trial = Trial(**proposed, point=evaluate(judged, position.trial))
+            self.trial = Trial(**proposed, point=evaluate(judged, position.trial, ahead=position.trial_ahead))

@@ -23,6 +23,7 @@ class Position:
     mark : bound and form from which the gain of the round is counted, once set
     sweeps : sweeps of the best point in progress
     proposal, trial : the proposal on trial, and its current state
+    ahead, trial_ahead : whether the next factors of the best state and of the trial were computed with the old noise
     n_sweeps, drift, most, beyond, skips_rough : see :class:`brtf.search.move.Progress`
     collapsed : the form of the bound
     bound : bound of the best state in that form; None where there is no state yet
@@ -38,6 +39,8 @@ class Position:
     sweeps: Sweeps | None
     proposal: Proposal | None
     trial: State | None
+    ahead: bool
+    trial_ahead: bool
     n_sweeps: int
     drift: float
     most: int
