@@ -282,6 +282,22 @@ def test_reported_covariances_are_the_response_of_the_means():
     )
 
 
+def test_draws_are_not_negative_and_have_the_reported_moments():
+    rows, prior, _, _ = random_rows(n_rows=4)
+    reported = prior.reported(rows)
+    rng, n_draws = np.random.default_rng(0), 20_000
+    draw = prior.sampler(rows, reported)
+    draws = np.stack([draw(rng) for _ in range(n_draws)])
+    assert (draws >= 0.0).all()
+    possible = reported.variances < 0.9 * reported.mean**2  # others are no truncated normals
+    assert possible.any()
+    deviation = (draws.mean(axis=0) - reported.mean) / np.sqrt(reported.variances)
+    np.testing.assert_allclose(deviation[possible], 0.0, atol=0.03)
+    np.testing.assert_allclose(draws.var(axis=0)[possible], reported.variances[possible], rtol=0.05)
+    signs = np.sign([np.corrcoef(draws[:, i].T)[0, 1] for i in range(4)])
+    np.testing.assert_array_equal(signs, np.sign(reported.cov[:, 0, 1]))
+
+
 def test_numbers_that_cannot_be_are_refused():
     for location, precision in ((np.nan, 1.0), (0.0, 0.0), (0.0, np.inf)):
         with pytest.raises(ValueError, match="not finite or a scale not positive"):

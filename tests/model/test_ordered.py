@@ -113,6 +113,23 @@ def test_rows_are_smoothed_as_one_gaussian(way):
 
 
 @every_way
+def test_draws_follow_each_other_as_the_posterior_says(way):
+    (rows, lam), likelihood = random_rows(), random_likelihood()
+    found, chain = way.proposed(rows, lam).posterior(*likelihood, lam, gaussian_rows)
+    rng, n_draws = np.random.default_rng(2), 40_000
+    draw = chain.sampler(found, found)
+    draws = np.stack([draw(rng).ravel() for _ in range(n_draws)])
+    cov = joint(chain, found)
+    scale = np.sqrt(np.outer(np.diag(cov), np.diag(cov)))
+    np.testing.assert_allclose((draws.mean(axis=0) - found.mean.ravel()) / np.sqrt(np.diag(cov)), 0.0, atol=0.03)
+    # Covariances of so many draws are known to about 1/200 of their scale.
+    np.testing.assert_allclose(np.cov(draws.T) / scale, cov / scale, atol=0.03)
+    wider = chain.sampler(found, RowGaussians(found.mean, 4.0 * found.cov_packed))
+    ours, theirs = (sample(np.random.default_rng(3)) - found.mean for sample in (draw, wider))
+    np.testing.assert_allclose(theirs, 2.0 * ours, rtol=1e-9, atol=1e-12)
+
+
+@every_way
 def test_divergence_is_the_monte_carlo_mean(way):
     """KL of rows that are correlated in the posterior, of their kinds and of their centres."""
     (rows, lam), rng, n_draws = random_rows(), np.random.default_rng(5), 200_000

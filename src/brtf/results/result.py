@@ -157,20 +157,18 @@ class Result(FittedEntries):
         self, n_samples: int, rng: np.random.Generator, coords: Any = None, *, of: Quantity = "observation"
     ) -> Array:
         """Draws from the posterior: of the low-rank part, or of new observations; (n_samples, …)."""
+        check_quantity(of)
         blocks = list(self._blocks(coords))
         shape = self._assembled_shape(coords)
         n_bytes = 8 * n_samples * math.prod(shape)
         check_memory(n_bytes, f"{n_samples} draws of shape {shape}", "draw fewer, or pass coords=")
         draws = np.empty((n_samples, *shape))
-        roots = [np.linalg.cholesky(rows.cov) for rows in self.rows]
+        posteriors = zip(self.state.row_priors, self.state.factors, self.rows, strict=True)
+        samplers = [prior.sampler(rows, reported) for prior, rows, reported in posteriors]
         for draw in draws:
-            rows_drawn = [
-                rows.mean + np.einsum("irs,is->ir", root, rng.standard_normal(rows.mean.shape))
-                for rows, root in zip(self.rows, roots, strict=True)
-            ]
+            rows_drawn = [sampler(rng) for sampler in samplers]
             pieces = [kernels.low_rank_at(block, rows_drawn) for block in blocks]
             draw[...] = self._assemble(pieces, coords)
-        check_quantity(of)
         if of != "low_rank" and self.state.smooth is not None:  # entry by entry
             smooth, variance = self._smooth_at(coords)
             draws += smooth + np.sqrt(variance) * rng.standard_normal(draws.shape)
@@ -187,9 +185,7 @@ class Result(FittedEntries):
         draws += errors.draw(rng, draws.shape) / np.sqrt(self._relative_precision_at(coords))
         if law is not None:
             replaced = rng.uniform(size=draws.shape) < self.error_law.weight[1]
-            bins = rng.choice(law.density.size, size=int(replaced.sum()), p=law.density / law.density.sum())
-            width = (law.highest - law.lowest) / law.density.size
-            draws[replaced] = law.lowest + width * (bins + rng.uniform(size=bins.size))
+            draws[replaced] = law.draw(rng, (int(replaced.sum()),))
 
     # ---- the summary -----------------------------------------------------------------------------------------
 

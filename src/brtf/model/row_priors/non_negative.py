@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtri_exp
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -137,6 +139,21 @@ class NonNegative(RowPrior):
         curvature[:, places, places] = 1.0 / rows.variances
         _, cov, _ = kernels.solve_rows(curvature, np.zeros_like(rows.mean))
         return RowGaussians(rows.mean, cov)
+
+    def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
+        """Draws without negative loadings: truncated normals of the reported moments, joined by a Gaussian copula."""
+        near = self.of(reported)[1]
+        scale = 1.0 / np.sqrt(near._diagonal)
+        standard = np.sqrt(np.broadcast_to(reported.variances, reported.mean.shape))
+        root = np.linalg.cholesky(reported.cov) / standard[:, :, None]
+        log_inside = log_ndtr(near.location / scale)
+
+        def draw(rng: np.random.Generator) -> Array:
+            normal = np.einsum("irs,is->ir", root, rng.standard_normal(reported.mean.shape))
+            # the upper tail a share Φ(−z) of what was not cut off, in logarithms: the cut may leave little
+            return np.maximum(near.location - scale * ndtri_exp(log_inside + log_ndtr(-normal)), 0.0)
+
+        return draw
 
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         rank = self.location.shape[1]

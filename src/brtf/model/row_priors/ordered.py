@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -172,6 +173,23 @@ class KnownOrder(RowPrior):
         cov = np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))
         transitions = np.linalg.solve(cov[:-1], self.cross).transpose(0, 2, 1)
         return np.asarray(transitions, np.float64), np.concatenate([cov[:1], cov[1:] - transitions @ self.cross])
+
+    def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
+        """Draws of the whole chain: neighbours depend on each other as in q, each row has its reported covariance."""
+        transitions, noise = self._transitions(rows)
+        values, vectors = np.linalg.eigh(0.5 * (noise + noise.transpose(0, 2, 1)))
+        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+        shape = (rows.n_rows, rows.rank, rows.rank)
+        whiten = np.linalg.inv(np.linalg.cholesky(np.broadcast_to(rows.cov, shape)))
+        spread = np.linalg.cholesky(reported.cov) @ whiten
+
+        def draw(rng: np.random.Generator) -> Array:
+            deviation = np.einsum("trs,ts->tr", roots, rng.standard_normal(reported.mean.shape))
+            for t, transition in enumerate(transitions):
+                deviation[t + 1] += transition @ deviation[t]
+            return np.asarray(reported.mean + np.einsum("trs,ts->tr", spread, deviation))
+
+        return draw
 
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
         """Diagonal blocks of q's joint precision without the prior's; P is kept non-negative."""

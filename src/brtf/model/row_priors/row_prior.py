@@ -104,6 +104,14 @@ class RowPrior(ABC):
         """The rows with the covariances to report, where the posterior leaves out how loadings depend."""
         return rows
 
+    def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
+        """A function that draws all rows (I, R) from their posterior, with the reported means and covariances.
+
+        ``rows`` are those of the posterior itself, which may depend on each other; by default they do not.
+        """
+        root = np.linalg.cholesky(reported.cov)
+        return lambda rng: reported.mean + np.einsum("irs,is->ir", root, rng.standard_normal(reported.mean.shape))
+
     @abstractmethod
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         """The prior of so many new rows, with its own parameters fixed as learnt from these.
