@@ -321,6 +321,24 @@ class State:
         row_priors = (*self.row_priors[:mode], row_prior, *self.row_priors[mode + 1 :])
         return replace(self, factors=factors, row_priors=row_priors)
 
+    def without_slices_along(self, mode: int) -> State:
+        """The state with typical noise and outlier rates along a mode, whose new slices have none of their own."""
+        slices, structure = self.slices, self.structure
+        if slices is not None and mode in slices.modes:
+            axis, kept = slices.modes.index(mode), tuple(other for other in slices.modes if other != mode)
+            lengths = [self.factors[other].n_rows for other in slices.modes]
+            lengths[axis] = -1
+            typical = None
+            if kept:
+                rate = slices.precision.rate
+                concentration = np.broadcast_to(slices.precision.concentration, rate.shape)
+                means = (part.reshape(lengths).mean(axis=axis).reshape(-1) for part in (concentration, rate))
+                typical = SliceNoise(kept, Gamma(*means), slices.concentration)
+            slices = typical
+        if structure is not None and structure.rates is not None and mode in structure.rates.modes:
+            structure = replace(structure, rates=None)
+        return replace(self, slices=slices, structure=structure)
+
     @property
     def row_divergences(self) -> float:
         """Σ_n KL(q(A⁽ⁿ⁾) ‖ p(A⁽ⁿ⁾ | λ)), averaged over q(λ)."""

@@ -15,9 +15,8 @@ from brtf.data.exports import Table, long_table
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.data.positions import continued
-from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import Ordered
-from brtf.model.state import SliceNoise, State
 from brtf.results.choices import modes_in_words
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
             )
         coords, values = observations.entry_coords(), observations.values.reshape(-1)
     unseen = Observations(shape, values, None, coords, observations.scale, labels)
-    state = _without_slices_along(result.state.with_factor(factor, joined), factor)
+    state = result.state.with_factor(factor, joined).without_slices_along(factor)
     return replace(result, observations=unseen, state=state)
 
 
@@ -163,24 +162,3 @@ def _joined_labels(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
     if first.dtype.kind == second.dtype.kind or {first.dtype.kind, second.dtype.kind} <= set("iuf"):
         return np.concatenate([first, second])
     return np.concatenate([first.astype(object), second.astype(object)])
-
-
-def _without_slices_along(state: State, factor: int) -> State:
-    """The state with typical noise and outlier rates along one factor, whose new slices have none of their own."""
-    slices, structure = state.slices, state.structure
-    if slices is not None and factor in slices.modes:
-        lengths = [state.factors[mode].n_rows for mode in slices.modes]
-        axis, kept = slices.modes.index(factor), tuple(mode for mode in slices.modes if mode != factor)
-        lengths[axis] = -1
-        typical = None
-        if kept:
-            along = (
-                np.broadcast_to(part, slices.precision.rate.shape).reshape(lengths)
-                for part in (slices.precision.concentration, slices.precision.rate)
-            )
-            concentration, rate = (part.mean(axis=axis).reshape(-1) for part in along)
-            typical = SliceNoise(kept, Gamma(concentration, rate), slices.concentration)
-        state = replace(state, slices=typical)
-    if structure is not None and structure.rates is not None and factor in structure.rates.modes:
-        state = replace(state, structure=replace(structure, rates=None))
-    return state

@@ -392,11 +392,7 @@ def sweep_order(observations: Observations) -> tuple[int, ...]:
 
 def typical_rows(state: State) -> State:
     """The state for new rows of the first mode, whose noise and outlier rate are typical ones."""
-    if state.slices is not None and 0 in state.slices.modes:
-        state = replace(state, slices=None)
-    structure = state.structure
-    if structure is not None and structure.rates is not None and 0 in structure.rates.modes:
-        state = replace(state, structure=replace(structure, rates=None))
+    state = state.without_slices_along(0)
     return state if state.smooth is None else with_smooth_as_noise(state)
 
 
