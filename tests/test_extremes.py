@@ -96,6 +96,21 @@ def test_transform_knows_the_noise_of_slices_without_outliers():
     np.testing.assert_allclose(model.transform(data), model.factors_[0], atol=1e-3 * np.abs(model.factors_[0]).max())
 
 
+def test_transform_knows_the_noise_of_slices_of_the_other_modes():
+    """Noise that differs between rows and columns: a new row has typical noise, but columns keep theirs."""
+    rng = np.random.default_rng(0)
+    spread = np.outer(np.exp(rng.normal(0, 0.5, 40)), np.where(np.arange(12) < 6, 0.05, 1.0))[:, :, None]
+    truth = np.einsum("ir,jr,kr->ijk", *(rng.normal(size=(length, 2)) for length in (40, 12, 9)))
+    data = truth + spread * rng.normal(size=truth.shape)
+    model = BRTF(noise="per-slice", noise_modes=(0, 1), arrangement=None, random_state=0).fit(data)
+    std = model.transform(data[:1], return_std=True)[1]
+    whole = model.result_.state.without_slices_along(0).slices
+    assert whole.modes == (1,)
+    assert whole.mean[:6].min() > 20.0 * whole.mean[6:].max()
+    # Least squares with weights: the loadings are known to about .05 / √54 of their scale.
+    assert std.max() < 0.1
+
+
 def test_few_entries_a_slice_give_wide_intervals():
     """Six entries know a variance poorly: Student-t intervals cover new data, Gaussian ones (.90) would not."""
     rng = np.random.default_rng(0)
@@ -114,6 +129,21 @@ def test_fibres_of_a_tensor_of_any_size():
     sparse = Observations.from_coords(coords, np.ones(60), (2**40,) * 3)
     with pytest.raises(MemoryError, match="lower max_rank"):
         evaluate(sparse, pattern="fibres", model=BRTF(max_rank=1))
+
+
+@pytest.mark.filterwarnings("ignore:Mode", "ignore::brtf.FitWarning")  # most slices are empty
+def test_a_tensor_of_more_positions_than_64_bits_count(tmp_path):
+    rng = np.random.default_rng(0)
+    shape = (300,) * 8
+    coords = np.unique(101 * rng.integers(0, 3, (8, 1500)), axis=1)
+    factor = rng.normal(size=300)
+    values = np.prod(factor[coords], axis=0) + 0.01 * rng.normal(size=coords.shape[1])
+    data = Observations.from_coords(coords, values, shape)
+    model = BRTF(max_rank=2, random_state=0).fit(data)
+    np.testing.assert_allclose(model.predict(coords[:, :3]), values[:3], atol=0.1)
+    model.report(tmp_path / "page.html")
+    with pytest.raises(ValueError, match="smooth_residual"):
+        BRTF(smooth_residual=0).fit(data)
 
 
 def test_a_multi_index_is_a_long_table():

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Observations
+from brtf.data.observations import Observations, distinct_columns
 from brtf.data.passes import workers
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
@@ -157,8 +157,7 @@ def held_out(observations: Observations, rng: np.random.Generator) -> NDArray[np
     kept = [mode for mode in range(observations.order) if mode not in whole]
     if not kept:
         return None
-    coords, shape = observations.entry_coords(), observations.shape
-    _, fibre = np.unique(np.ravel_multi_index(coords[kept], [shape[mode] for mode in kept]), return_inverse=True)
+    fibre = _numbered_along(observations, kept)
     n_fibres = int(fibre.max()) + 1
     out = np.zeros(n_fibres, dtype=bool)
     out[rng.choice(n_fibres, max(1, n_fibres // HELD_OUT_SHARE), replace=False)] = True
@@ -168,11 +167,15 @@ def held_out(observations: Observations, rng: np.random.Generator) -> NDArray[np
 
 def _misses_whole_fibres(observations: Observations, mode: int) -> bool:
     """Whether most missing entries lie in fibres along a mode of which nothing was observed."""
-    coords, shape = observations.entry_coords(), observations.shape
-    others = [other for other in range(observations.order) if other != mode]
-    fibres = np.ravel_multi_index(coords[others], [shape[other] for other in others])
-    n_empty = observations.n_entries // shape[mode] - np.unique(fibres).size
-    return 2 * n_empty * shape[mode] > observations.n_entries - observations.n_observed
+    length = observations.shape[mode]
+    fibres = _numbered_along(observations, [other for other in range(observations.order) if other != mode])
+    n_empty = observations.n_entries // length - (int(fibres.max()) + 1)
+    return 2 * n_empty * length > observations.n_entries - observations.n_observed
+
+
+def _numbered_along(observations: Observations, modes: list[int]) -> NDArray[np.intp]:
+    """The entries' positions along the given modes, those that occur numbered 0, 1, …, (M,)."""
+    return distinct_columns(observations.entry_coords()[modes], tuple(observations.shape[mode] for mode in modes))
 
 
 class _Fits:

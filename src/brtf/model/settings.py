@@ -24,6 +24,8 @@ LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor feasible."""
 
 
+LARGEST_TENSOR = 2**62
+"""Number of positions that 64 bits can still count."""
 LARGEST_RANK = 2**31 - 1
 """Ranks are array lengths; no memory holds R×R matrices of such a rank."""
 
@@ -221,9 +223,15 @@ class Settings:
         """The modes along which there may be a smooth residual: the one named, or with "auto" those long enough."""
         if self.smooth_residual is None or self.inference == "paper":
             return ()
+        too_large = math.prod(shape) >= LARGEST_TENSOR
         if self.smooth_residual != "auto":
+            if too_large:
+                raise ValueError(
+                    f"smooth_residual={self.smooth_residual!r} numbers the positions of the tensor, but one of shape "
+                    f"{shape} has 2^62 or more. Use smooth_residual=None."
+                )
             return _check_modes("smooth_residual", (self.smooth_residual,), len(shape))
-        return tuple(mode for mode, length in enumerate(shape) if length >= FEWEST_SMOOTH)
+        return () if too_large else tuple(mode for mode, length in enumerate(shape) if length >= FEWEST_SMOOTH)
 
     def shared_modes(self, order: int) -> tuple[int, ...]:
         """The modes along which an outlier is shared."""

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.checks import count_of, place_of
 from brtf.data.observations import Observations, entry_positions
+from brtf.model.settings import LARGEST_TENSOR
 from brtf.results.result import Result
-
-LARGEST_TENSOR = 2**62
-"""Largest number of entries that can be numbered with 64 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +24,13 @@ class EntryVector:
     ----------
     shape : of the tensor
     numbers : (M,) in the order of the entry vector
-    positions : (M,) increasing positions of the entries in C order; None if there is a number for every entry
+    positions : (M,) increasing positions of the entries in C order, or tuples of coordinates where these have too many
+        digits; None if there is a number for every entry
     """
 
     shape: tuple[int, ...]
     numbers: Array
-    positions: NDArray[np.intp] | None
+    positions: NDArray[Any] | None
 
     @classmethod
     def of(cls, observations: Observations, numbers: Array) -> EntryVector:
@@ -40,18 +39,26 @@ class EntryVector:
         if observations.mask is not None:
             positions = np.flatnonzero(observations.mask)
         elif observations.coords is not None:
-            positions = np.ravel_multi_index(tuple(observations.coords), observations.shape)
+            positions = _positions(observations.coords, observations.shape)
         return cls(observations.shape, numbers, positions)
 
     def at(self, coords: NDArray[np.intp]) -> Array:
         """The numbers at coordinates (N, K), NaN where there is none."""
-        wanted = np.ravel_multi_index(tuple(coords), self.shape)
+        wanted = _positions(coords, self.shape)
         if self.positions is None:
             return self.numbers[wanted]
         if self.positions.size == 0:
             return np.full(wanted.shape, np.nan)
         found = np.minimum(np.searchsorted(self.positions, wanted), self.positions.size - 1)
         return np.where(self.positions[found] == wanted, self.numbers[found], np.nan)
+
+
+def _positions(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The positions of coordinates (N, K) in C order, which sort like the tuples of coordinates, or these, (K,)."""
+    if math.prod(shape) < LARGEST_TENSOR:
+        return np.ravel_multi_index(tuple(coords), shape)
+    tuples = np.ascontiguousarray(np.transpose(coords), dtype=np.int64)
+    return tuples.view([(f"mode_{mode}", np.int64) for mode in range(len(shape))]).ravel()
 
 
 def values_of(observations: Observations) -> EntryVector:

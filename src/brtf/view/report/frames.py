@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
+from brtf.model.settings import LARGEST_TENSOR
 from brtf.results.result import Result
-from brtf.view.entries import LARGEST_TENSOR, EntryVector, values_of
+from brtf.view.entries import EntryVector, values_of
 from brtf.view.report.blocks import Picture, Scene, Side, Sides, Slider, Viewer
 from brtf.view.report.layout import Layout
 from brtf.view.report.pictures import DEEP, WARM, data_uri, diverging, photograph, ramp, sequential

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.model.settings import LARGEST_TENSOR
 from brtf.results.forecast import Forecast, forecast, forecast_modes
-from brtf.view.entries import LARGEST_TENSOR, values_of
+from brtf.view.entries import values_of
 from brtf.view.report import charts
 from brtf.view.report.blocks import Card, Cards, Part, Words
 from brtf.view.report.subject import Subject
