@@ -12,14 +12,14 @@ import oracle
 from brtf import BRTF, load
 from brtf.data.observations import entry_positions
 from brtf.datasets import synthetic
-from brtf.inference.learn_noise import learn_noise, promised_by_slices, slice_noise
+from brtf.inference.learn_noise import SETTLED, learn_noise, promised_by_slices, settle_noise, slice_noise
 from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.problem import Problem, slice_grams, slice_variances
 from brtf.inference.sweep import sweep
 from brtf.inference.updates import update_slice_noise
 from brtf.metrics import coverage, rrse
 from brtf.model.distributions import Gamma
-from brtf.model.local_models import NoOutliers
+from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers
 from brtf.model.state import SliceNoise
 
 SEED = 3
@@ -224,6 +224,16 @@ def test_learning_the_noise_finds_the_levels():
         bounds.append(point.bound)
     assert np.all(np.diff(bounds) >= -1e-9 * abs(bounds[-1]))
     assert np.mean(state.slices.precision.mean) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("slab", [FlatSlab(0.1, 4.0, 30.0), GaussianSlab(0.1, 4.0, 100.0)])
+def test_settling_the_noise_never_lowers_the_bound(slab):
+    """Also where the steps promise more than they keep, beside the sharp edge of a flat slab."""
+    problem, state = problem_and_state("masked")
+    point = evaluate(problem, replace(state, local=slab))
+    settled = settle_noise(problem, point)
+    assert settled.bound >= point.bound
+    assert settle_noise(problem, settled).bound - settled.bound < 10 * SETTLED
 
 
 def uneven(seed, spread=1.0):

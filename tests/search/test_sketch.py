@@ -10,6 +10,7 @@ from brtf.data.observe import observe
 from brtf.data.passes import of_entries, whole
 from brtf.inference.problem import Problem
 from brtf.inference.statistics import scaled_values
+from brtf.inference.trace import Kind
 from brtf.search import approximation
 from brtf.search.sketch import is_sketched, sketch
 
@@ -105,3 +106,14 @@ def test_an_exact_core_is_decomposed_exactly(shape):
     core = approximation._compose(columns)
     found = approximation._compose(approximation.decompose(core, 4, rng))
     np.testing.assert_allclose(found, core, atol=2e-3 * np.abs(core).max())
+
+
+def test_a_start_of_many_components_begins_with_completed_data():
+    """Form 2 of the bound would make its sweeps expensive; the fit ends in it all the same."""
+    data = brtf.datasets.synthetic((80, 70, 60), 18, outliers=0.05, seed=0)
+    model = brtf.BRTF(random_state=0, link=None, arrangement=None).fit(data.observed)
+    trace = model.result_.trace
+    forms = [str(record.event) for record in trace if record.event.kind is Kind.FORM]
+    assert forms == ["another form of the bound: weighted entries"]
+    assert trace[0].event.kind is Kind.START
+    assert model.rank_ == 18

@@ -25,7 +25,7 @@ MOST = 2
 """Periods of a mode that are told apart, the clearest ones."""
 WEIGHTS = math.pi**2 / 6 - 1.25
 """Σ 1/P² over all periods of at least three positions."""
-NUMBERS = 2**20
+NUMBERS = 2**18
 """Numbers of which the spectrum is taken; of larger data that of some fibres."""
 LARGEST_SIZE = 3.0
 """Standard deviations at which values are cut, lest a few outliers hide a period."""

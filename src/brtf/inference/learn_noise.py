@@ -12,6 +12,7 @@ from brtf import kernels
 from brtf.data.blocks import Block
 from brtf.data.passes import Field, Sums, add_up
 from brtf.inference.entry_posterior import learnt_structure
+from brtf.inference.judge import WORTH
 from brtf.inference.noise_fit import (
     ROUGHLY,
     Histogram,
@@ -29,6 +30,9 @@ from brtf.inference.updates import gain_of_slices, update_slice_noise
 from brtf.model.distributions import Gamma
 from brtf.model.local_models import LocalModel
 from brtf.model.state import OutlierStructure, Sides, SliceNoise, State
+
+SETTLED = 0.1 * WORTH
+"""Gain of a step in nats below which the noise has settled."""
 
 
 def noise_prior(state: State) -> NoisePrior:
@@ -214,7 +218,12 @@ def retemper(problem: Problem, state: State) -> State:
 
 
 def settle_noise(problem: Problem, point: Point) -> Point:
-    """Settle the noise of slices or the outlier structure at fixed factors."""
+    """Settle the noise of slices or the outlier structure at fixed factors: up to ten steps that raise the bound."""
     for _ in range(10):
-        point = evaluate_at(problem, learn_noise(problem, point), point.fit)
+        settled = evaluate_at(problem, learn_noise(problem, point), point.fit)
+        gain = settled.bound - point.bound
+        if gain > 0:
+            point = settled
+        if not gain > SETTLED:
+            break
     return point

@@ -93,7 +93,7 @@ class Trial(Proposal):
 
 @dataclass(eq=False)
 class Progress:
-    """Progress of a search. Moves read it and the loop writes it; only ``skips_rough`` is set by the starts too.
+    """Progress of a search. Moves read it and the loop writes it; the starts set ``skips_rough`` and the form too.
 
     Attributes
     ----------

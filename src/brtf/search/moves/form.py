@@ -26,10 +26,15 @@ def begins_collapsed(problem: Problem, rank: int) -> bool:
 
 def cheaper_form(progress: Progress, rank: int) -> Trial | None:
     """Form 1, where the data are complete and so many components make weighted Grams expensive."""
-    many = rank > progress.problem.observations.plan.weighted_rank or not progress.affords(rank, COLLAPSED_WORK)
-    if not (progress.problem.collapsed and many and progress.is_complete) or progress.point.state.smooth is not None:
+    if not is_expensive(progress, rank) or progress.point.state.smooth is not None:
         return None
     return _in_form(progress, collapsed=False)
+
+
+def is_expensive(progress: Progress, rank: int) -> bool:
+    """Whether form 2 of complete data makes weighted Grams of so many components expensive."""
+    many = rank > progress.problem.observations.plan.weighted_rank or not progress.affords(rank, COLLAPSED_WORK)
+    return progress.problem.collapsed and many and progress.is_complete
 
 
 class Cheaper(Once):

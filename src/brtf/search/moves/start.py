@@ -9,10 +9,12 @@ skipped.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from brtf.inference.trace import Kind
 from brtf.search.move import Memory, Move, Progress, Stages, Trial, are_whole
 from brtf.search.moves.birth import birth
+from brtf.search.moves.form import is_expensive
 from brtf.search.starts import START_PRECISIONS, expanded, least_squares
 
 STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough", 2, 15))
@@ -30,6 +32,8 @@ class Start(Move):
         if memory and memory[0] == memory[1]:
             return None, memory
         which, starts = memory[0] if memory else 0, progress.starts()
+        if progress.best is None and is_expensive(progress, max(start.rank for start in starts)):
+            progress.problem = replace(progress.problem, collapsed=False)
         n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
         if which > 0 and n_starts == len(START_PRECISIONS):
             progress.skips_rough = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
