@@ -1,6 +1,7 @@
 """Passes over the data: neither threads, nor memory, nor blocks change what comes out, and fits do not meet."""
 
 import os
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, replace
 from functools import cache
@@ -11,7 +12,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import oracle
-from brtf import BRTF
+from brtf import BRTF, kernels
 from brtf.data import blas
 from brtf.data.arrangement import Arrangement
 from brtf.data.observations import Observations
@@ -275,6 +276,17 @@ def test_outliers_that_hang_together_stay_in_one_block(layout):
         assert (len(blocks) == 1) == parted
         assert sum(block.values.size for block in blocks) == observations.n_observed
     assert len(observations.block_list) > LANES
+
+
+def test_what_a_block_remembers_is_not_handed_to_another():
+    """A block of other rows has other positions, and a worker need not be sent lists that it can make."""
+    (block,) = observe(DATA.observed).in_one_block().block_list
+    shifted = slice(1, block.shape[0] + 1)
+    positions = kernels.positions(block, (0,))
+    kernels.listed(block)
+    np.testing.assert_array_equal(kernels.positions(replace(block, rows=shifted), (0,)), positions + 1)
+    assert kernels.listed(replace(block, rows=shifted)).rows == shifted
+    assert not pickle.loads(pickle.dumps(block)).cache
 
 
 def test_local_posteriors_of_blocks_without_entries():

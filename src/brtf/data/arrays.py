@@ -17,6 +17,13 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+class Cache(dict[Any, Any]):
+    """What was computed from an immutable object, by name; a copy or a pickle of the object begins with nothing."""
+
+    def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
+        return Cache, ()
+
+
 class SentOnce:
     """Base class of large immutable data that are sent to a cluster once and kept there while in use."""
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brtf.data.arrays import Cache
 
 Layout = Literal["complete", "masked", "coordinates"]
 
@@ -31,6 +33,8 @@ class Block:
         (N, m) coordinates of the entries; coordinate layout only.
     shape
         (I_0, ..., I_{N-1}) of the whole tensor.
+    cache
+        Lists and positions of the entries that were computed already.
     """
 
     entries: slice
@@ -39,6 +43,7 @@ class Block:
     mask: NDArray[np.bool_] | None
     coords: NDArray[np.intp] | None
     shape: tuple[int, ...]
+    cache: Cache = field(default_factory=Cache, init=False, repr=False)
 
     @property
     def n_entries(self) -> int:

@@ -183,7 +183,7 @@ def shared_positions(structure: OutlierStructure, block: Block) -> NDArray[np.in
     if block.coords is None:
         positions = kernels.positions(block, alone)
         return positions - positions.min() if positions.size else positions
-    known: dict[tuple[int, ...], NDArray[np.int64]] = block.__dict__.setdefault("groups", {})
+    known: dict[tuple[int, ...], NDArray[np.int64]] = block.cache.setdefault("groups", {})
     if alone not in known:
         known[alone] = distinct_columns(block.coords[list(alone)], tuple(block.shape[mode] for mode in alone))
     return known[alone]

@@ -43,7 +43,7 @@ SHORT = 64
 
 def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
     """Position of every entry of a block along the given modes, (m,); blocks of small data keep them."""
-    known: dict[tuple[int, ...], NDArray[np.int64]] = block.__dict__.setdefault("positions", {})
+    known: dict[tuple[int, ...], NDArray[np.int64]] = block.cache.setdefault("positions", {})
     if modes in known:
         return known[modes]
     found = np.empty(block.n_entries, np.int64)

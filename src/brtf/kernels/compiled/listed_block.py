@@ -89,11 +89,11 @@ def listed(block: Block) -> ListedBlock:
     """The block, with its entries listed on first use; the only block of small data keeps the lists."""
     if isinstance(block, ListedBlock):
         return block
-    known: ListedBlock | None = block.__dict__.get("listed")
+    known: ListedBlock | None = block.cache.get("listed")
     if known is None:
-        known = ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block)})
+        known = ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block) if part.init})
         if block.n_rows == block.shape[0] and block.n_entries <= NUMBERS_TOGETHER:
-            block.__dict__["listed"] = known
+            block.cache["listed"] = known
     return known
 
 
