@@ -289,6 +289,17 @@ def test_what_a_block_remembers_is_not_handed_to_another():
     assert not pickle.loads(pickle.dumps(block)).cache
 
 
+def test_a_problem_with_other_data_counts_anew():
+    problem = Problem(observe(DATA.observed), (0, 1, 2), False)
+    counts = problem.n_entries_along((1,))
+    assert problem.n_entries_along((1,)) is counts
+    fewer = DATA.observed.copy()
+    fewer[0] = np.nan
+    other = replace(problem, observations=observe(fewer))
+    np.testing.assert_array_equal(other.n_entries_along((1,)), np.isfinite(fewer).sum(axis=(0, 2)))
+    assert len(other.chains_along(2).order) < len(problem.chains_along(2).order)
+
+
 def test_local_posteriors_of_blocks_without_entries():
     """Also of the Student slab, which tabulates up to the largest deviation there is."""
     data = DATA.observed.copy()

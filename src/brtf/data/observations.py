@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from brtf.data.arrays import read_only
+from brtf.data.arrays import Cache, read_only
 from brtf.data.blocks import Block, Layout, block_positions, layout_of
 from brtf.data.checks import (
     Labels,
@@ -56,6 +56,8 @@ class Observations:
         Sizes at which the work on the entries is divided, cached or sent.
     container
         What the data came in; None if that is not known.
+    cache
+        Sizes and orders of the entries that were computed already.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +69,7 @@ class Observations:
     mask_doubted: bool = field(default=False, kw_only=True)
     plan: Plan = field(default=DEFAULT_PLAN, kw_only=True)
     container: Container | None = field(default=None, kw_only=True)
+    cache: Cache = field(default_factory=Cache, init=False)
 
     def __repr__(self) -> str:
         return f"<Observations: {described(self)}>"
@@ -144,10 +147,8 @@ class Observations:
 
     def in_one_block(self) -> Observations:
         """Copy of the observations with all entries in one block."""
-        together = replace(self)
         everything = self.n_observed if self.coords is not None else self.n_entries
-        together.__dict__["block_list"] = tuple(self.blocks(everything))
-        return together
+        return replace(self, plan=replace(self.plan, block_entries=everything))
 
     def blocks(self, n_entries: int = BLOCK_ENTRIES) -> Iterator[Block]:
         """Cut the entry vector into blocks, in order.

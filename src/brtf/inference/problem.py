@@ -36,8 +36,6 @@ class Problem:
     collapsed: bool
     limit: float = math.inf
     largest_precision: float = LARGEST_PRECISION
-    slice_sizes: dict[tuple[int, ...], Array] = field(default_factory=dict)  # filled on demand
-    chains: dict[int, Chains] = field(default_factory=dict)  # filled on demand
     packed: LastPacked = field(default_factory=LastPacked)  # of the factors last used
 
     @property
@@ -52,9 +50,10 @@ class Problem:
 
     def chains_along(self, mode: int) -> Chains:
         """The entries of every fibre along a mode, in order."""
-        if mode not in self.chains:
-            self.chains[mode] = Chains.of(self.observations, mode)
-        return self.chains[mode]
+        known: dict[int, Chains] = self.observations.cache.setdefault("chains", {})
+        if mode not in known:
+            known[mode] = Chains.of(self.observations, mode)
+        return known[mode]
 
     def n_entries(self, slices: SliceNoise) -> Array:
         """Observed entries of every slice, (G,)."""
@@ -62,14 +61,15 @@ class Problem:
 
     def n_entries_along(self, modes: tuple[int, ...]) -> Array:
         """Observed entries at every position along the given modes, (G,)."""
-        if modes not in self.slice_sizes:
+        known: dict[tuple[int, ...], Array] = self.observations.cache.setdefault("n_entries_along", {})
+        if modes not in known:
             n_slices = math.prod(self.observations.shape[mode] for mode in modes)
 
             def add(sums: Sums, block: Block) -> None:
                 sums[0][...] += np.bincount(kernels.positions(block, modes), minlength=n_slices)
 
-            (self.slice_sizes[modes],) = add_up(self.observations, lambda: (np.zeros(n_slices),), add)
-        return self.slice_sizes[modes]
+            (known[modes],) = add_up(self.observations, lambda: (np.zeros(n_slices),), add)
+        return known[modes]
 
 
 @dataclass(frozen=True, eq=False)
