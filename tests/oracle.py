@@ -17,6 +17,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import digamma, expit, gammaln, log_expit, log_ndtr, logit
 
+from brtf import kernels
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.data.scale import robust_scale
@@ -289,18 +290,25 @@ def counted_at(table: EvidenceTable, tau: float, deviation: Sequence[float]) -> 
     return found
 
 
-def count_deviations(deviation: Sequence[float], share: Sequence[float]) -> tuple[Array, Array]:
+def count_deviations(deviation: Sequence[float]) -> tuple[Array, Array]:
     """Number and sum of D in bins that cut every octave into 2^LOG2_BINS equal parts."""
     counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
-    for one, amount in zip(deviation, share, strict=True):
+    for one in deviation:
         place = 0
         for octave in range(FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE):
             for part in range(1 << LOG2_BINS):
                 if one >= 2.0**octave * (1.0 + part / (1 << LOG2_BINS)):
                     place = ((octave - FIRST_BIN_OCTAVE) << LOG2_BINS) + part
-        counts[place] += amount
-        totals[place] += amount * one
+        counts[place] += 1.0
+        totals[place] += one
     return counts, totals
+
+
+def histogram(deviation: Array, penalty: float) -> Histogram:
+    """Deviations D (M,) in the bins that a pass over entries fills."""
+    counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
+    kernels.count_deviations(deviation, counts, totals)
+    return Histogram.from_bins(counts, totals, float(deviation.max()), penalty)
 
 
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:

@@ -42,7 +42,7 @@ class TestHistogram:
     def test_counts_and_total_deviation_are_kept(self, logs, n_zeros):
         """To the rounding of sums; an exact fit, D = 0, counts as 1e-32 of the largest deviation."""
         deviation = np.concatenate([np.exp(logs), np.zeros(n_zeros)])
-        fine = Histogram.of(deviation, 0.5)
+        fine = oracle.histogram(deviation, 0.5)
         for found in (fine, fine.coarsened(1), fine.coarsened(6)):
             assert found.count.sum() == deviation.size
             assert found.count @ found.deviation == pytest.approx(deviation.sum(), rel=1e-12)
@@ -52,7 +52,7 @@ class TestHistogram:
 
     def test_a_bin_is_no_wider_than_its_step(self):
         deviation = np.sort(deviations(GaussianSlab, 0.1))
-        found = Histogram.of(deviation, 0.0)
+        found = oracle.histogram(deviation, 0.0)
         upper = np.cumsum(found.count).astype(int)
         for low, high, mean in zip(np.r_[0, upper[:-1]], upper, found.deviation, strict=True):
             assert np.log(deviation[high - 1] / deviation[low]) <= oracle.BIN_WIDTH * (1 + 1e-9)
@@ -61,7 +61,7 @@ class TestHistogram:
     def test_it_stands_for_the_entries(self):
         """The sum of ln f over bins is that over entries to second order: here to 2e-4 nats an entry."""
         deviation = deviations(StudentSlab, 0.2)
-        found = Histogram.of(deviation, 0.0)
+        found = oracle.histogram(deviation, 0.0)
         for kind in (StudentSlab, GaussianSlab, FlatSlab):
             model = kind(0.2, 3.0, 400.0)
             binned = found.count @ model.posterior(25.0 * found.deviation).log_evidence
@@ -74,7 +74,7 @@ def test_a_table_knows_where_a_flat_slab_ends(accuracy):
     """However small the noise beside the outliers: no entry near the edge is taken for an impossible one, or a gift."""
     deviation = accuracy**2 * deviations(GaussianSlab, 0.0)
     deviation[:2000] = np.random.default_rng(3).uniform(-1.0, 1.0, 2000) ** 2
-    tau, model, _ = global_step(FlatSlab, Histogram.of(deviation, 0.0), PRIOR)
+    tau, model, _ = global_step(FlatSlab, oracle.histogram(deviation, 0.0), PRIOR)
     exact = model.posterior(tau * deviation).log_evidence
     tabulated, _ = kernels.evidence(tabulate(model), tau * deviation)
     np.testing.assert_allclose(tabulated, exact, rtol=1e-5, atol=1e-5)
@@ -90,7 +90,7 @@ def test_noise_beside_a_sharp_edge_is_learnt(size, ratio):
     for seed in range(5):
         rng = np.random.default_rng(seed)
         errors = rng.standard_normal(350) + np.where(rng.random(350) < 0.3, rng.uniform(-size, size, 350), 0.0)
-        histogram = Histogram.of(errors**2, 0.0)
+        histogram = oracle.histogram(errors**2, 0.0)
         best = joint_step(1.0, FlatSlab(0.3, 1e4, size**2), histogram, PRIOR, max_steps=200)
         found = joint_step(ratio, FlatSlab(0.3, 1e4, ratio * size**2), histogram, PRIOR)
         assert found[2] > best[2] - 0.1
@@ -117,7 +117,7 @@ class TestJointStep:
     def test_objective_never_falls(self, kind, max_steps, penalty):
         rng = np.random.default_rng(3)
         for seed in range(6):
-            histogram = Histogram.of(deviations(kind, 0.2, seed=seed, n_entries=500), penalty)
+            histogram = oracle.histogram(deviations(kind, 0.2, seed=seed, n_entries=500), penalty)
             tau, model = float(10.0 ** rng.uniform(-2, 4)), oracle.random_slab(kind, rng)
             before = oracle.noise_objective(tau, model, histogram, PRIOR)
             tau, model, value = joint_step(tau, model, histogram, PRIOR, max_steps=max_steps)
@@ -131,7 +131,7 @@ class TestJointStep:
     @pytest.mark.parametrize("dof", [4.0, np.inf])
     def test_gradient_vanishes_or_points_outward(self, kind, probability, penalty, dof):
         """To 1e-4 per entry, of slopes of up to one per entry away from the optimum."""
-        histogram = Histogram.of(deviations(kind, probability, dof=dof), penalty)
+        histogram = oracle.histogram(deviations(kind, probability, dof=dof), penalty)
         tau, model, _ = joint_step(*start_of(kind), histogram, PRIOR, max_steps=1000)
         here = np.concatenate([[np.log(tau)], model.parameters])
         slopes = gradient_at(kind, tau, model, histogram) / N_ENTRIES
@@ -143,7 +143,7 @@ class TestJointStep:
 
     def test_as_many_entries_again_do_not_end_it_sooner(self, kind):
         """Counts times 300: the same optimum to what LITTLE nats can move, but for the prior that π is small."""
-        few = Histogram.of(deviations(kind, 0.2, dof=4.0), 0.0)
+        few = oracle.histogram(deviations(kind, 0.2, dof=4.0), 0.0)
         many = Histogram(few.deviation, 300.0 * few.count, 0.0)
         found = [joint_step(*start_of(kind), histogram, PRIOR, max_steps=200) for histogram in (few, many)]
         (tau, model, _), (other_tau, other, _) = found
@@ -153,7 +153,7 @@ class TestJointStep:
     def test_numbers_stay_within_their_limits(self, kind):
         """Exact fits ask for an infinite precision; one outlier of 1e200 for a slab without limits."""
         for deviation in (np.full(50, 1e-300), np.r_[np.full(50, 1e-4), 1e200]):
-            tau, model, _ = joint_step(*start_of(kind), Histogram.of(deviation, 0.0), PRIOR)
+            tau, model, _ = joint_step(*start_of(kind), oracle.histogram(deviation, 0.0), PRIOR)
             assert 0 < tau <= LARGEST_PRECISION * (1 + 1e-9)
             assert kind.shape_range[0] * (1 - 1e-9) <= model.shape <= kind.shape_range[1] * (1 + 1e-9)
             assert kind.narrowest * (1 - 1e-9) <= model.width <= WIDEST_SLAB * (1 + 1e-9)
@@ -166,7 +166,7 @@ def test_branch_step_of_any_number_of_entries(kind):
     outlying = np.arange(N_ENTRIES) < 0.2 * N_ENTRIES
     found = []
     for times in (1.0, 300.0):
-        regular, slab = (Histogram.of(deviation[which], 0.0) for which in (~outlying, outlying))
+        regular, slab = (oracle.histogram(deviation[which], 0.0) for which in (~outlying, outlying))
         counted = [Histogram(part.deviation, times * part.count, 0.0) for part in (regular, slab)]
         tau, model = branch_step(*start_of(kind), *counted, PRIOR, times * N_ENTRIES, max_steps=200)
         found.append([np.log(tau), *model.parameters[1:]])
@@ -181,7 +181,7 @@ def test_outliers_hardly_larger_than_the_noise_are_found(reach):
     """At 20,000 entries the share has a standard error of .02 or less, 3 of which are allowed."""
     rng = np.random.default_rng(int(reach))
     outliers = np.where(rng.random(N_ENTRIES) < 0.3, rng.uniform(-reach, reach, N_ENTRIES), 0.0)
-    histogram = Histogram.of((rng.standard_normal(N_ENTRIES) + outliers) ** 2, 0.0)
+    histogram = oracle.histogram((rng.standard_normal(N_ENTRIES) + outliers) ** 2, 0.0)
     tau, model, _ = global_step(FlatSlab, histogram, PRIOR)
     assert model.probability == pytest.approx(0.3, abs=0.06)
     assert model.width == pytest.approx(reach**2, rel=0.1)
@@ -192,7 +192,7 @@ def test_outliers_hardly_larger_than_the_noise_are_found(reach):
 @pytest.mark.parametrize("n_entries", [300, 3000])
 def test_noise_alone_has_hardly_any_outliers(kind, n_entries):
     for seed in range(10):
-        histogram = Histogram.of(np.random.default_rng(seed).standard_normal(n_entries) ** 2, 0.0)
+        histogram = oracle.histogram(np.random.default_rng(seed).standard_normal(n_entries) ** 2, 0.0)
         assert global_step(kind, histogram, PRIOR)[1].probability < 0.05
 
 
@@ -201,7 +201,7 @@ class TestGlobalStep:
     @pytest.mark.parametrize("probability", [0.0, 0.1, 0.4, 0.6])
     def test_noise_and_share_of_outliers_are_recovered(self, kind, probability):
         """Within four standard errors, which are half as large again as with known outliers: some hide in the noise."""
-        histogram = Histogram.of(deviations(kind, probability), 0.0)
+        histogram = oracle.histogram(deviations(kind, probability), 0.0)
         tau, model, _ = global_step(kind, histogram, PRIOR)
         noise_error = 1.5 * np.sqrt(2.0 / (N_ENTRIES * (1 - probability)))
         share_error = 1.5 * np.sqrt((probability + 0.001) / N_ENTRIES)
@@ -209,7 +209,7 @@ class TestGlobalStep:
         assert model.probability == pytest.approx(probability, abs=4 * share_error)
 
     def test_it_is_at_least_as_good_as_any_start_given(self, kind):
-        histogram = Histogram.of(deviations(kind, 0.3, seed=1), 0.0)
+        histogram = oracle.histogram(deviations(kind, 0.3, seed=1), 0.0)
         rng = np.random.default_rng(0)
         for _ in range(3):
             start = (float(10.0 ** rng.uniform(0, 2)), oracle.random_slab(kind, rng))
@@ -224,7 +224,7 @@ class TestGlobalStep:
         if kind is not FlatSlab:
             n_outliers = round(probability * N_ENTRIES)
             deviation[:n_outliers] *= 10.0 ** rng.uniform(0.0, 6.0, n_outliers)
-        histogram = Histogram.of(deviation, 0.0)
+        histogram = oracle.histogram(deviation, 0.0)
         starts = [(float(10.0 ** rng.uniform(-3, 3)), oracle.random_slab(kind, rng)) for _ in range(12)]
         values = [joint_step(*start, histogram, PRIOR, max_steps=200)[2] for start in starts]
         _, _, found = global_step(kind, histogram, PRIOR)
@@ -234,10 +234,10 @@ class TestGlobalStep:
     def test_scale(self, kind, n_bins):
         """Whole bins further, everything but τ stays; other factors shift the bins, which costs second order."""
         deviation = deviations(kind, 0.2, n_entries=3000)
-        tau, model, _ = global_step(kind, Histogram.of(deviation, 0.0), PRIOR)
+        tau, model, _ = global_step(kind, oracle.histogram(deviation, 0.0), PRIOR)
         for shift, tolerance in ((float(n_bins), 1e-4), (n_bins + 0.4, 2e-2)):
             factor = float(2.0 ** (shift / (1 << LOG2_BINS)))
-            scaled_tau, scaled, _ = global_step(kind, Histogram.of(factor * deviation, 0.0), PRIOR)
+            scaled_tau, scaled, _ = global_step(kind, oracle.histogram(factor * deviation, 0.0), PRIOR)
             assert scaled_tau * factor == pytest.approx(tau, rel=tolerance)
             assert scaled.probability == pytest.approx(model.probability, rel=tolerance)
             # Shape and width are the less well determined: their errors are some ten times as large.

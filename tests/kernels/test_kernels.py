@@ -250,24 +250,13 @@ def test_evidence_is_the_cubic_of_its_segment(twin, kind):
 
 
 def test_deviations_are_counted_in_their_bins(twin):
-    rng = np.random.default_rng(1)
-    deviation = hard_numbers(rng)
-    shares = rng.uniform(0.0, 1.0, deviation.size)
-    for share in (None, shares):
-        counts, totals = np.ones(N_BINS), np.full(N_BINS, 2.0)
-        twin.count_deviations(deviation, counts, totals, share)
-        wanted = oracle.count_deviations(deviation, np.ones(deviation.size) if share is None else share)
-        np.testing.assert_allclose(counts - 1.0, wanted[0], rtol=1e-12, atol=1e-12)
-        # Sums of at most a hundred numbers, next to the 2 that was there.
-        np.testing.assert_allclose(totals - 2.0, wanted[1], rtol=1e-12, atol=1e-12)
-
-
-def test_one_entry_counts_with_its_share(twin):
-    """A single share is not mistaken for the weight of all."""
-    counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
-    twin.count_deviations(np.array([3.0]), counts, totals, np.array([0.25]))
-    assert counts.sum() == 0.25
-    assert totals.sum() == 0.75
+    deviation = hard_numbers(np.random.default_rng(1))
+    counts, totals = np.ones(N_BINS), np.full(N_BINS, 2.0)
+    twin.count_deviations(deviation, counts, totals)
+    wanted = oracle.count_deviations(deviation)
+    np.testing.assert_allclose(counts - 1.0, wanted[0], rtol=1e-12, atol=1e-12)
+    # Sums of at most a hundred numbers, next to the 2 that was there.
+    np.testing.assert_allclose(totals - 2.0, wanted[1], rtol=1e-12, atol=1e-12)
 
 
 def completed_rows(twin, case, n_rows, n_columns, rank, dtype):
@@ -303,7 +292,7 @@ def test_rows_of_completed_data_equal_loops(twin, kind, dtype, digits):
             deviations.append(residual**2)
             targets[i, j] = fitted + weight / model.largest_weight * residual
     mean = (targets @ right.T + offset) @ cov
-    wanted = oracle.count_deviations(oracle.counted_at(table, 3.0, deviations), np.ones(35))
+    wanted = oracle.count_deviations(oracle.counted_at(table, 3.0, deviations))
     np.testing.assert_allclose(found.mean, mean, rtol=digits, atol=digits)
     np.testing.assert_allclose(sums - 1.0, targets.T @ mean, rtol=digits, atol=10 * digits)
     assert found.log_evidence == pytest.approx(evidence, rel=10 * digits)

@@ -14,7 +14,7 @@ from scipy.special import expit, logit, logsumexp
 import brtf
 import oracle
 from brtf import BRTF, load
-from brtf.inference.noise_fit import Histogram, NoisePrior, global_step, joint_step
+from brtf.inference.noise_fit import NoisePrior, global_step, joint_step
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import (
     LOCAL_MODELS,
@@ -143,7 +143,7 @@ class TestFromOutside:
     def test_bound_rises_with_every_number_learnt(self, collapsed):
         rng = np.random.default_rng(0)
         deviation = np.concatenate([rng.standard_normal(800), 10.0 * rng.standard_normal(200)]) ** 2
-        histogram, prior = Histogram.of(deviation, 0.0 if collapsed else 20.0), NoisePrior(1e-6, 1e-6)
+        histogram, prior = oracle.histogram(deviation, 0.0 if collapsed else 20.0), NoisePrior(1e-6, 1e-6)
         start = TwoWidths(0.5, 1000.0)
         before = oracle.noise_objective(0.1, start, histogram, prior)
         tau, model, value = joint_step(0.1, start, histogram, prior)
@@ -221,7 +221,7 @@ class TestNoOutliers:
     @pytest.mark.parametrize("step", [joint_step, None], ids=["joint", "global"])
     def test_noise_is_learnt_in_closed_form(self, step):
         rng = np.random.default_rng(1)
-        histogram, prior = Histogram.of(rng.standard_normal(500) ** 2, 7.0), NoisePrior(0.3, 0.2)
+        histogram, prior = oracle.histogram(rng.standard_normal(500) ** 2, 7.0), NoisePrior(0.3, 0.2)
         if step is None:
             tau, model, value = global_step(NoOutliers, histogram, prior)
         else:
@@ -233,5 +233,5 @@ class TestNoOutliers:
         assert value == pytest.approx(-best.fun, rel=1e-12)
 
     def test_noise_stops_at_the_resolution(self):
-        histogram = Histogram.of(np.full(10, 1e-30), 0.0)
+        histogram = oracle.histogram(np.full(10, 1e-30), 0.0)
         assert joint_step(1.0, NoOutliers(), histogram, NoisePrior(1e-6, 1e-18, 1e16))[0] == 1e16

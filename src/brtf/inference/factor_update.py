@@ -20,11 +20,9 @@ from brtf.kernels.reference.local import LocalPosteriors
 from brtf.model.state import State
 
 
-def update_all_factors(
-    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
-) -> State:
+def update_all_factors(problem: Problem, state: State, fit: Fit) -> State:
     """C2: U1 for every mode, with the entries' weights (form 2) or the completed data (form 1)."""
-    return update_with_weights(problem, state, weighing(problem, state, fit, local))
+    return update_with_weights(problem, state, weighing(problem, state, fit))
 
 
 def update_with_weights(problem: Problem, state: State, weigh: Weighing, relaxation: float = 1.0) -> State:

@@ -13,7 +13,6 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
-from brtf.kernels.reference.local import N_BINS
 from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 
@@ -55,13 +54,6 @@ class Histogram:
     penalty: float
     positive: Array | None = None
     log_sides: tuple[float, float] = (0.0, 0.0)
-
-    @classmethod
-    def of(cls, deviation: Array, penalty: float) -> Histogram:
-        """Bin the deviations D (M,)."""
-        counts, totals = np.zeros(N_BINS), np.zeros(N_BINS)
-        kernels.count_deviations(deviation, counts, totals)
-        return cls.from_bins(counts, totals, float(deviation.max()), penalty)
 
     @classmethod
     def from_bins(

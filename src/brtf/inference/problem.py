@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from brtf import kernels
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, Cache
 from brtf.data.blocks import Block
 from brtf.data.chains import Chains
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Remembered, Sums, add_up
-from brtf.inference.statistics import LastPacked, variance_field
+from brtf.inference.statistics import variance_field
 from brtf.kernels.packed import packed_indices, unpack_symmetric
 from brtf.kernels.reference.contractions import khatri_rao, reduce_mode
 from brtf.model.distributions import RowGaussians
@@ -36,7 +36,7 @@ class Problem:
     collapsed: bool
     limit: float = math.inf
     largest_precision: float = LARGEST_PRECISION
-    packed: LastPacked = field(default_factory=LastPacked)  # of the factors last used
+    packed: Cache = field(default_factory=Cache)  # of the factors last used
 
     @property
     def dtype(self) -> np.dtype[np.floating[Any]]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from brtf import kernels
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, Cache
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
@@ -51,38 +51,25 @@ class EntryFit:
     variance: Array | None
     variance_sum: float
 
-    @property
-    def deviation(self) -> Array:
-        """D (M,): E[(y−x)²] where the variances are known per entry, (y−x̄)² otherwise."""
-        square = self.residual**2
-        return square if self.variance is None else square + self.variance
-
 
 def scaled_values(observations: Observations, block: Block) -> Array:
     """The block's values divided by the data's scale, float64."""
     return np.divide(block.values, observations.scale, dtype=np.float64)
 
 
-class LastPacked(dict[int, tuple[RowGaussians, Packed]]):
-    """Cache of the packed products of the last rows of every mode; empty when pickled."""
-
-    def __reduce__(self) -> tuple[type[LastPacked], tuple[()]]:
-        return LastPacked, ()
-
-
-def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = None) -> Field:
+def variance_field(factors: tuple[RowGaussians, ...], last: Cache | None = None) -> Field:
     """Var x at the entries.
 
     Packed products are larger than the rows they come from. For the first mode, which dense blocks divide, they are
     computed for the rows of one block at a time; those of the other modes are cached in ``last``.
     """
-    kept = LastPacked() if last is None else last
+    kept = Cache() if last is None else last
     first, *others = factors
 
     def variance(block: Block) -> Array:
         packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
         if block.coords is None and block.n_rows < first.n_rows:
-            own = _packed(first.part(block.rows), 0, LastPacked())
+            own = _packed(first.part(block.rows), 0, Cache())
             block = replace(block, rows=slice(0, block.n_rows))
         else:
             own = _packed(first, 0, kept)
@@ -91,7 +78,7 @@ def variance_field(factors: tuple[RowGaussians, ...], last: LastPacked | None = 
     return variance
 
 
-def _packed(rows: RowGaussians, mode: int, last: LastPacked) -> Packed:
+def _packed(rows: RowGaussians, mode: int, last: Cache) -> Packed:
     """The packed products of a mode's rows, from the cache or stored there."""
     known, packed = last.get(mode, (None, None))
     if packed is None or known is not rows:

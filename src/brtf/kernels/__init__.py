@@ -142,14 +142,9 @@ def solve_completed(
     return _chosen().solve_completed(values, scale, left, right, local, tau, largest_weight, noise, covs, offset, sums)
 
 
-def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
-    """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
-    return _chosen().mix_branches(log_spike, log_slab)
-
-
-def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
+def count_deviations(deviation: Array, counts: Array, totals: Array) -> None:
     """Add the entries, or a fraction of each, to a histogram of D: count and sum per bin."""
-    _chosen().count_deviations(deviation, counts, totals, share)
+    _chosen().count_deviations(deviation, counts, totals)
 
 
 def scores(

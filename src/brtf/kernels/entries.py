@@ -225,16 +225,6 @@ def complete(values, residual, weight, per_weight, out):
 
 
 @loop
-def mix(log_spike, log_slab, log_evidence, share):
-    for m in range(log_spike.size):
-        odds = log_slab[m] - log_spike[m]
-        small = np.exp(-abs(odds))
-        larger = log_slab[m] if odds > 0.0 else log_spike[m]
-        log_evidence[m] = larger + np.log1p(small)
-        share[m] = (1.0 if odds > 0.0 else small) / (1.0 + small)
-
-
-@loop
 def count(pattern, deviation, bins, histogram, share):
     counts, totals = histogram
     below, first = bins

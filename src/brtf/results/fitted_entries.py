@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,6 @@ from brtf.data.passes import Sums, add_up, visit
 from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
 from brtf.inference.statistics import fit_at_entries, scaled_values, variance_field
 from brtf.model.state import MeanFieldOutliers
-
-if TYPE_CHECKING:
-    pass
 from brtf.results.signal import FittedSignal
 
 COPIES = 16

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -28,9 +28,6 @@ from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.model.uncertainty import hidden_variance, honest_rows
 from brtf.search.choices import Comparison
-
-if TYPE_CHECKING:
-    pass
 
 LARGEST_RATIO = 1e100
 """Largest size of new data in units of the scale of the fitted data; beyond it squares might overflow."""

@@ -14,7 +14,6 @@ from brtf.kernels.compiled.local import (
     count_deviations,
     evidence,
     local_posteriors,
-    mix_branches,
     solve_completed,
 )
 from brtf.kernels.compiled.rows import solve_rows
@@ -33,7 +32,6 @@ __all__ = [
     "listed",
     "local_posteriors",
     "low_rank_at",
-    "mix_branches",
     "positions",
     "scores",
     "scoring_step",

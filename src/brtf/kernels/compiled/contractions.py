@@ -223,9 +223,3 @@ def _products_at(block: Block, left: Array, last: Array) -> Array:
     out = np.empty(block.n_entries)
     masked.products_at(fibres_of(block), np.ascontiguousarray(left), np.ascontiguousarray(last), out)
     return out
-
-
-# ---- entries -----------------------------------------------------------------------------------------------
-
-
-# ---- rows --------------------------------------------------------------------------------------------------

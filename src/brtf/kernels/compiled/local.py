@@ -122,19 +122,10 @@ def solve_completed(
     return CompletedRows(log_evidence, weight_sum, largest / tau, mean)
 
 
-def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
-    """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
-    log_evidence, share = np.empty(log_spike.size), np.empty(log_spike.size)
-    entries.mix(log_spike, log_slab, log_evidence, share)
-    return log_evidence, share
-
-
-def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
-    """Add entries, or a fraction of each, to a histogram of D."""
+def count_deviations(deviation: Array, counts: Array, totals: Array) -> None:
+    """Add entries to a histogram of D."""
     deviation = deviation.astype(np.float64, copy=False)
-    entries.count(
-        deviation.view(np.int64), deviation, BINS, (counts, totals), entries.NO_SHARES if share is None else share
-    )
+    entries.count(deviation.view(np.int64), deviation, BINS, (counts, totals), entries.NO_SHARES)
 
 
 def _layout(table: EvidenceTable, dtype: np.dtype[np.floating[Any]]) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ from brtf.kernels.reference.local import (
     count_deviations,
     evidence,
     local_posteriors,
-    mix_branches,
     solve_completed,
 )
 from brtf.kernels.reference.rows import solve_rows
@@ -27,7 +26,6 @@ __all__ = [
     "listed",
     "local_posteriors",
     "low_rank_at",
-    "mix_branches",
     "positions",
     "scores",
     "scoring_step",

@@ -201,7 +201,7 @@ def _mixture_posteriors(
         groups = _places(mixture.groups)
         occupied = np.bincount(groups) > 0
         spikes, slabs = (np.bincount(groups, branch) / mixture.n_channels for branch in (log_spike, log_slab))
-        log_evidence, share = mix_branches(spikes + mixture.log_rates[1, 0], slabs + mixture.log_rates[0, 0])
+        log_evidence, share = _mix_branches(spikes + mixture.log_rates[1, 0], slabs + mixture.log_rates[0, 0])
         outlier, log_evidence = share[groups], mixture.n_channels * log_evidence[occupied]
         others[:2] += share[occupied].sum(), np.count_nonzero(occupied)
         relative = 1.0 if noise is None else noise.relative[_places(noise.at)]
@@ -210,7 +210,7 @@ def _mixture_posteriors(
         others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
     else:
         (log_rates, log_rests), rates = mixture.log_rates, _places(mixture.at)
-        log_evidence, outlier = mix_branches(log_rests[rates] + log_spike, log_rates[rates] + log_slab)
+        log_evidence, outlier = _mix_branches(log_rests[rates] + log_spike, log_rates[rates] + log_slab)
         others[:2] += outlier.sum(), outlier.size
         if rate_sums.size:
             np.add.at(rate_sums, rates, outlier)
@@ -243,17 +243,17 @@ def _counted_at(table: EvidenceTable, tau: float, deviation: Array) -> Array:
     return np.where(row < table.n_usual, table.middles[row] / tau, deviation)
 
 
-def mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
+def _mix_branches(log_spike: Array, log_slab: Array) -> tuple[Array, Array]:
     """ln(e^spike + e^slab) and the responsibility of the slab; each (m,)."""
     log_evidence = np.logaddexp(log_spike, log_slab)
     return log_evidence, np.exp(log_slab - log_evidence)
 
 
-def count_deviations(deviation: Array, counts: Array, totals: Array, share: Array | None = None) -> None:
-    """Add entries, or a fraction of each (m,), to a histogram of D: count and sum in each of the ``N_BINS`` bins."""
+def count_deviations(deviation: Array, counts: Array, totals: Array) -> None:
+    """Add entries to a histogram of D: count and sum in each of the ``N_BINS`` bins."""
     place = _bins(deviation)
-    counts += np.bincount(place, share, N_BINS)
-    totals += np.bincount(place, deviation if share is None else share * deviation, N_BINS)
+    counts += np.bincount(place, minlength=N_BINS)
+    totals += np.bincount(place, deviation, N_BINS)
 
 
 def _bins(deviation: Array) -> NDArray[np.int64]:
