@@ -34,7 +34,7 @@ from brtf.inference.updates import (
     update_outlier_precisions,
     update_outliers,
 )
-from brtf.kernels.reference.local import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
+from brtf.kernels.arguments import FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE, LOG2_BINS, N_BINS
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import (

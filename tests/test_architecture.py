@@ -117,6 +117,13 @@ def test_only_research_knows_the_programs_it_compares_with():
     ]
 
 
+def test_only_kernels_know_of_which_implementation_they_are():
+    """Elsewhere the data are touched through :mod:`brtf.kernels` alone, which chooses the implementation."""
+    outside = (module for module in MODULES if room(module) not in ("kernels", "research"))
+    named = re.compile(r"brtf\.kernels(\.| import .*)(reference|compiled)")
+    assert not [module for module in outside if named.search(module.read_text(encoding="utf-8"))]
+
+
 def test_the_reader_of_imports_sees_every_form():
     tree = ast.parse(
         "import numpy\nimport brtf.model.state\nfrom brtf import kernels, __version__\n"

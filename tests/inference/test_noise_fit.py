@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import oracle
 from brtf import kernels
 from brtf.inference.noise_fit import Histogram, NoisePrior, branch_step, global_step, joint_step
-from brtf.kernels.reference.local import LOG2_BINS
+from brtf.kernels.arguments import LOG2_BINS
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import WIDEST_SLAB, FlatSlab, GaussianSlab, StudentSlab
 from brtf.model.state import LARGEST_PRECISION

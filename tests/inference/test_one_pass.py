@@ -18,9 +18,8 @@ from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.update_rows import Spectrum
 from brtf.kernels import compiled, entries, mixtures, reference
-from brtf.kernels.arguments import PassSums
+from brtf.kernels.arguments import N_BINS, PassSums
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
-from brtf.kernels.reference.local import N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab
 from brtf.model.row_priors import Centred

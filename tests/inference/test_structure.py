@@ -46,7 +46,7 @@ from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import sweep
 from brtf.inference.updates import update_component_precisions
-from brtf.kernels.reference.local import N_BINS
+from brtf.kernels.arguments import N_BINS
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
 from brtf.model.state import OutlierStructure, Prior, Sides, SliceNoise, SliceRates, State

@@ -13,11 +13,10 @@ from brtf.data.observations import Observations
 from brtf.inference.point import evaluate
 from brtf.inference.statistics import scaled_values
 from brtf.inference.sweep import sweep
-from brtf.kernels.arguments import PassSums
+from brtf.kernels.arguments import N_BINS, PassSums
 from brtf.kernels.compiled.contractions import DENSE_SHARE, DENSE_SHARE_OF_SUMS
 from brtf.kernels.compiled.rows import TOGETHER, WIDTH
 from brtf.kernels.packed import pack_symmetric, unpack_symmetric
-from brtf.kernels.reference.local import N_BINS
 from brtf.kernels.tiles import LARGEST_THIN, LEAST_TILE, TILE_BYTES
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate, tabulate_branches

@@ -7,8 +7,7 @@ from brtf import kernels
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.kernels import compiled, entries, reference
-from brtf.kernels.arguments import PassSums, SlicePositions, SliceWeights
-from brtf.kernels.reference.local import N_BINS
+from brtf.kernels.arguments import N_BINS, PassSums, SlicePositions, SliceWeights
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab

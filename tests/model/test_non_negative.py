@@ -15,7 +15,7 @@ from brtf.inference.sweep import balance, rotate, sweep
 from brtf.inference.update_rows import gaussian_rows
 from brtf.inference.updates import update_component_precisions
 from brtf.kernels import compiled, reference
-from brtf.kernels.reference.truncated import FAR, truncated_moments
+from brtf.kernels.truncated import FAR, truncated_moments
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.generative import GenerativeModel, Truth, log_joint
 from brtf.model.local_models import GaussianSlab

@@ -11,7 +11,7 @@ from brtf.inference.learn_noise import with_noise
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.statistics import variance_field
-from brtf.kernels.reference.contractions import khatri_rao
+from brtf.kernels.dense import khatri_rao
 from brtf.search.components import add_components, component_cosines, empty_state
 from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import FEW_COMPONENTS, condense

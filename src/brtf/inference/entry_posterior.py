@@ -19,8 +19,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block, row_and_column_positions
 from brtf.data.observations import Observations, distinct_columns
 from brtf.inference.noise_fit import Ascent, ascend
-from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, SlicePositions, SliceWeights
-from brtf.kernels.reference.local import N_BINS, LocalPosteriors
+from brtf.kernels.arguments import N_BINS, NOWHERE, LocalPosteriors, Mixture, PassSums, SlicePositions, SliceWeights
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State

@@ -16,7 +16,7 @@ from brtf.inference.entry_posterior import EntryLaw, relative_precision
 from brtf.inference.problem import Fit, Problem, slice_grams
 from brtf.inference.statistics import Weighing, WeightsAndTargets, complete_gram
 from brtf.inference.update_rows import KnownGrams, OnePass, update_factors
-from brtf.kernels.reference.local import LocalPosteriors
+from brtf.kernels.arguments import LocalPosteriors
 from brtf.model.state import State
 
 

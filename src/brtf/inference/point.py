@@ -18,8 +18,7 @@ from brtf.inference.noise_fit import Histogram
 from brtf.inference.problem import Fit, Problem, slice_variances
 from brtf.inference.statistics import variance_sum
 from brtf.inference.update_rows import Rows
-from brtf.kernels.arguments import PassSums
-from brtf.kernels.reference.local import N_BINS, LocalPosteriors
+from brtf.kernels.arguments import N_BINS, LocalPosteriors, PassSums
 from brtf.model.state import OutlierStructure, State
 
 

@@ -15,8 +15,8 @@ from brtf.data.chains import Chains
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Remembered, Sums, add_up
 from brtf.inference.statistics import variance_field
-from brtf.kernels.packed import packed_indices, unpack_symmetric
-from brtf.kernels.reference.contractions import khatri_rao, reduce_mode
+from brtf.kernels.dense import khatri_rao, reduce_mode
+from brtf.kernels.packed import packed_indices, symmetric_multiplicity, unpack_symmetric
 from brtf.model.distributions import RowGaussians
 from brtf.model.smooth_residual import SmoothResidual
 from brtf.model.state import LARGEST_PRECISION, SliceNoise, State
@@ -143,7 +143,7 @@ def slice_variances(problem: Problem, state: State, modes: tuple[int, ...]) -> A
         cov = np.broadcast_to(rows.cov_packed, rows.outer_packed.shape)
         spread = khatri_rao([spread, rows.second_moment_packed]) + khatri_rao([product, cov])
         product = khatri_rao([product, rows.outer_packed])
-    multiplicity = np.where(upper[0] == upper[1], 1.0, 2.0)
+    multiplicity = symmetric_multiplicity(upper[0].size)
     of_cov = (multiplicity * (spread + product)) @ np.broadcast_to(last.cov_packed.T, (upper[0].size, last.n_rows))
     if len(spread) == 1:  # ãᵀ S ã avoids packed products of the means
         matrix = unpack_symmetric(spread[0], state.rank)

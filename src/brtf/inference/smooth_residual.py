@@ -22,7 +22,7 @@ from brtf.data.passes import whole
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
-from brtf.kernels.reference.local import LocalPosteriors
+from brtf.kernels.arguments import LocalPosteriors
 from brtf.model.distributions import Gamma
 from brtf.model.smooth_residual import LARGEST_MEMORY, SMALLEST_VARIANCE, SmoothResidual
 from brtf.model.state import State

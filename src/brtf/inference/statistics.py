@@ -17,8 +17,8 @@ from brtf.data.arrays import Array, Cache
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
+from brtf.kernels.dense import reduce_mode
 from brtf.kernels.packed import unpack_symmetric
-from brtf.kernels.reference.contractions import reduce_mode
 from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 

@@ -27,10 +27,9 @@ from brtf.inference.statistics import (
     row_statistics,
     row_sums,
 )
-from brtf.kernels.arguments import Mixture, PassSums, SliceWeights
+from brtf.kernels.arguments import CompletedRows, Mixture, PassSums, SliceWeights
+from brtf.kernels.dense import transposed_khatri_rao
 from brtf.kernels.packed import packed_indices, unpack_symmetric
-from brtf.kernels.reference.contractions import transposed_khatri_rao
-from brtf.kernels.reference.local import CompletedRows
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import RowPrior

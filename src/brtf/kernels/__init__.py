@@ -25,9 +25,9 @@ from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
+    from brtf.kernels.arguments import CompletedRows, LocalPosteriors
     from brtf.kernels.reference.chains import Smoothed
     from brtf.kernels.reference.fibres import SmoothedChains
-    from brtf.kernels.reference.local import CompletedRows, LocalPosteriors
 
 TWINS = {"numba": "brtf.kernels.compiled", "numpy": "brtf.kernels.reference"}
 

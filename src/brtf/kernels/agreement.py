@@ -14,9 +14,8 @@ import numpy as np
 
 from brtf.data.arrays import Array, read_only
 from brtf.data.blocks import Block
-from brtf.kernels.arguments import PassSums
+from brtf.kernels.arguments import N_BINS, PassSums
 from brtf.kernels.packed import pack_symmetric
-from brtf.kernels.reference.local import N_BINS
 from brtf.kernels.tables import EvidenceTable
 
 FEW = 37

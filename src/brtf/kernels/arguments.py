@@ -1,8 +1,9 @@
-"""Named arguments of a pass over complete data, besides the data, and the sums to which it adds."""
+"""Named arguments of a pass over entries, besides the data, the sums to which it adds, and what it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,11 @@ from brtf.data.arrays import Array
 from brtf.kernels.tables import EvidenceTable
 
 NO_PRODUCTS = np.zeros((0, 0))
+LOG2_BINS = 3
+"""Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
+FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE = -110, 66
+"""D from 1e-33 to 1e20, for data of unit scale; values outside are counted in the outermost bins."""
+N_BINS = (LAST_BIN_OCTAVE - FIRST_BIN_OCTAVE) << LOG2_BINS
 Gradient = Callable[[Array], tuple[Array, ...]]
 """ln f at every ρ, and its derivatives by ln ρ and by each of K parameters."""
 
@@ -126,6 +132,44 @@ class PassSums(NamedTuple):
     replaced: Array
     structured: tuple[Array, ...]
     products: Array = NO_PRODUCTS
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPosteriors:
+    """Sums over the local posteriors of entries, and per-entry results.
+
+    Attributes
+    ----------
+    log_evidence : Σ ln f
+    weight_sum : Σ w
+    largest : the largest ω̄ D
+    rho : (m,) ρ
+    weight : (m,) w
+    outlier : (m,) responsibility p, of a mixture; None of a table
+    """
+
+    log_evidence: float
+    weight_sum: float
+    largest: float
+    rho: Array
+    weight: Array
+    outlier: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class CompletedRows:
+    """Result of one pass over a block of complete data.
+
+    Attributes
+    ----------
+    log_evidence, weight_sum, largest : see :class:`LocalPosteriors`
+    mean : (b, R) new rows of mode 0
+    """
+
+    log_evidence: float
+    weight_sum: float
+    largest: float
+    mean: Array
 
 
 def plain(array: Array) -> Array:

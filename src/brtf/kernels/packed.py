@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -39,3 +40,10 @@ def pack_symmetric(full: Array) -> Array:
     """The packed upper halves (..., R(R+1)/2) of symmetric matrices (..., R, R)."""
     rank = full.shape[-1]
     return full.reshape(*full.shape[:-2], rank * rank).take(_flat_indices(rank)[0], axis=-1)
+
+
+def symmetric_multiplicity(n_packed: int) -> Array:
+    """Multiplicity of each packed element in the symmetric matrix: 1 on the diagonal, 2 off it."""
+    rank = (math.isqrt(8 * n_packed + 1) - 1) // 2
+    rows, cols = packed_indices(rank)
+    return np.where(rows == cols, 1.0, 2.0)

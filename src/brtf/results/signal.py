@@ -20,7 +20,7 @@ from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.data.plan import BLOCK_ENTRIES
 from brtf.inference.trace import Doubt, Record, StopReason
-from brtf.kernels.reference.contractions import symmetric_multiplicity
+from brtf.kernels.packed import symmetric_multiplicity
 from brtf.model.distributions import RowGaussians
 from brtf.model.links import Link
 from brtf.model.row_priors import RowPrior

@@ -22,7 +22,7 @@ from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, visit, whole
 from brtf.inference.problem import Problem
-from brtf.kernels.reference.contractions import dense_block
+from brtf.kernels.dense import dense_block
 from brtf.search.approximation import decompose
 from brtf.search.components import component_price
 from brtf.search.spectra import LARGEST_BLOCK_GRAM, LARGEST_GRAM, unfold

@@ -15,7 +15,7 @@ from brtf.data.blocks import Block
 from brtf.data.observations import Observations, distinct_columns
 from brtf.data.passes import Field, Sums, add_up, visit, whole
 from brtf.inference.statistics import add_up_rows, scaled_values
-from brtf.kernels.reference.contractions import dense_block
+from brtf.kernels.dense import dense_block
 
 LARGEST_GRAM, LARGEST_BLOCK_GRAM = 2048, 512
 """Largest size of a Gram matrix that is eigen-decomposed, and of one that is summed over blocks; longer modes use

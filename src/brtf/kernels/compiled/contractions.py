@@ -19,15 +19,10 @@ from brtf.kernels import (
 from brtf.kernels.arguments import plain
 from brtf.kernels.compiled.listed_block import NUMBERS_TOGETHER, fibres_of, listed
 from brtf.kernels.compiled.variances import Fibres
+from brtf.kernels.dense import dense_block, khatri_rao, reduce_mode, transposed_khatri_rao
+from brtf.kernels.packed import symmetric_multiplicity
 from brtf.kernels.reference import contractions as definition
-from brtf.kernels.reference.contractions import (
-    as_matrix,
-    khatri_rao,
-    reduce_mode,
-    rows_of_block,
-    symmetric_multiplicity,
-    transposed_khatri_rao,
-)
+from brtf.kernels.reference.contractions import as_matrix, rows_of_block
 
 DENSE_SHARE = 0.4
 """Share of observed entries above which a dense product with zeros is cheaper than a loop over entries."""
@@ -204,7 +199,7 @@ def _n_slow(lengths: list[int]) -> int:
 
 def _dense(block: Block, entry_values: Array) -> Array:
     if block.mask is None:
-        return definition.dense_block(block, entry_values)
+        return dense_block(block, entry_values)
     dense = np.empty(block.mask.shape)
     masked.expand(block.mask.reshape(-1).view(np.uint8), entry_values, dense.reshape(-1))
     return dense

@@ -14,9 +14,19 @@ from brtf.kernels import (
     mixtures,
     tiles,
 )
-from brtf.kernels.arguments import NOWHERE, Mixture, PassSums, SlicePositions, SliceWeights, plain
+from brtf.kernels.arguments import (
+    FIRST_BIN_OCTAVE,
+    LOG2_BINS,
+    NOWHERE,
+    CompletedRows,
+    LocalPosteriors,
+    Mixture,
+    PassSums,
+    SlicePositions,
+    SliceWeights,
+    plain,
+)
 from brtf.kernels.packed import unpack_symmetric
-from brtf.kernels.reference.local import FIRST_BIN_OCTAVE, LOG2_BINS, CompletedRows, LocalPosteriors
 from brtf.kernels.tables import FIRST_OCTAVE, EvidenceTable, usual_places
 
 BINS = (52 - LOG2_BINS, (1023 + FIRST_BIN_OCTAVE) << LOG2_BINS)

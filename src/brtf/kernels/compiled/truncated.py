@@ -9,16 +9,8 @@ import numpy as np
 from brtf.data.arrays import Array
 from brtf.kernels.arguments import plain
 from brtf.kernels.jit import loop
-from brtf.kernels.reference.truncated import (
-    FAR,
-    JITTER,
-    LEAST_GAIN,
-    LOG_SQRT_2PI_E,
-    MOST_HALVINGS,
-    MOST_STEPS,
-    N_FRACTIONS,
-    SQRT_2,
-)
+from brtf.kernels.reference.truncated import JITTER, LEAST_GAIN, MOST_HALVINGS, MOST_STEPS
+from brtf.kernels.truncated import FAR, LOG_SQRT_2PI_E, N_FRACTIONS, SQRT_2
 
 SQRT_2PI = math.sqrt(2.0 * math.pi)
 

@@ -17,7 +17,8 @@ from scipy.sparse import coo_array
 
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block, block_positions
-from brtf.kernels.packed import packed_indices
+from brtf.kernels.dense import combine, dense_block, khatri_rao, reduce_mode
+from brtf.kernels.packed import symmetric_multiplicity
 
 
 def listed(block: Block) -> Block:
@@ -94,14 +95,6 @@ def contract_one_dense(block: Block, dense: Array, matrix: Array, mode: int, out
     out += (moved @ matrix).reshape(*dense.shape[:mode], *dense.shape[mode + 1 :], matrix.shape[1])
 
 
-def reduce_mode(partial: Array, matrix: Array, axis: int) -> Array:
-    """Sum an array (…, C) over one axis, weighted by the matrix (I, C) of that axis."""
-    shape = partial.shape
-    n_before, n_after = math.prod(shape[:axis]), math.prod(shape[axis + 1 : -1])
-    split = partial.reshape(n_before, shape[axis], n_after, shape[-1])
-    return np.einsum("aibc,ic->abc", split, matrix).reshape(*shape[:axis], *shape[axis + 1 :])
-
-
 def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array], covs: Sequence[Array]) -> Array:
     """Exact posterior variance of the low-rank part at the block's entries.
 
@@ -131,36 +124,9 @@ def left_variance(
     outers, moments, covs = (rows_of_block(block, matrices) for matrices in (outers, moments, covs))
     spread, product = covs[0], outers[0]
     for k in range(1, len(outers) - 1):
-        spread = _combine(spread, moments[k]) + _combine(product, covs[k])
-        product = _combine(product, outers[k])
+        spread = combine(spread, moments[k]) + combine(product, covs[k])
+        product = combine(product, outers[k])
     return spread, product
-
-
-def symmetric_multiplicity(n_packed: int) -> Array:
-    """Multiplicity of each packed element in the symmetric matrix: 1 on the diagonal, 2 off it."""
-    rank = (math.isqrt(8 * n_packed + 1) - 1) // 2
-    rows, cols = packed_indices(rank)
-    return np.where(rows == cols, 1.0, 2.0)
-
-
-def khatri_rao(matrices: Sequence[Array]) -> Array:
-    """Column-wise Kronecker product; rows run in C order over the given modes."""
-    product = matrices[0]
-    for matrix in matrices[1:]:
-        product = _combine(product, matrix)
-    return product
-
-
-def transposed_khatri_rao(matrices: Sequence[Array]) -> Array:
-    """The transposed Khatri–Rao product (C, Π I) of matrices (I, C)."""
-    product, *others = (np.ascontiguousarray(matrix.T) for matrix in matrices)
-    for other in others:
-        product = (product[:, :, None] * other[:, None, :]).reshape(len(product), -1)
-    return product
-
-
-def _combine(rows: Array, matrix: Array) -> Array:
-    return (rows[:, None, :] * matrix[None, :, :]).reshape(len(rows) * len(matrix), matrix.shape[1])
 
 
 def as_matrix(matrices: list[Array]) -> tuple[list[Array], list[Array]]:
@@ -190,13 +156,3 @@ def _gathered_product(coords: NDArray[np.intp], matrices: Sequence[Array]) -> Ar
 
 def block_entries(block: Block, dense: Array) -> Array:
     return dense.ravel() if block.mask is None else dense.reshape(block.mask.shape)[block.mask]
-
-
-def dense_block(block: Block, entry_values: Array) -> Array:
-    """The block as a dense array (rows of mode 0, I_1, …), zero at missing entries."""
-    shape = (block.n_rows, *block.shape[1:])
-    if block.mask is None:
-        return entry_values.reshape(shape)
-    dense = np.zeros(shape)
-    dense[block.mask] = entry_values
-    return dense

@@ -2,63 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.kernels.arguments import Mixture, PassSums, SlicePositions, SliceWeights
+from brtf.kernels.arguments import (
+    FIRST_BIN_OCTAVE,
+    LOG2_BINS,
+    N_BINS,
+    CompletedRows,
+    LocalPosteriors,
+    Mixture,
+    PassSums,
+    SlicePositions,
+    SliceWeights,
+)
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
-
-LOG2_BINS = 3
-"""Bins of the histogram of D per octave, as a power of two: they are 9 to 12 % wide."""
-
-
-FIRST_BIN_OCTAVE, LAST_BIN_OCTAVE = -110, 66
-"""D from 1e-33 to 1e20, for data of unit scale; values outside are counted in the outermost bins."""
-
-
-N_BINS = (LAST_BIN_OCTAVE - FIRST_BIN_OCTAVE) << LOG2_BINS
-
-
-@dataclass(frozen=True, eq=False)
-class LocalPosteriors:
-    """Sums over the local posteriors of entries, and per-entry results.
-
-    Attributes
-    ----------
-    log_evidence : Σ ln f
-    weight_sum : Σ w
-    largest : the largest ω̄ D
-    rho : (m,) ρ
-    weight : (m,) w
-    outlier : (m,) responsibility p, of a mixture; None of a table
-    """
-
-    log_evidence: float
-    weight_sum: float
-    largest: float
-    rho: Array
-    weight: Array
-    outlier: Array | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class CompletedRows:
-    """Result of one pass over a block of complete data.
-
-    Attributes
-    ----------
-    log_evidence, weight_sum, largest : see :class:`LocalPosteriors`
-    mean : (b, R) new rows of mode 0
-    """
-
-    log_evidence: float
-    weight_sum: float
-    largest: float
-    mean: Array
 
 
 def evidence(table: EvidenceTable, rho: Array) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from scipy.special import log_ndtr, ndtri_exp
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.kernels.packed import pack_symmetric, packed_diagonal, unpack_symmetric
-from brtf.kernels.reference.truncated import truncated_moments
+from brtf.kernels.truncated import truncated_moments
 from brtf.model.distributions import Gamma, RowGaussians, selected
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver, register
 
