@@ -71,8 +71,8 @@ def bit_generator_of(state: Mapping[str, Any]) -> np.random.BitGenerator:
         warnings.simplefilter("error", DeprecationWarning)  # NumPy 1 takes numbers that do not fit
         try:
             generator.state = state
-        except DeprecationWarning as warning:
-            raise ValueError(f"the state of the bit generator {name} is out of range") from warning
+        except (DeprecationWarning, OverflowError) as refusal:
+            raise ValueError(f"the state of the bit generator {name} is out of range") from refusal
     return generator
 
 
