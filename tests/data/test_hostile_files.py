@@ -526,11 +526,13 @@ def test_an_npz_member_with_a_huge_header(tmp_path: Path) -> None:
     assert "pickle" not in sentence
 
 
-def test_a_parquet_table_that_repeats_a_long_label(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store_schema", [False, True])
+def test_a_parquet_table_that_repeats_a_long_label(tmp_path: Path, store_schema: bool) -> None:
     label, n_rows = "x" * 10**5, 30_000
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(n_rows, np.int32)), pa.array([label]))
     numbers = pa.array(np.arange(n_rows))
-    pq.write_table(pa.table({"a": column, "b": numbers, "y": numbers}), tmp_path / "y.parquet", store_schema=False)
+    table = pa.table({"a": column, "b": numbers, "y": numbers})
+    pq.write_table(table, tmp_path / "y.parquet", store_schema=store_schema)
     assert outcome(tmp_path / "y.parquet") == f"(1, {n_rows})"
 
 

@@ -260,7 +260,7 @@ def read_parquet(
             file.metadata.num_rows * len(columns) * BYTES_PER_CELL,
         )
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
-        texts = [field.name for field in file.schema_arrow if str(field.type) in TEXT_TYPES]
+        texts = [field.name for field in file.schema_arrow if str(_stored_once(pyarrow, field.type)) in TEXT_TYPES]
     # A few bytes may repeat a long text in every row: every distinct text is stored once.
     with _arrow_content(pyarrow), parquet.ParquetFile(path, read_dictionary=texts) as file:
         frame = file.read(columns=columns, use_threads=False).to_pandas(ignore_metadata=True)[columns]
@@ -271,6 +271,11 @@ def read_parquet(
     if as_matrix:
         return from_wide(frame, row_labels(header, index, value)), None
     return from_table(frame, *_columns(header, index, value)), None
+
+
+def _stored_once(pyarrow: Any, kind: Any) -> Any:
+    """The type of a column's values, also where the table that was written had each of them only once."""
+    return kind.value_type if pyarrow.types.is_dictionary(kind) else kind
 
 
 def parquet_header(schema: Any) -> list[str]:

@@ -176,7 +176,7 @@ def from_table(frame: Any, index: list[str], value: str) -> Observations:
     if repeated.any():
         labels = frame[index].iloc[repeated.argmax()]
         first = (frame[index] == labels).all(axis=1).to_numpy().argmax()
-        place = ", ".join(f"{name}={label}" for name, label in labels.items())
+        place = ", ".join(f"{name}={label!s:.80}" for name, label in labels.items())  # some labels are long
         raise ValueError(
             f"rows {first + 1} and {repeated.argmax() + 1} below the header are both at [{place}] "
             f"({count_of(repeated.sum(), 'duplicate', 'duplicates')} in all). Keep one of them, or average them; if "
