@@ -10,6 +10,7 @@ import pytest
 
 import brtf
 from brtf.data.observe import observe
+from brtf.inference.learn_noise import slice_noise
 from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
@@ -39,36 +40,51 @@ def raise_bound(search, gain):
     search.progress.best = replace(point, terms=terms)
 
 
+def move(name):
+    return next(one for phase in PHASES for one in phase.moves if one.name == name)
+
+
 class TestRefusals:
     def test_a_move_that_failed_is_not_asked_again_until_the_bound_has_risen_by_what_it_lacked(self, search):
-        search._refuse("death", 50.0)
-        assert search._is_refused("death")
-        assert not search._is_refused("merge")
+        search._refuse(move("death"), 50.0)
+        assert search._is_refused(move("death"))
+        assert not search._is_refused(move("merge"))
         raise_bound(search, 49.0)
-        assert search._is_refused("death")
+        assert search._is_refused(move("death"))
         raise_bound(search, 2.0)
-        assert not search._is_refused("death")
+        assert not search._is_refused(move("death"))
         assert "death" not in search.refusals
 
     def test_the_proposal_that_lacked_least_counts(self, search):
         for lacking in (500.0, 5.0, 50.0):
-            search._refuse("death", lacking)
+            search._refuse(move("death"), lacking)
         raise_bound(search, 6.0)
-        assert not search._is_refused("death")
+        assert not search._is_refused(move("death"))
 
     def test_a_move_without_a_proposal_waits_for_a_nat(self, search):
-        search._refuse("birth", 0.0)
+        search._refuse(move("birth"), 0.0)
         raise_bound(search, 0.5)
-        assert search._is_refused("birth")
+        assert search._is_refused(move("birth"))
         raise_bound(search, 1.0)
-        assert not search._is_refused("birth")
+        assert not search._is_refused(move("birth"))
 
     def test_a_point_of_another_kind_is_asked_about_again(self, search):
-        search._refuse("birth", 50.0)
+        search._refuse(move("birth"), 50.0)
         progress = search.progress
         state = progress.point.state.select_components(np.arange(progress.point.rank - 1))
         progress.best = evaluate(progress.problem, state)
-        assert not search._is_refused("birth")
+        assert not search._is_refused(move("birth"))
+
+    def test_other_noise_matters_to_components_only_by_what_it_gained(self, search):
+        progress = search.progress
+        for name in ("death", "local model"):
+            search._refuse(move(name), 50.0)
+        progress.best = evaluate(progress.problem, slice_noise(progress.problem, progress.point.state, (0,)))
+        raise_bound(search, search.refusals["death"].until - progress.point.bound - 1.0)
+        assert search._is_refused(move("death"))
+        assert not search._is_refused(move("local model"))
+        raise_bound(search, 2.0)
+        assert not search._is_refused(move("death"))
 
     def test_no_proposal_is_repeated_at_the_same_point(self):
         data = brtf.datasets.synthetic((15, 14, 13), 3, outliers=0.1, seed=1)
@@ -81,8 +97,8 @@ class TestRefusals:
         assert len(dropped) == len(set(dropped))
 
     def test_are_part_of_the_position(self, search):
-        search._refuse("death", 50.0)
+        search._refuse(move("death"), 50.0)
         state, position = search.progress.point.state, search.position
         search.refusals.clear()
         search.take_up(state, position)
-        assert search._is_refused("death")
+        assert search._is_refused(move("death"))

@@ -301,17 +301,20 @@ class State:
         """What the state is, apart from its numbers: rank, local model, slices, outlier structure, row priors."""
         structure = OutlierStructure() if self.structure is None else self.structure
         parts = {
-            "rank": self.rank,
             "local": type(self.local).__name__,
             "slices": None if self.slices is None else self.slices.modes,
             "shared": structure.modes,
             "rates": structure.rates is not None,
             "sides": structure.sides is not None,
             "law": structure.law is not None,
-            "rows": tuple(prior.name for prior in self.row_priors),
-            "smooth": None if self.smooth is None else self.smooth.mode,
         }
-        return ", ".join(f"{name} {part}" for name, part in parts.items())
+        return ", ".join([self.kind_of_components, *(f"{name} {part}" for name, part in parts.items())])
+
+    @property
+    def kind_of_components(self) -> str:
+        """What the low-rank part is, apart from its numbers: rank, row priors, and the mode of smooth courses."""
+        rows, smooth = tuple(prior.name for prior in self.row_priors), self.smooth
+        return f"rank {self.rank}, rows {rows}, smooth {None if smooth is None else smooth.mode}"
 
     def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
         """The state with another posterior for one mode's rows, and another prior if one is given."""

@@ -16,7 +16,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import Event
 from brtf.model.settings import Settings
 from brtf.model.state import State
-from brtf.search.move import Memory, Progress, Proposal, Sweeps, Trial
+from brtf.search.move import Memory, Move, Progress, Proposal, Sweeps, Trial
 from brtf.search.moves.form import begins_collapsed
 from brtf.search.moves.outlier_kind import undivided
 from brtf.search.phases import NAMES, PHASES
@@ -105,19 +105,19 @@ class Search:
         if not self.memory:
             if move.name == phase.counted:
                 self.mark = self.progress.point.bound, self.progress.problem.collapsed
-            if self._is_refused(move.name):
+            if self._is_refused(move):
                 return None
         self.trial, self.memory = move.propose(self.progress, self.memory)
         return self.trial
 
-    def _is_refused(self, name: str) -> bool:
+    def _is_refused(self, move: Move) -> bool:
         """Whether a move failed at a point so similar to the best one that it would fail again."""
         if self.progress.best is None:
             return False
-        refusal = self.refusals.pop(name, None)
-        if refusal is None or refusal.kind != self.progress.kind or self.progress.best.bound > refusal.until:
+        refusal = self.refusals.pop(move.name, None)
+        if refusal is None or refusal.kind != self.progress.kind(move) or self.progress.best.bound > refusal.until:
             return False
-        self.refusals[name] = refusal
+        self.refusals[move.name] = refusal
         return True
 
     def _settle(self, trial: Trial) -> Iterator[Step]:
@@ -143,7 +143,7 @@ class Search:
             self._keep(trial, gain)
             self.refusals.pop(move.name, None)
         else:
-            self._refuse(move.name, lacking)
+            self._refuse(move, lacking)
             if trial.worth == math.inf and progress.beyond is not None:
                 progress.beyond = max(progress.beyond, float(trial.point.bound))
         self.memory = move.learn_from(self.memory, trial, accepted=accepted)
@@ -165,18 +165,18 @@ class Search:
         if trial.beyond is not None:
             progress.beyond = trial.beyond
 
-    def _refuse(self, name: str, lacking: float) -> None:
+    def _refuse(self, move: Move, lacking: float) -> None:
         """Do not ask a move again until the bound has risen by what its proposal lacked, or at least by a nat."""
         progress = self.progress
-        before = self.refusals.get(name)
+        before = self.refusals.get(move.name)
         until = progress.point.bound + max(lacking, WORTH)
-        self.refusals[name] = Refusal(progress.kind, until if before is None else min(until, before.until))
+        self.refusals[move.name] = Refusal(progress.kind(move), until if before is None else min(until, before.until))
 
     def _next_move(self) -> None:
         """Go on to the next move; one that had nothing to propose is not asked again at the same point either."""
-        name = PHASES[self.phase].moves[self.move].name
-        if self.progress.best is not None and name not in self.refusals:
-            self._refuse(name, 0.0)
+        move = PHASES[self.phase].moves[self.move]
+        if self.progress.best is not None and move.name not in self.refusals:
+            self._refuse(move, 0.0)
         self.move, self.memory = self.move + 1, ()
 
     def _next_round(self) -> None:

@@ -127,13 +127,14 @@ class Progress:
             raise RuntimeError("there is no point yet")
         return self.best
 
-    @property
-    def kind(self) -> str:
-        """What the best point is, apart from its numbers: form, rank, noise and outliers.
+    def kind(self, move: Move) -> str:
+        """What the best point is to a move, apart from its numbers: form, rank, rows, and mostly noise and outliers.
 
         A proposal that failed at a point can succeed at another one of the same kind only if that is much better.
         """
-        return f"{'collapsed' if self.problem.collapsed else 'completed'} {self.point.state.kind}"
+        state = self.point.state
+        kind = state.kind_of_components if move.of_components else state.kind
+        return f"{'collapsed' if self.problem.collapsed else 'completed'} {kind}"
 
     @property
     def roughly(self) -> float:
@@ -174,9 +175,11 @@ class Move(ABC):
     """A way to change the best point. The search asks it for proposals until it has none left.
 
     ``back_to`` names the move at which the round continues after an accepted proposal; None for the same move.
+    ``of_components`` says that it changes components: other noise or outliers matter to it by what the bound gained.
     """
 
     name: str
+    of_components: ClassVar[bool] = False
     back_to: ClassVar[str | None] = None
 
     @abstractmethod

@@ -158,6 +158,7 @@ class Birth(Move):
     """
 
     name = "birth"
+    of_components = True
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         failures, successes, hopeless, attempt = memory or (0, 0, (), -1)

@@ -26,6 +26,8 @@ CONDENSING_GAIN = 0.1
 """Gain in nats per step below which the approximation has converged."""
 LIKE = 0.25
 """Product of the cosines in two modes above which one component may replace another; by chance it is 0.1–0.2."""
+BEARABLE = 5.0
+"""Loss of one component, in costs of its parameters, beyond which others cannot make up for it as they adapt."""
 FEW_COMPONENTS = 16
 """Largest rank at which the worth of every component is computed by removing it."""
 
@@ -47,7 +49,7 @@ def condense(problem: Problem, point: Point) -> State | None:
             best, least = columns, loss - (state.rank - n_components) * price
         if loss > (state.rank - n_components) * price:
             break
-    if best is None or least > 4.0 * price:
+    if best is None or least > (BEARABLE - 1.0) * price:
         return None
     condensed = add_components(problem, remove_components(state, np.arange(state.rank)), best)
     return absorbed(problem, condensed, point, learn=True)
@@ -76,6 +78,7 @@ class Condense(Once):
     """Fewer components where some are similar."""
 
     name = "condense"
+    of_components = True
     back_to = "condense"
 
     def proposal(self, progress: Progress) -> Trial | None:

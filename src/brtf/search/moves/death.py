@@ -21,7 +21,7 @@ from brtf.inference.trace import Kind
 from brtf.model.state import State, component_amplitudes
 from brtf.search.components import component_price, effective_rows, likeness_of_components, remove_components
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
-from brtf.search.moves.condense import FEW_COMPONENTS, LIKE
+from brtf.search.moves.condense import BEARABLE, FEW_COMPONENTS, LIKE, approximate_state
 
 FEW_ENTRIES = 20.0
 """Effective number of entries, the product of the modes' effective rows, below which a component may describe a
@@ -37,15 +37,17 @@ def death(problem: Problem, point: Point, component: int) -> State:
 def expendable_components(problem: Problem, point: Point) -> list[int]:
     """Components whose death could raise the bound, most likely first.
 
-    Those similar to another component in at least two modes, and those whose removal loses no more than a few times
-    the cost of their parameters.
+    Those whose removal loses no more than a few times the cost of their parameters, and those similar to another
+    component in at least two modes, unless no approximation by one component less loses so little.
     """
     state = point.state
     alike = likeness_of_components(state)
     losses = np.array([_loss_without(problem, point, r) for r in range(state.rank)])
-    weak = losses < 5.0 * component_price(problem)
+    weak, similar = losses < BEARABLE * component_price(problem), alike > LIKE
+    if similar.any() and state.rank <= FEW_COMPONENTS and state.slices is None:
+        similar &= approximate_state(problem, point, state.rank - 1)[0] < BEARABLE * component_price(problem)
     order = np.lexsort((losses, -alike, ~weak))
-    return [int(r) for r in order if weak[r] or alike[r] > LIKE]
+    return [int(r) for r in order if weak[r] or similar[r]]
 
 
 def _loss_without(problem: Problem, point: Point, component: int) -> float:
@@ -67,6 +69,7 @@ class Death(Move):
     """Deaths of weak components. ``memory`` holds the remaining candidates."""
 
     name = "death"
+    of_components = True
     back_to = "condense"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:

@@ -58,6 +58,7 @@ class Merge(Move):
     """Merges of collinear pairs. ``memory`` holds the remaining pairs."""
 
     name = "merge"
+    of_components = True
     back_to = "condense"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:

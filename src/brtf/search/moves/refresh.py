@@ -87,6 +87,7 @@ class Refresh(Move):
     """Refits of the rows of one mode after another. ``memory`` is the index of the next one."""
 
     name = "refresh"
+    of_components = True
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         problem, point = progress.problem, progress.point
