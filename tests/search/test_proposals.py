@@ -15,7 +15,7 @@ from brtf.kernels.dense import khatri_rao
 from brtf.search.components import add_components, component_cosines, empty_state
 from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import FEW_COMPONENTS, condense
-from brtf.search.moves.death import death, expendable_components
+from brtf.search.moves.death import death, expendable_components, not_replaced
 from brtf.search.moves.refresh import refresh_rows
 from brtf.search.robust_rows import robust_rows
 from brtf.search.run import sweep_order
@@ -181,3 +181,18 @@ def test_a_component_that_has_all_but_vanished_is_still_compared():
     """Squares of its rows underflow; the cosine of a component with itself is one all the same."""
     cosines = component_cosines(np.array([[1e-200, 1.0], [2e-200, 2.0], [0.0, 0.0]]))
     np.testing.assert_allclose(cosines, np.ones((2, 2)), rtol=1e-12)
+
+
+def test_what_the_others_replace_of_a_component():
+    """All of a copy of another; nothing of one that is orthogonal; of one of many that are random, a part."""
+    rng, length = np.random.default_rng(0), 30
+    orthogonal = np.linalg.qr(rng.standard_normal((length, 4)))[0]
+    problem = Problem(observe(np.zeros((length,) * 3)), (0, 1, 2), collapsed=True)
+
+    def left(columns):
+        return not_replaced(add_components(problem, empty_state(problem, START_MODEL), [columns] * 3))
+
+    np.testing.assert_allclose(left(orthogonal), 1.0, atol=1e-6)
+    np.testing.assert_allclose(left(orthogonal[:, [0, 1, 2, 2]]), [1, 1, 0, 0], atol=1e-6)
+    random = left(rng.standard_normal((length, 40)))
+    assert np.all((random > 0.3) & (random < 1.0))

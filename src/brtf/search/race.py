@@ -245,7 +245,10 @@ class Runner:
         self.n_started: int | None = None
 
     def go_to(self, n_sweeps: int) -> None:
-        """Go on until so many sweeps after the starts and what was asked for, or the end of the search or the time."""
+        """Go on until so many sweeps after the starts and what was asked for, or the end of the search or the time.
+
+        A proposal in progress is judged first.
+        """
 
         def until(moment: Moment) -> bool:
             self.moment = moment
@@ -256,7 +259,8 @@ class Runner:
                 return False
             if self.n_started is None:
                 self.n_started = moment.n_sweeps
-            return moment.n_sweeps - self.n_started >= n_sweeps
+            # a proposal that is not judged yet, such as many components at once, may be what makes the difference
+            return moment.position.proposal is None and moment.n_sweeps - self.n_started >= n_sweeps
 
         if self.moment is None or not (until(self.moment) or self.is_over):
             self.moment = advance(self.modelled, self.settings, self.rng, self.moment, until)

@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from brtf.data.arrays import Array
 from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import retemper
 from brtf.inference.point import Point, evaluate
@@ -19,10 +20,18 @@ from brtf.inference.problem import Problem
 from brtf.inference.smooth_residual import absorbed
 from brtf.inference.trace import Kind
 from brtf.model.state import State, component_amplitudes
-from brtf.search.components import component_price, effective_rows, likeness_of_components, remove_components
+from brtf.search.components import (
+    component_cosines,
+    component_price,
+    effective_rows,
+    likeness_of_components,
+    remove_components,
+)
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
-from brtf.search.moves.condense import BEARABLE, FEW_COMPONENTS, LIKE, approximate_state
+from brtf.search.moves.condense import BEARABLE, FEW_COMPONENTS, LIKE
 
+ABOUT = 2.0
+"""The cost of a component's parameters is known to about this factor."""
 FEW_ENTRIES = 20.0
 """Effective number of entries, the product of the modes' effective rows, below which a component may describe a
 cluster of outliers."""
@@ -37,17 +46,31 @@ def death(problem: Problem, point: Point, component: int) -> State:
 def expendable_components(problem: Problem, point: Point) -> list[int]:
     """Components whose death could raise the bound, most likely first.
 
-    Those whose removal loses no more than a few times the cost of their parameters, and those similar to another
-    component in at least two modes, unless no approximation by one component less loses so little.
+    Those whose removal loses no more than a few times the cost of their parameters, and about that cost when the others
+    have adapted. Of many components, or where slices differ in noise, also those similar to another one in at least two
+    modes; of few, condensing finds what they could do without.
     """
-    state = point.state
+    state, price = point.state, component_price(problem)
     alike = likeness_of_components(state)
     losses = np.array([_loss_without(problem, point, r) for r in range(state.rank)])
-    weak, similar = losses < BEARABLE * component_price(problem), alike > LIKE
-    if similar.any() and state.rank <= FEW_COMPONENTS and state.slices is None:
-        similar &= approximate_state(problem, point, state.rank - 1)[0] < BEARABLE * component_price(problem)
+    weak = (losses < BEARABLE * price) & (losses * not_replaced(state) < ABOUT * price)
+    similar = (alike > LIKE) & (state.rank > FEW_COMPONENTS or state.slices is not None)
     order = np.lexsort((losses, -alike, ~weak))
     return [int(r) for r in order if weak[r] or similar[r]]
+
+
+def not_replaced(state: State) -> Array:
+    """The share of each component's power that the others do not replace as they adapt to its removal, about, (R,).
+
+    If one mode adapts, 1/(G⁻¹)_rr is left, with G the cosines of the products of the other modes. What several modes
+    replace is added up.
+    """
+    cosines = [component_cosines(rows.mean) for rows in state.factors]
+    replaced = np.zeros(state.rank)
+    for mode in range(len(cosines)):
+        gram = np.prod([one for other, one in enumerate(cosines) if other != mode], axis=0)
+        replaced += 1.0 - 1.0 / np.diag(np.linalg.inv(gram + 1e-9 * np.eye(state.rank)))  # copies make it singular
+    return np.asarray(np.maximum(1.0 - replaced, 0.0))
 
 
 def _loss_without(problem: Problem, point: Point, component: int) -> float:
