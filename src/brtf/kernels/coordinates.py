@@ -31,8 +31,8 @@ def sum_of_products(coords, matrices, out):
             for c in range(n_columns):
                 total += first[c] * second[c] * third[c]
         else:
-            product[:] = matrices[0][coords[0, m]]
-            for n in range(1, order):
+            product[:] = 1.0
+            for n in range(order):
                 row = matrices[n][coords[n, m]]
                 for c in range(n_columns):
                     product[c] *= row[c]

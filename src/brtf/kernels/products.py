@@ -6,7 +6,7 @@ of a few rows and columns stay in registers. Arrays are C-contiguous and of one 
 
 from __future__ import annotations
 
-from brtf.kernels.jit import inlined, sum_loop
+from brtf.kernels.jit import inlined, loop, sum_loop
 from brtf.kernels.vectors import combine, n_at_once
 
 COLUMNS = 512
@@ -98,3 +98,11 @@ def add_projections(left, right, out):
                 if next_i > i:
                     out[next_i, j] += b0
                 j += 1
+
+
+@loop
+def put(matrix, out):
+    """Copy a matrix number by number: to assign a slice would compile its error message, which takes seconds."""
+    for i in range(len(matrix)):
+        for r in range(matrix.shape[1]):
+            out[i, r] = matrix[i, r]

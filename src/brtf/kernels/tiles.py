@@ -15,7 +15,7 @@ from brtf.kernels.entries import (
     weigh_piece,
 )
 from brtf.kernels.jit import loop, sum_loop
-from brtf.kernels.products import add_product, add_projections, multiply
+from brtf.kernels.products import add_product, add_projections, multiply, put
 from brtf.kernels.vectors import locate_left, n_at_once, weigh_left
 
 TILE_BYTES, LEAST_TILE = 2**19, 64
@@ -172,7 +172,7 @@ def solve_tile(fresh, targets, right, covs, offset, mean, sums):
                     solved[i, s] += covs[i, k] * linear[i, r]
                     k += 1
                 solved[i, r] += total
-    mean[:] = solved
+    put(solved, mean)
     _add_product(fresh, solved.T.copy(), targets, sums)
 
 

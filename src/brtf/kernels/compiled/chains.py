@@ -6,6 +6,7 @@ import numpy as np
 
 from brtf.data.arrays import Array
 from brtf.kernels.jit import loop
+from brtf.kernels.products import put
 from brtf.kernels.reference import chains
 from brtf.kernels.reference.chains import Smoothed
 
@@ -51,7 +52,7 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                 for s in range(rank):
                     alike = alike and matrix[r, s] == given[r, s]
         if not alike:
-            given[:] = matrix
+            put(matrix, given)
         if t > 0:
             last = cov[t - 1]
             for r in range(rank):
@@ -62,7 +63,7 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                 ahead[t, r] -= edge * total
         if alike and steady[t - 1]:
             steady[t] = True
-            matrix[:] = cov[t - 1]
+            put(cov[t - 1], matrix)
             log_det[0] += own_log_det
             continue
         own_log_det = 0.0
@@ -101,8 +102,8 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
         for r in range(rank):
             alike = alike and beside[t, r] == beside[t + 1, r]
         if alike and settled:
-            cross[t] = cross[t + 1]
-            matrix[:] = cov[t + 1]
+            put(cross[t + 1], cross[t])
+            put(cov[t + 1], matrix)
             continue
         following, shared = cov[t + 1], cross[t]
         for r in range(rank):
