@@ -19,7 +19,16 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block, row_and_column_positions
 from brtf.data.observations import Observations, distinct_columns
 from brtf.inference.noise_fit import Ascent, ascend
-from brtf.kernels.arguments import N_BINS, NOWHERE, LocalPosteriors, Mixture, PassSums, SlicePositions, SliceWeights
+from brtf.kernels.arguments import (
+    N_BINS,
+    NOWHERE,
+    LocalPosteriors,
+    Mixture,
+    PassSums,
+    SlicePositions,
+    SliceWeights,
+    StructureSums,
+)
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
@@ -220,30 +229,28 @@ def block_outliers(
 # ---- learning ----------------------------------------------------------------------------------------------
 
 
-def zero_sums(structure: OutlierStructure) -> tuple[Array, ...]:
-    """Zero sums over entries with a structure: see :class:`~brtf.kernels.arguments.PassSums`."""
+def zero_sums(structure: OutlierStructure) -> StructureSums:
+    """Zero sums over entries with a structure."""
     n_law = 0 if structure.law is None else structure.law.density.size
     n_rates = 0 if structure.rates is None else structure.rates.outlying.size
     n_sides = 0 if structure.sides is None else N_BINS
-    bins = [np.zeros(N_BINS) for _ in range(4)]
-    return (*bins, np.zeros(n_law), np.zeros(n_rates), np.zeros(4), np.zeros(n_sides), np.zeros(2))
+    sizes = N_BINS, N_BINS, N_BINS, N_BINS, n_law, n_rates, 4, n_sides, 2
+    return StructureSums(*map(np.zeros, sizes))
 
 
-def learnt_structure(
-    structure: OutlierStructure, sums: tuple[Array, ...], slice_sizes: Array | None
-) -> OutlierStructure:
+def learnt_structure(structure: OutlierStructure, sums: StructureSums, slice_sizes: Array | None) -> OutlierStructure:
     """The structure with its parameters learnt from the sums, except κ, which is measured separately."""
-    law = None if structure.law is None else structure.law.learnt(sums[4])
+    law = None if structure.law is None else structure.law.learnt(sums.law)
     rates = structure.rates
     if rates is not None and slice_sizes is not None:
-        rates = learnt_rates(rates, sums[5], slice_sizes)
-    sides = None if structure.sides is None else Sides(1.0 + float(sums[8][0]), 1.0 + float(sums[8][1]))
+        rates = learnt_rates(rates, sums.rates, slice_sizes)
+    sides = None if structure.sides is None else Sides(*(1.0 + sums.sides).tolist())
     return replace(structure, law=law, rates=rates, sides=sides)
 
 
-def measured_channels(structure: OutlierStructure, sums: tuple[Array, ...], n_shared: int) -> OutlierStructure:
+def measured_channels(structure: OutlierStructure, sums: StructureSums, n_shared: int) -> OutlierStructure:
     """κ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 for independent noise, C at most."""
-    square_of_sum, sum_of_squares = sums[6][2:]
+    square_of_sum, sum_of_squares = sums.groups[2:]
     ratio = square_of_sum / sum_of_squares if sum_of_squares > 0 else 1.0
     return replace(structure, n_channels=float(np.clip(ratio, 1.0, n_shared)))
 

@@ -27,6 +27,7 @@ from brtf.inference.noise_fit import (
 from brtf.inference.point import Point, deviation_histogram, evaluate_at, log_sides_of, variance_of_completed
 from brtf.inference.problem import Fit, Problem, slice_variances
 from brtf.inference.updates import gain_of_slices, update_slice_noise
+from brtf.kernels.arguments import StructureSums
 from brtf.model.distributions import Gamma
 from brtf.model.local_models import LocalModel
 from brtf.model.state import OutlierStructure, Sides, SliceNoise, State
@@ -65,28 +66,30 @@ def learn_noise(problem: Problem, point: Point, *, max_steps: int = 6) -> State:
     return with_noise(state, tau, model, n_observed)
 
 
-def _learn_structured(problem: Problem, state: State, sums: Sums, deviations: Histogram, max_steps: int) -> State:
+def _learn_structured(
+    problem: Problem, state: State, sums: StructureSums, deviations: Histogram, max_steps: int
+) -> State:
     """Learn noise and outlier parameters given the responsibilities, then the structure's own parameters."""
     model, structure = state.local_model, state.structure
     if structure is None:
         raise TypeError("The state has no structure of outliers to learn.")
-    counts, totals, outlying_counts, outlying_totals = sums[:4]
     largest = float(deviations.deviation[-1])
-    regular = Histogram.from_shares(counts, totals, largest, deviations.penalty)
+    regular = Histogram.from_shares(sums.regular_counts, sums.regular_totals, largest, deviations.penalty)
     replaced = structure.law is not None
-    outlying = None if replaced else Histogram.from_shares(outlying_counts, outlying_totals, largest, 0.0)
-    n_counted = float(counts.sum()) if replaced else problem.observations.n_observed
+    outlying = None if replaced else Histogram.from_shares(sums.outlying_counts, sums.outlying_totals, largest, 0.0)
+    n_counted = float(sums.regular_counts.sum()) if replaced else problem.observations.n_observed
     tau, model = branch_step(
         float(state.tau.mean), model, regular, outlying, noise_prior(state), n_counted, max_steps=max_steps
     )
     channels = structure.n_channels
-    rate = shared_rate(channels * float(sums[6][0]), channels * float(sums[6][1]))
+    n_outlying, n_groups = sums.groups[:2]
+    rate = shared_rate(channels * float(n_outlying), channels * float(n_groups))
     sizes = None if structure.rates is None else problem.n_entries_along(structure.rates.modes)
     state = with_noise(state, tau, replace(model, probability=rate), n_counted)
     return replace(state, structure=learnt_structure(structure, sums, sizes))
 
 
-def _with_sides(state: State, sums: Sums, deviations: Histogram) -> tuple[State, Histogram]:
+def _with_sides(state: State, sums: StructureSums, deviations: Histogram) -> tuple[State, Histogram]:
     """The state of a point with its outliers' sides learnt, and the deviations for that state."""
     if state.structure is None or state.structure.sides is None:
         return state, deviations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,13 +12,13 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.passes import Remembered, Sums, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
-from brtf.inference.entry_posterior import EntryLaw, relative_deviation, relative_precision, zero_sums
+from brtf.inference.entry_posterior import EntryLaw, relative_deviation, relative_precision
 from brtf.inference.factor_update import factor_update, solves_directly, weights_and_targets
 from brtf.inference.noise_fit import Histogram
 from brtf.inference.problem import Fit, Problem, slice_variances
 from brtf.inference.statistics import variance_sum
-from brtf.inference.update_rows import Rows
-from brtf.kernels.arguments import N_BINS, LocalPosteriors, PassSums
+from brtf.inference.update_rows import OnePass, Rows
+from brtf.kernels.arguments import N_BINS, LocalPosteriors, PassSums, StructureSums
 from brtf.model.state import OutlierStructure, State
 
 
@@ -44,7 +44,7 @@ class Point:
     slice_squares: Array | None
     slice_entries: Array | None
     mean_weight: float
-    structure_sums: Sums | None
+    structure_sums: StructureSums | None
     terms: BoundTerms
     local: Callable[[Block], LocalPosteriors]
     ahead: State | None
@@ -69,56 +69,74 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     local = local_posteriors_at(problem, state, fit)
     update = factor_update(problem, state) if ahead else None
     direct = update is not None and solves_directly(problem, state, update)
-    tau, n_structured = float(state.tau.mean), 0 if structure is None else len(zero_sums(structure))
+    tau, n_structured = float(state.tau.mean), 0 if structure is None else len(StructureSums._fields)
+
+    def parted(sums: Sums) -> tuple[PassSums, Array, Sums]:
+        """What the entries add up to, (Σ ln f, Σ w), and what the update of the factors needs."""
+        counts, totals, squares, replaced, scores, *rest = sums
+        structured = StructureSums(*rest[:n_structured]) if n_structured else ()
+        return PassSums(counts, totals, squares, replaced, structured), scores, tuple(rest[n_structured:])
+
+    def zeros() -> Sums:
+        counts, totals, squares, replaced, structured, _ = law.zeros()
+        return counts, totals, squares, replaced, np.zeros(2), *structured, *(() if update is None else update.zeros())
+
+    def solve(sums: Sums, block: Block, update: OnePass) -> tuple[float, Rows | None]:
+        """The rows of a block are solved while it is looked at."""
+        own, scores, (products,) = parted(sums)
+        own = own._replace(products=products.reshape(-1, state.rank))
+        arguments = problem.observations.scale, tau, state.local_model.largest_weight
+        found, rows = update.solve(block, *arguments, *law.of_rows(block), own)
+        scores += found.log_evidence, found.weight_sum
+        return found.largest, rows
 
     def look(sums: Sums, block: Block) -> tuple[float, Rows | None]:
-        counts, totals, squares, replaced, others, *rest = sums
-        own = PassSums(counts, totals, squares, replaced, tuple(rest[:n_structured]))
+        """The local posteriors of a block first, then the update of the factors with their weights."""
         if direct and update is not None:
-            products = rest[n_structured].reshape(-1, state.rank)
-            arguments = problem.observations.scale, tau, state.local_model.largest_weight
-            solved, solved_rows = update.solve(block, *arguments, *law.of_rows(block), own._replace(products=products))
-            others += solved.log_evidence, solved.weight_sum
-            return solved.largest, solved_rows
+            return solve(sums, block, update)
+        own, scores, of_update = parted(sums)
         residual, variance = fit.at(block)
         values = problem.values(block)
         found = law.posterior(block, values, residual, variance, own)
         del variance  # frees an array over the entries, like the deletions below
         local.keep(block, found)
-        others += found.log_evidence, found.weight_sum
+        scores += found.log_evidence, found.weight_sum
         largest, weight = found.largest, found.weight
         if update is None:
             return largest, None
         del found
         weighed = weights_and_targets(problem, state, block, values, residual, weight)
         del values, residual, weight
-        return largest, update.look(tuple(rest[n_structured:]), block, *weighed)
-
-    def zeros() -> Sums:
-        counts, totals, squares, replaced, structured, _ = law.zeros()
-        return counts, totals, squares, replaced, np.zeros(2), *structured, *(() if update is None else update.zeros())
+        return largest, update.look(of_update, block, *weighed)
 
     sums, looks = visit(problem.observations, zeros, look)
-    counts, totals, squares, replaced, others, *rest = sums
-    variance, extra = (0.0, np.zeros(squares.size)) if problem.collapsed else variance_of_completed(problem, state)
+    of_entries, (log_evidence, weight), of_update = parted(sums)
+    structure_sums = of_entries.structured or None
+    variance, extra = 0.0, np.zeros(of_entries.squares.size)
+    if not problem.collapsed:
+        variance, extra = variance_of_completed(problem, state)
     return Point(
         state,
         fit,
         Histogram.from_bins(
-            counts, totals, max(largest for largest, _ in looks), variance, *log_sides_of(structure, rest)
+            of_entries.counts,
+            of_entries.totals,
+            max(largest for largest, _ in looks),
+            variance,
+            *log_sides_of(structure, structure_sums),
         ),
-        None if slices is None else squares / slices.mean + tau * state.local_model.largest_weight * extra,
-        None if slices is None else problem.n_entries(slices) - replaced,
-        float(others[1]) / problem.observations.n_observed,
-        tuple(rest[:n_structured]) or None,
+        None if slices is None else of_entries.squares / slices.mean + tau * state.local_model.largest_weight * extra,
+        None if slices is None else problem.n_entries(slices) - of_entries.replaced,
+        float(weight) / problem.observations.n_observed,
+        structure_sums,
         calibrated_terms(
             state,
             problem.observations.n_observed,
-            float(others[0]) - 0.5 * tau * state.local_model.largest_weight * variance,
+            float(log_evidence) - 0.5 * tau * state.local_model.largest_weight * variance,
             None if slices is None else problem.n_entries(slices),
         ),
         local,
-        None if update is None else update.finish(tuple(rest[n_structured:]), [rows for _, rows in looks]),
+        None if update is None else update.finish(of_update, [rows for _, rows in looks]),
     )
 
 
@@ -128,11 +146,13 @@ def local_posteriors_at(problem: Problem, state: State, fit: Fit) -> Remembered[
     return Remembered(problem.observations, lambda block: law.posterior(block, problem.values(block), *fit.at(block)))
 
 
-def log_sides_of(structure: OutlierStructure | None, sums: Sequence[Array]) -> tuple[Array | None, tuple[float, float]]:
+def log_sides_of(
+    structure: OutlierStructure | None, sums: StructureSums | None
+) -> tuple[Array | None, tuple[float, float]]:
     """Counts of positive deviations for a histogram, and the log factors of the slab on either side."""
-    if structure is None or structure.sides is None:
+    if structure is None or structure.sides is None or sums is None:
         return None, (0.0, 0.0)
-    return sums[7], structure.sides.mean_logs
+    return sums.positive, structure.sides.mean_logs
 
 
 def deviation_histogram(

@@ -112,6 +112,32 @@ class Mixture(NamedTuple):
     clipped: float
 
 
+class StructureSums(NamedTuple):
+    """Sums over entries whose outliers have a structure.
+
+    Attributes
+    ----------
+    regular_counts, regular_totals : histogram of ω̄ D of regular entries, Σ (1 − p) and Σ (1 − p) ω̄ D in each bin
+    outlying_counts, outlying_totals : the same of outliers, weighted by p
+    law : Σ p in each bin of the law of replaced values; empty without one
+    rates : (G,) Σ p over each slice of the outlier rates; empty where all entries have the same
+    groups : Σ p and number of the groups that share an outlier, or of the entries where each is on its own; Σ of the
+        squared sums, and Σ of the squares, of clipped residuals of regular entries in groups
+    positive : histogram of ω̄ D of entries with y ≥ x̄; empty where outliers have no sides
+    sides : Σ p of entries with y ≥ x̄, and of the others
+    """
+
+    regular_counts: Array
+    regular_totals: Array
+    outlying_counts: Array
+    outlying_totals: Array
+    law: Array
+    rates: Array
+    groups: Array
+    positive: Array
+    sides: Array
+
+
 class PassSums(NamedTuple):
     """Sums to which a pass adds the contribution of a block.
 
@@ -120,9 +146,7 @@ class PassSums(NamedTuple):
     counts, totals : histogram of ω̄ D, number and sum in each bin
     squares : (G,) Σ ρ w over each slice of the noise; empty where it is common
     replaced : (G,) Σ p over each slice of the noise, where outliers replace the data
-    structured : of a mixture: histograms of D of regular entries and of outliers (number and sum each), replaced values
-        in each bin of their law, outliers of each slice of the rates, (Σ p, their number, Σ of squared sums and Σ of
-        squares of clipped residuals) of groups, histogram of D where y ≥ x̄, Σ p on either side; empty without one
+    structured : where outliers have a structure; otherwise empty
     products : (C, R) the completed data, weighted, times the new rows; empty where none are solved for
     """
 
@@ -130,7 +154,7 @@ class PassSums(NamedTuple):
     totals: Array
     squares: Array
     replaced: Array
-    structured: tuple[Array, ...]
+    structured: StructureSums | tuple[()]
     products: Array = NO_PRODUCTS
 
 

@@ -196,7 +196,7 @@ def _mix(log_rest, odds, log_spike, log_slab, outlier, softened):
 @sum_loop
 def _tally(data, per_scale, left, rho, outlier, tau, bins, law, scratch, structured):
     """Add the entries of a piece to the bins, to the law of replaced values, and to the sides."""
-    deviation, binned, sided = scratch[2], scratch[3], structured[7].size > 0
+    deviation, binned, sided = scratch[2], scratch[3], structured.positive.size > 0
     for m in range(left.size):
         deviation[m] = min(np.float64(rho[m]), LARGEST_RHO) / tau
     pattern, last = deviation.view(np.int64), len(binned) - 1
@@ -212,14 +212,14 @@ def _tally(data, per_scale, left, rho, outlier, tau, bins, law, scratch, structu
     if law[0].size:
         for m in range(left.size):
             place = int((np.float64(data[m] * per_scale) - law[1][0]) * law[1][1])
-            structured[4][min(max(place, 0), law[0].size - 1)] += outlier[m]
+            structured.law[min(max(place, 0), law[0].size - 1)] += outlier[m]
     if sided:
         positive, n_outliers = 0.0, 0.0
         for m in range(left.size):
             positive += outlier[m] if left[m] >= 0.0 else 0.0
             n_outliers += outlier[m]
-        structured[8][0] += positive
-        structured[8][1] += n_outliers - positive
+        structured.sides[0] += positive
+        structured.sides[1] += n_outliers - positive
 
 
 @loop
@@ -239,8 +239,8 @@ def _settle_mixture(binned, histogram, structured):
         histogram[1][place] += own[1]
         for k in range(4):
             structured[k][place] += own[2 + k]
-        if structured[7].size:
-            structured[7][place] += own[6]
+        if structured.positive.size:
+            structured.positive[place] += own[6]
 
 
 @sum_loop
@@ -281,19 +281,19 @@ def _complete_mixture(values, first, per_scale, per_weight, tau, table, noise, m
             soften(own_odds, share, soft)
             total += n_channels * _evidence_of(rest, own_odds, soft)
             for k in range(n_shared):
-                structured[6][0] += share[k]
-            structured[6][1] += n_shared
+                structured.groups[0] += share[k]
+            structured.groups[1] += n_shared
             for i in range(stop - start):
                 for c in range(n_columns):
                     outlier[i * n_columns + c] = share[i * n_groups + groups[c]]
-            _add_groups(rho, left, outlier, clipped, groups, stop - start, n_groups, structured[6])
+            _add_groups(rho, left, outlier, clipped, groups, stop - start, n_groups, structured.groups)
         else:
             spread(log_rates[1], own_rate_rows, rate_columns, by_rate_row, log_rest)
             spread(log_rates[0], own_rate_rows, rate_columns, by_rate_row, odds)
             own_total, n_outliers = _mix(log_rest[:n], odds[:n], log_spike, log_slab, outlier[:n], softened[:n])
             total += own_total
-            structured[6][0] += n_outliers
-            structured[6][1] += n
+            structured.groups[0] += n_outliers
+            structured.groups[1] += n
         for m in range(n):
             weight = spike_weight[m] + outlier[m] * (slab_weight[m] - spike_weight[m])
             fit[m] = factor[m] * (fit[m] + kind(weight) * per_weight * left[m])
@@ -304,8 +304,8 @@ def _complete_mixture(values, first, per_scale, per_weight, tau, table, noise, m
             add_to_slices(amounts, own_rows, columns, by_row, squares)
         if replaced.size and law[0].size:
             add_to_slices(outlier, own_rows, columns, by_row, replaced)
-        if structured[5].size:
-            add_to_slices(outlier, own_rate_rows, rate_columns, by_rate_row, structured[5])
+        if structured.rates.size:
+            add_to_slices(outlier, own_rate_rows, rate_columns, by_rate_row, structured.rates)
     return total, weight_sum, largest
 
 
@@ -347,8 +347,9 @@ def _deviate(residual, variance, factor, precision, rho):
 
 
 @loop
-def _judge_groups(values, residual, variance, tau, table, noise, mixture, scratch, room, share, others):
+def _judge_groups(entries, tau, table, noise, mixture, scratch, room, share, others):
     """Σ ln f of all groups of entries that share an outlier indicator, and the responsibility of each."""
+    values, residual, variance = entries
     relative, positions = noise
     branches, log_rates, _, log_counted, groups, n_channels, _ = mixture
     (rho, factor), (_, counted, _, _) = room
@@ -400,8 +401,9 @@ def judge_mixture(values, residual, variance, tau, table, noise, mixture, histog
     clipped_sums = np.zeros(share.size)
     total, weight_sum, largest = 0.0, 0.0, 0.0
     if share.size:
+        entries = values, residual, variance
         total = _judge_groups(
-            values, residual, variance, tau, table, noise, mixture, scratch, ((rho, factor), room), share, structured[6]
+            entries, tau, table, noise, mixture, scratch, ((rho, factor), room), share, structured.groups
         )
     for start in range(0, residual.size, PIECE):
         stop = min(start + PIECE, residual.size)
@@ -420,14 +422,14 @@ def judge_mixture(values, residual, variance, tau, table, noise, mixture, histog
                     size = math.sqrt(tau * factor[m]) * left[m]
                     size = min(max(size, -clipped), clipped)
                     clipped_sums[group] += size
-                    structured[6][3] += size * size
+                    structured.groups[3] += size * size
         else:
             gather(log_rates[1], rate_positions[start:stop], log_rest[:n])
             gather(log_rates[0], rate_positions[start:stop], amounts[:n])
             own_total, n_outliers = _mix(log_rest[:n], amounts[:n], log_spike, log_slab, own, softened[:n])
             total += own_total
-            structured[6][0] += n_outliers
-            structured[6][1] += n
+            structured.groups[0] += n_outliers
+            structured.groups[1] += n
         for m in range(n):
             found_weight = spike_weight[m] + own[m] * (slab_weight[m] - spike_weight[m])
             scaled[start + m] = rho[m]
@@ -439,9 +441,9 @@ def judge_mixture(values, residual, variance, tau, table, noise, mixture, histog
             scatter(amounts, positions[start:stop], squares)
         if replaced.size and law[0].size:
             scatter(own, positions[start:stop], replaced)
-        if structured[5].size:
-            scatter(own, rate_positions[start:stop], structured[5])
+        if structured.rates.size:
+            scatter(own, rate_positions[start:stop], structured.rates)
     for group in range(share.size):
-        structured[6][2] += clipped_sums[group] * clipped_sums[group]
+        structured.groups[2] += clipped_sums[group] * clipped_sums[group]
     _settle_mixture(scratch[3], histogram, structured)
     return total, weight_sum, largest

@@ -339,7 +339,7 @@ class Runner:
         if self.growth == 1.0 and law is None:
             return record.bound + self.shift
         _, point = self.point()
-        price = 0.0 if law is None or point.structure_sums is None else law.price(point.structure_sums[4])
+        price = 0.0 if law is None or point.structure_sums is None else law.price(point.structure_sums.law)
         if self.growth == 1.0:
             return record.bound + self.shift - price
         state, terms = point.state, point.terms

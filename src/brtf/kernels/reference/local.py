@@ -16,6 +16,7 @@ from brtf.kernels.arguments import (
     PassSums,
     SlicePositions,
     SliceWeights,
+    StructureSums,
 )
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
@@ -152,40 +153,39 @@ def _mixture_posteriors(
         places = 0 if noise is None or mixture.log_counted.size == 1 else _places(noise.at)
         log_slab, slab_weight = mixture.log_law[bins] - mixture.log_counted[places], np.zeros(rho.size)
     log_slab = log_slab + np.where(positive, *mixture.log_sides)
-    regular, outlying, law, rate_sums, others, above, sides = (
-        sums.structured[:2],
-        sums.structured[2:4],
-        *sums.structured[4:],
-    )
+    own = StructureSums(*sums.structured)
     if mixture.groups.rows.size:
         groups = _places(mixture.groups)
         occupied = np.bincount(groups) > 0
         spikes, slabs = (np.bincount(groups, branch) / mixture.n_channels for branch in (log_spike, log_slab))
         log_evidence, share = _mix_branches(spikes + mixture.log_rates[1, 0], slabs + mixture.log_rates[0, 0])
         outlier, log_evidence = share[groups], mixture.n_channels * log_evidence[occupied]
-        others[:2] += share[occupied].sum(), np.count_nonzero(occupied)
+        own.groups[:2] += share[occupied].sum(), np.count_nonzero(occupied)
         relative = 1.0 if noise is None else noise.relative[_places(noise.at)]
         standardised = np.sqrt(tau * relative) * residual
         clipped = np.clip(standardised, -mixture.clipped, mixture.clipped) * (outlier < 0.5)
-        others[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
+        own.groups[2:] += np.sum(np.bincount(groups, clipped) ** 2), clipped @ clipped
     else:
         (log_rates, log_rests), rates = mixture.log_rates, _places(mixture.at)
         log_evidence, outlier = _mix_branches(log_rests[rates] + log_spike, log_rates[rates] + log_slab)
-        others[:2] += outlier.sum(), outlier.size
-        if rate_sums.size:
-            np.add.at(rate_sums, rates, outlier)
+        own.groups[:2] += outlier.sum(), outlier.size
+        if own.rates.size:
+            np.add.at(own.rates, rates, outlier)
     bin_of = _bins(deviation)
-    shares = np.ones(outlier.size), 1.0 - outlier, outlier
-    for (counts, totals), share in zip(((sums.counts, sums.totals), regular, outlying), shares, strict=True):
+    for counts, totals, share in (
+        (sums.counts, sums.totals, np.ones(outlier.size)),
+        (own.regular_counts, own.regular_totals, 1.0 - outlier),
+        (own.outlying_counts, own.outlying_totals, outlier),
+    ):
         counts += np.bincount(bin_of, share, N_BINS)
         totals += np.bincount(bin_of, share * deviation, N_BINS)
     if mixture.log_law.size:
-        np.add.at(law, bins, outlier)
+        np.add.at(own.law, bins, outlier)
         if sums.replaced.size and noise is not None:
             np.add.at(sums.replaced, _places(noise.at), outlier)
-    if above.size:
-        above += np.bincount(bin_of[positive], minlength=N_BINS)
-        sides += outlier[positive].sum(), outlier[~positive].sum()
+    if own.positive.size:
+        own.positive[...] += np.bincount(bin_of[positive], minlength=N_BINS)
+        own.sides[...] += outlier[positive].sum(), outlier[~positive].sum()
     weight = (1.0 - outlier) * spike_weight + outlier * slab_weight
     return LocalPosteriors(
         float(log_evidence.sum()),

@@ -86,7 +86,7 @@ class OutlierKinds(Once):
             return None  # most entries would be outliers: the slab has taken the place of the noise
         price, sums = 0.0, settled.structure_sums
         if best.structure.law is not None and sums is not None:
-            price = max(best.structure.law.price(sums[4]), 0.0)
+            price = max(best.structure.law.price(sums.law), 0.0)
         then = Sweeps(progress.roughly, 60)
         return progress.trial(Kind.OUTLIERS, best.words, settled, worth=worth, price=price, then=then)
 

@@ -36,9 +36,9 @@ class Replacement(Once):
         if state.structure is None or state.structure.law is None or sums is None:
             return None
         n_observed = progress.problem.observations.n_observed
-        n_regular = float(sums[0].sum())
+        n_regular = float(sums.regular_counts.sum())
         enough = max((1.0 - PROBABILITY_RANGE[1]) * n_observed, min(FEWEST_REGULAR, 0.5 * n_observed))
-        price = state.structure.law.price(sums[4])
+        price = state.structure.law.price(sums.law)
         added = with_added_outliers(progress)
         if n_regular >= enough and (not self.last or point.bound - price >= added.bound):
             return None
