@@ -8,6 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 import brtf
 from brtf.inference.bound import bound
 from brtf.inference.problem import Problem
+from brtf.inference.trace import Kind
 from brtf.io.checkpoint import Keeper
 from brtf.model.generative import GenerativeModel, sample
 from brtf.model.row_priors import NonNegative
@@ -99,7 +100,7 @@ def test_the_bound_chooses_it_where_loadings_have_one_sign():
     data, *_ = mixtures(1)
     chosen = model().fit(data)
     assert modes_without_negative(chosen)
-    told = [record.event for record in chosen.result_.trace if "without negative loadings" in record.event.words]
+    told = [record.event for record in chosen.result_.trace if record.event.kind is Kind.NON_NEGATIVE]
     assert any(event.accepted and event.gain > 1.0 for event in told)
 
 

@@ -21,11 +21,17 @@ class Kind(Enum):
     REFRESH = "refresh"
     LOCAL_MODEL = "local model"
     NOISE = "noise"
+    COMMON_NOISE = "common noise"
     RATES = "rates"
+    ONE_RATE = "one rate"
     SIDES = "sides"
-    OUTLIERS = "outlier kind"
+    NO_SIDES = "no sides"
+    REPLACED = "replaced values"
+    SHARED = "shared outliers"
     ROW_PRIOR = "row prior"
     ORDER = "order"
+    NON_NEGATIVE = "non-negative"
+    SIGNED = "signed"
     SMOOTH = "smooth residual"
     STRUCTURE = "structure"
     ADDITIVE = "additive"
@@ -45,8 +51,6 @@ IMPOSED = {
     Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
 """Descriptions of the kinds of events that may be accepted although they lower the bound."""
-WITHOUT_NEGATIVE = "without negative loadings"
-"""Words of an event that proposes modes without negative loadings."""
 UNTOLD = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
 """Kinds of events without a meaningful gain: the bounds before and after are not comparable, or one is missing."""
 

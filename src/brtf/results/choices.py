@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from brtf.inference.trace import WITHOUT_NEGATIVE, Event, Kind, StopReason
+from brtf.inference.trace import Event, Kind, StopReason
 from brtf.model.row_priors import KnownOrder, Ordered
 from brtf.model.state import OutlierStructure
-from brtf.search.moves.outlier_kind import RATED, REPLACED, SHARED
-from brtf.search.moves.plainer import COMMON, ONE_RATE
-from brtf.search.moves.sides import ONE_SIDED
 
 if TYPE_CHECKING:
     from brtf.results.result import Result
 
-OUTLIER_EVENTS = (Kind.OUTLIERS, Kind.RATES, Kind.SIDES)
+OTHER_OUTLIERS = (Kind.REPLACED, Kind.SHARED, Kind.RATES, Kind.SIDES)
+"""The kinds of events that propose outliers other than those added to the data, each on its own."""
 CUT_SHORT = (StopReason.INTERRUPTED, StopReason.MAX_SECONDS, StopReason.UNFINISHED)
 FEWEST = 1e-5
 """Outlier rate below which there are none, as in the summary."""
@@ -84,7 +82,7 @@ def modes_in_words(modes: Sequence[int]) -> str:
 def _noise(result: Result) -> Choice:
     judged = [record.event for record in result.trace if record.event.kind is Kind.NOISE]
     accepted, rejected = ([event for event in judged if event.accepted is yes] for yes in (True, False))
-    back = [event for event in judged if event.words.startswith(COMMON)]
+    back = [record.event for record in result.trace if record.event.kind is Kind.COMMON_NOISE]
     if result.noise_modes:
         gain = -back[-1].gain if back and not back[-1].accepted else accepted[-1].gain if accepted else None
         words = f"The noise differs along {modes_in_words(result.noise_modes)}"
@@ -107,29 +105,27 @@ def _not_chosen(rejected: Sequence[Event], untried: str, tried: str) -> tuple[fl
 
 def _outliers(result: Result) -> Choice:
     structure = result.state.structure or OutlierStructure()
-    judged = [record.event for record in result.trace if record.event.kind in OUTLIER_EVENTS]
-    known = {(event.kind, event.words): event.gain for event in judged if event.accepted}  # the last of each counts
+    judged = [record.event for record in result.trace]
+    known = {event.kind: event.gain for event in judged if event.accepted}  # the last of each counts
 
     def better(gain: float | None, than: str) -> str:
         return "" if gain is None else f" ({nats(gain)} better than {than})"
 
     told, gains = [], []
     if structure.law is not None:
-        gains.append(known.get((Kind.OUTLIERS, REPLACED)))
+        gains.append(known.get(Kind.REPLACED))
         told.append(f"replace values{better(gains[-1], 'added to them')}")
     if structure.modes and result.settings.outlier_modes is None:
-        gains.append(known.get((Kind.OUTLIERS, SHARED.format(structure.modes[0]))))
+        gains.append(known.get(Kind.SHARED))
         modes = modes_in_words(result.arrangement.modes_of(structure.modes))
         told.append(f"are shared along {modes}{better(gains[-1], 'each on its own')}")
     if structure.rates is not None:
-        words = RATED.format(structure.rates.modes[0])
-        of_noise = (gain for (kind, _), gain in known.items() if kind is Kind.RATES)
-        back = [event.gain for event in judged if event.words == ONE_RATE]
-        gains.append(-back[-1] if back else known.get((Kind.OUTLIERS, words), next(of_noise, None)))
+        back = [event.gain for event in judged if event.kind is Kind.ONE_RATE]
+        gains.append(-back[-1] if back else known.get(Kind.RATES))
         modes = modes_in_words(result.arrangement.modes_of(structure.rates.modes))
         told.append(f"differ in number along {modes}{better(gains[-1], 'at one rate')}")
     if structure.sides is not None:
-        gains.append(known.get((Kind.SIDES, ONE_SIDED)))
+        gains.append(known.get(Kind.SIDES))
         share = 100.0 * max(structure.sides.mean, 1.0 - structure.sides.mean)
         side = "positive" if structure.sides.mean > 0.5 else "negative"
         told.append(f"are {side} in {share:.0f} % of the cases{better(gains[-1], 'of either sign')}")
@@ -140,7 +136,7 @@ def _outliers(result: Result) -> Choice:
         return Choice("outlier_kind", value, sum(certain) if certain else None, f"Outliers {words}.")
     if not result.state.local.has_outliers or result.state.local_model.probability < FEWEST:
         return Choice("outlier_kind", value, None, "There are no outliers.")
-    rejected = [event for event in judged if not event.accepted and ONE_RATE not in event.words]
+    rejected = [event for event in judged if not event.accepted and event.kind in OTHER_OUTLIERS]
     gain, why = _not_chosen(rejected, "no other kind promises a gain", "others that were tried")
     return Choice("outlier_kind", value, gain, f"Outliers are added to the data, each on its own: {why}.")
 
@@ -160,8 +156,8 @@ def modes_of(result: Result) -> dict[int, tuple[str, ...]]:
 
 def _modes(result: Result) -> Choice:
     judged = [record.event for record in result.trace]
-    of_order = [event for event in judged if event.kind is Kind.ORDER or Ordered.name in event.words]
-    of_signs = [event for event in judged if WITHOUT_NEGATIVE in event.words]
+    of_order = [event for event in judged if event.kind is Kind.ORDER]
+    of_signs = [event for event in judged if event.kind is Kind.NON_NEGATIVE]
     priors = list(zip(result.arrangement.read_modes, result.state.row_priors, strict=True))
     ordered = [(group, prior) for group, prior in priors if isinstance(prior, Ordered)]
     unsigned = [group for group, prior in priors if not prior.signed]

@@ -16,7 +16,7 @@ from scipy.special import log_ndtr
 
 from brtf.data.arrays import Array
 from brtf.inference.judge import WORTH
-from brtf.inference.trace import WITHOUT_NEGATIVE, Kind
+from brtf.inference.trace import Kind
 from brtf.kernels.packed import unpack_symmetric
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import IndependentRows, NonNegative, ZeroMean
@@ -80,10 +80,12 @@ class WithoutNegative(Move):
         modes = sets[0]
         told = ", ".join(f"mode {mode}" for mode in modes)
         if state.row_priors[modes[0]].signed:
-            state, words = without_negative(state, modes), f"{told} {WITHOUT_NEGATIVE}"
+            state = without_negative(state, modes)
+            kind, words = Kind.NON_NEGATIVE, f"{told} without negative loadings"
         else:
-            state, words = state.with_factor(modes[0], state.factors[modes[0]], ZeroMean()), f"{told} of either sign"
-        trial = progress.trial(Kind.ROW_PRIOR, words, state, settled(2, 60), then=Sweeps(progress.roughly, 60))
+            state = state.with_factor(modes[0], state.factors[modes[0]], ZeroMean())
+            kind, words = Kind.SIGNED, f"{told} of either sign"
+        trial = progress.trial(kind, words, state, settled(2, 60), then=Sweeps(progress.roughly, 60))
         return trial, (sets[1:],)
 
     def learn_from(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:

@@ -31,8 +31,6 @@ from brtf.model.state import OutlierStructure, ReplacementLaw, State
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.moves.structure import law_of_values
 
-REPLACED, SHARED, RATED = "outliers that replace values", "outliers shared along mode {}", "outlier rates along mode {}"
-"""What is proposed, in words."""
 MOST = 0.5
 """Share of the outliers that must repeat exact values where outliers replace values, and of the entries that may be
 outliers of a new kind."""
@@ -46,6 +44,7 @@ class Promise:
 
     nats: float
     structure: OutlierStructure
+    kind: Kind
     words: str
 
 
@@ -88,7 +87,7 @@ class OutlierKinds(Once):
         if best.structure.law is not None and sums is not None:
             price = max(best.structure.law.price(sums.law), 0.0)
         then = Sweeps(progress.roughly, 60)
-        return progress.trial(Kind.OUTLIERS, best.words, settled, worth=worth, price=price, then=then)
+        return progress.trial(best.kind, best.words, settled, worth=worth, price=price, then=then)
 
 
 def undivided(problem: Problem, state: State) -> Problem:
@@ -160,18 +159,20 @@ def promised(
     promises = []
     if law is not None and repeated(counts) > MOST:
         found = replace(structure, law=law.learnt(counts), sides=None)
-        promises.append(Promise(law.log_evidence(counts) - log_slab, found, REPLACED))
+        gain = law.log_evidence(counts) - log_slab
+        promises.append(Promise(gain, found, Kind.REPLACED, "outliers that replace values"))
     for mode, odds in zip(shared, rest, strict=False):
         found = replace(structure, modes=(mode,), sides=None)
         gain = _evidence_of_shared(odds[odds != 0.0], rate) - evidence
-        promises.append(Promise(gain, found, SHARED.format(mode)))
+        promises.append(Promise(gain, found, Kind.SHARED, f"outliers shared along mode {mode}"))
     common = n_outlying * math.log(rate) + (n_observed - n_outlying) * math.log1p(-rate)
     for mode, outlying in zip(rated, rest[len(shared) :], strict=True):
         sizes = problem.n_entries_along((mode,))
         rates = learnt_rates(initial_rates((mode,), sizes.size, rate), outlying, sizes)
         first, second = rates.prior
         gain = float(np.sum(betaln(rates.outlying, rates.regular) - betaln(first, second))) - common
-        promises.append(Promise(gain, replace(structure, rates=rates), RATED.format(mode)))
+        found = replace(structure, rates=rates)
+        promises.append(Promise(gain, found, Kind.RATES, f"outlier rates along mode {mode}"))
     return promises
 
 

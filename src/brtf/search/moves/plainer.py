@@ -20,8 +20,6 @@ from brtf.model.local_models import rivals
 from brtf.model.state import OutlierStructure, State
 from brtf.search.move import Once, Progress, Sweeps, Trial
 
-COMMON, ONE_RATE = "one level of noise", "one rate of outliers"
-
 
 class Plainer(Once):
     """Common noise or one rate of outliers, where these differ; ``pulling`` as in `LocalModels`."""
@@ -41,8 +39,8 @@ class Plainer(Once):
         best = max(points, key=lambda one: one.bound)
         common = best.state.slices is None and point.state.slices is not None
         one_rate = _rates(best.state) is None and _rates(point.state) is not None
-        words = " and ".join([COMMON] * common + [ONE_RATE] * one_rate)
-        kind = Kind.NOISE if common else Kind.RATES
+        words = " and ".join(["one level of noise"] * common + ["one rate of outliers"] * one_rate)
+        kind = Kind.COMMON_NOISE if common else Kind.ONE_RATE
         return progress.trial(kind, words, best, worth=0.0, then=Sweeps(progress.roughly, 60))
 
     def _with_best_model(self, problem: Problem, point: Point) -> Point:

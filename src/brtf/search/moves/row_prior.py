@@ -36,7 +36,8 @@ class RowPriors(Once):
             return None
         point = evaluate_at(progress.problem, update_component_precisions(state), progress.point.fit)
         rows = ", ".join(f"mode {mode} {name}" for mode, name in chosen.items())
-        return progress.trial(Kind.ROW_PRIOR, f"rows of {rows}", point, then=Sweeps(progress.roughly, 60))
+        kind = Kind.ORDER if Ordered.name in chosen.values() else Kind.ROW_PRIOR
+        return progress.trial(kind, f"rows of {rows}", point, then=Sweeps(progress.roughly, 60))
 
 
 def with_best_row_priors(state: State, worth: float, wishes: Wishes | None = None) -> tuple[State, dict[int, str]]:

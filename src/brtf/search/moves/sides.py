@@ -17,8 +17,6 @@ from brtf.inference.trace import Kind
 from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Sweeps, Trial
 
-ONE_SIDED = "one-sided outliers"
-
 
 class OneSided(Once):
     """One-sided outliers, or back to symmetric ones."""
@@ -41,5 +39,7 @@ class OneSided(Once):
         if not asked and not judge(evaluated, point):  # the histogram promised what the entries do not hold
             return None
         settled = settle_noise(problem, evaluated)
-        words = "outliers of either sign" if structure.sides else ONE_SIDED
-        return progress.trial(Kind.SIDES, words, settled, worth=worth, then=Sweeps(progress.roughly, 60))
+        kind, words = Kind.SIDES, "one-sided outliers"
+        if structure.sides:
+            kind, words = Kind.NO_SIDES, "outliers of either sign"
+        return progress.trial(kind, words, settled, worth=worth, then=Sweeps(progress.roughly, 60))

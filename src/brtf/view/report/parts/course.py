@@ -75,7 +75,6 @@ def course_part(subject: Subject) -> Part:
 def _told(subject: Subject) -> str:
     result = subject.result
     kinds = [record.event.kind for record in result.trace]
-    rescaled = [record.event.words.split(": ")[1] for record in result.trace if record.event.kind is Kind.CHANNELS]
     words = (
         f"The final lower bound of the log evidence is {number(result.bound, 8)} nats, "
         f"{number(result.bound / result.observations.n_observed, 4)} per observed entry."
@@ -84,10 +83,10 @@ def _told(subject: Subject) -> str:
         against = imposed(result.trace)
         words += " Every structural change was accepted only if it raised the bound"
         words += f", except {' and '.join(against)}." if against else "."
-    if rescaled:
+    if Kind.CHANNELS in kinds and result.state.structure is not None:
         words += (
-            f" The bound was rescaled during the fit ({'; '.join(rescaled)}), so earlier values cannot be compared "
-            "with later ones."
+            f" The bound was rescaled during the fit ({result.state.structure.n_channels:.2f} shared entries worth "
+            "one), so earlier values cannot be compared with later ones."
         )
     if Kind.FORM in kinds:
         words += " Where the fit switched to another form of the bound, earlier values are shifted to match."
