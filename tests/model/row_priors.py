@@ -1,6 +1,6 @@
 """Two priors of rows from outside the library: rows about a known course, and rows that follow each other.
 
-And ways to propose the library's own rows in order.
+And ways to propose the library's own rows in order, and of unequal size.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors import IndependentRows, Ordered, RowPrior, RowSolver
+from brtf.model.row_priors import IndependentRows, Ordered, RowPrior, RowSolver, Unequal, UnequalCentred
 
 Array = NDArray[np.float64]
 
@@ -207,3 +207,23 @@ class AroundOne(InOrder):
 
 class AroundTwo(InOrder):
     n_groups = 2
+
+
+class OfUnequalSize:
+    """Rows of unequal size about zero, with any sizes."""
+
+    kind = Unequal
+
+    @classmethod
+    def proposed(cls, rows: RowGaussians, lam: Gamma) -> Unequal:
+        shape = 3.0 + np.arange(rows.n_rows) % 2
+        rate, centred = shape / (0.5 + np.arange(rows.n_rows) % 3), cls.kind is UnequalCentred
+        mean = rows.mean.mean(axis=0) if centred else np.zeros(rows.rank)
+        var = 0.1 / lam.mean if centred else np.zeros(rows.rank)
+        return cls.kind(np.asarray(2.0), shape, rate, mean, var)
+
+
+class CentredOfUnequalSize(OfUnequalSize):
+    """Rows of unequal size around a centre."""
+
+    kind = UnequalCentred

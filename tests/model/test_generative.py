@@ -29,6 +29,8 @@ MODELS = {
     "centres": replace(PLAIN, centred_modes=(0, 2)),
     "order": replace(PLAIN, ordered_modes=(1,)),
     "order, centres": replace(PLAIN, ordered_modes=(0, 1), centred_modes=(1,)),
+    "sizes": replace(PLAIN, unequal_modes=(0, 1), row_concentration=3.0),
+    "sizes, centres": replace(PLAIN, unequal_modes=(2,), row_concentration=1.5, centred_modes=(0, 2)),
     "slices": replace(PLAIN, noise_modes=(0, 2), noise_concentration=2.5),
     **{name: replace(PLAIN, local=local) for name, local in SLABS.items()},
     "slices, Student slab": replace(PLAIN, local=SLABS["Student slab"], noise_modes=(1,), noise_concentration=4.0),
@@ -76,13 +78,17 @@ def log_density_of_loops(model, data, truth):
         for mode, factor in enumerate(truth.factors):
             centre = truth.centres[mode][r] if mode in model.centred_modes else 0.0
             if mode not in model.ordered_modes:
-                total += sum(stats.norm.logpdf(a, centre, lam[r] ** -0.5) for a in factor[:, r])
+                for i, a in enumerate(factor[:, r]):
+                    size = truth.sizes[mode][i] if mode in model.unequal_modes else 1.0
+                    total += stats.norm.logpdf(a, centre, (size * lam[r]) ** -0.5)
                 continue
             phi = np.exp(memories(n_kinds(len(factor))))[truth.kinds[mode][r]]
             total += stats.norm.logpdf(factor[0, r], centre, lam[r] ** -0.5) - np.log(n_kinds(len(factor)))
             for before, a in itertools.pairwise(factor[:, r]):
                 scale = np.sqrt((1.0 - phi**2) / lam[r])
                 total += stats.norm.logpdf(a, centre + phi * (before - centre), scale)
+    sizes = stats.gamma(model.row_concentration, scale=1.0 / model.row_concentration)
+    total += sum(sizes.logpdf(size) for mode in model.unequal_modes for size in truth.sizes[mode])
     if model.noise_modes:
         slices = stats.gamma(model.noise_concentration, scale=1.0 / model.noise_concentration)
         total += sum(slices.logpdf(omega) for omega in truth.slice_precisions.ravel())
@@ -137,7 +143,9 @@ def nudged(model):
     if law is not None:
         law = replace(law, density=np.array([0.12, 0.28, 0.06, 0.34, 0.2]))
     concentration = 1.06 * model.noise_concentration
-    return replace(model, prior=prior, local=local, law=law, rate_prior=rates, noise_concentration=concentration)
+    sizes = 1.06 * model.row_concentration
+    changed = {"rate_prior": rates, "noise_concentration": concentration, "row_concentration": sizes}
+    return replace(model, prior=prior, local=local, law=law, **changed)
 
 
 @models
@@ -270,6 +278,8 @@ def test_outliers_that_should_be_together_and_are_not_are_impossible():
         ({"local": SLABS["flat slab"], "one_sided": True, "shared_modes": (1,)}, "have no side"),
         ({"local": SLABS["flat slab"], "rate_modes": (0,), "shared_modes": (1,)}, "have one rate"),
         ({"ordered_modes": (0,), "nonnegative_modes": (0,)}, "is in no order"),
+        ({"ordered_modes": (0,), "unequal_modes": (0,)}, "are of one size"),
+        ({"nonnegative_modes": (1,), "unequal_modes": (1,)}, "are of one size"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(parts, said):

@@ -268,7 +268,7 @@ def test_new_rows_add_their_own_divergence():
 def test_reported_covariances_are_the_response_of_the_means():
     """V_i is how much the means move per unit of linear term."""
     rows, prior, lam, (precision, linear) = random_rows(n_rows=1)
-    found, step = prior.reported(rows), 1e-2
+    found, step = prior.reported(rows, lam), 1e-2
     for s in range(3):
         ends = [
             prior.posterior(precision, linear + sign * step * np.eye(3)[s], lam, gaussian_rows)[0].mean
@@ -283,8 +283,8 @@ def test_reported_covariances_are_the_response_of_the_means():
 
 
 def test_draws_are_not_negative_and_have_the_reported_moments():
-    rows, prior, _, _ = random_rows(n_rows=4)
-    reported = prior.reported(rows)
+    rows, prior, lam, _ = random_rows(n_rows=4)
+    reported = prior.reported(rows, lam)
     rng, n_draws = np.random.default_rng(0), 20_000
     draw = prior.sampler(rows, reported)
     draws = np.stack([draw(rng) for _ in range(n_draws)])

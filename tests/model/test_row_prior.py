@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 import brtf
 import oracle
@@ -20,14 +20,36 @@ from brtf.io.checkpoint import Keeper
 from brtf.io.storage import CorruptFile
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab
-from brtf.model.row_priors import ROW_PRIORS, Centred, KnownCentre, Ordered, ZeroMean
+from brtf.model.relative_precisions import best_concentration, better_concentration, log_gain
+from brtf.model.row_priors import (
+    ROW_PRIORS,
+    Centred,
+    KnownCentre,
+    KnownUnequal,
+    Ordered,
+    Unequal,
+    UnequalCentred,
+    ZeroMean,
+)
 from brtf.model.row_priors.chain_kinds import memories
+from brtf.model.row_priors.unequal import SMALLEST
 from brtf.model.state import Prior
-from row_priors import AroundOne, AroundTwo, Chain, Course, InOrder, KnownCourse, line
+from row_priors import (
+    AroundOne,
+    AroundTwo,
+    CentredOfUnequalSize,
+    Chain,
+    Course,
+    InOrder,
+    KnownCourse,
+    OfUnequalSize,
+    line,
+)
 
 INDEPENDENT = (ZeroMean, Centred, Course)
 ORDERED = (InOrder, AroundOne, AroundTwo)
-KINDS = (*INDEPENDENT, Chain, *ORDERED)
+UNEQUAL = (OfUnequalSize, CentredOfUnequalSize)
+KINDS = (*INDEPENDENT, Chain, *ORDERED, *UNEQUAL)
 kinds = pytest.mark.parametrize("kind", KINDS)
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
 HELD = ("course", "steps", "log_det", "groups")
@@ -85,6 +107,8 @@ def prior_log_ratio(prior, rows, lam, rng):
         return ordered_log_density(prior, rows, scale, rng) - paper
     if isinstance(prior, ZeroMean):
         return np.zeros(len(lam))
+    if isinstance(prior, Unequal):
+        return unequal_log_density(prior, rows, scale, rng) - paper
     course = prior.course if isinstance(prior, Course) else np.ones(rows.shape[1])
     spread = np.sqrt(prior.var)
     own = prior.mean + spread * rng.standard_normal(lam.shape)
@@ -110,6 +134,20 @@ def ordered_log_density(prior, rows, scale, rng):
     spread = scale[:, None] * np.sqrt(1.0 - rho**2)
     steps = stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=(1, 2))
     return total + steps + stats.norm.logpdf(deviation[:, 0], scale=scale).sum(axis=1)
+
+
+def unequal_log_density(prior, rows, scale, rng):
+    """ln p(A, η, μ | λ) − ln q(η, μ) for draws of the sizes and the centre."""
+    posterior, c = stats.gamma(prior.shape, scale=1.0 / prior.rate), float(prior.concentration)
+    sizes = posterior.rvs((len(scale), rows.shape[1]), random_state=rng)
+    total = (stats.gamma.logpdf(sizes, c, scale=1.0 / c) - posterior.logpdf(sizes)).sum(axis=1)
+    own = np.zeros_like(scale)
+    if isinstance(prior, UnequalCentred):
+        law = stats.norm(prior.mean, np.sqrt(prior.var))
+        own = law.rvs(scale.shape, random_state=rng)
+        total += stats.norm.logpdf(own, scale=scale).sum(axis=1) - law.logpdf(own).sum(axis=1)
+    spread = scale[:, None] / np.sqrt(sizes)[:, :, None]
+    return total + stats.norm.logpdf(rows, own[:, None], spread).sum(axis=(1, 2))
 
 
 @kinds
@@ -148,6 +186,7 @@ def test_rows_and_numbers_are_where_the_divergence_is_smallest(kind):
     rng, step = np.random.default_rng(3), 1e-3
     root = rng.standard_normal((6, 3, 3))
     precision, linear = root @ root.transpose(0, 2, 1), rng.standard_normal((6, 3))
+    linear[:2] *= 8.0  # rows that differ in size
 
     def cost(rows, prior):
         moments = rows.mean[:, :, None] * rows.mean[:, None, :] + rows.cov
@@ -165,7 +204,9 @@ def test_rows_and_numbers_are_where_the_divergence_is_smallest(kind):
             if name == "share":
                 other = number * np.exp(sign * step * rng.standard_normal(number.shape))
                 assert cost(rows, replace(prior, share=other / other.sum(axis=1, keepdims=True))) > least
-            elif name not in HELD and number.size:
+            elif name == "concentration" and sign < 0:
+                assert number == SMALLEST  # where it may not fall
+            elif name not in HELD and number.any():
                 changed = {name: number + sign * step * np.abs(number)}
                 if kind in ORDERED:
                     changed["log_det"] = np.zeros(0)  # which follows from the covariances
@@ -219,7 +260,7 @@ def test_scale_of_components_does_not_matter(kind):
     np.testing.assert_allclose(prior.rescaled(ratio).squares(scaled)[1], prior.squares(rows)[1] * ratio**2, rtol=1e-11)
 
 
-@kinds
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in UNEQUAL])
 def test_independent_components_add_up(kind):
     rows, lam = random_rows()
     rows, prior = kind.proposed(rows, lam).posterior(np.eye(3)[None], rows.mean, lam, gaussian_rows)
@@ -242,10 +283,112 @@ def test_new_rows_add_their_own_divergence(kind):
     assert prior.followed_by(ahead).kl(both, lam) == pytest.approx(wanted, rel=1e-12)
 
 
+@pytest.mark.parametrize("kind", UNEQUAL)
+def test_new_rows_have_sizes_of_their_own(kind):
+    """KL of all rows is that of the earlier ones and that of the new ones, whose sizes are learnt with c held."""
+    (earlier, lam), (new, _) = random_rows(), random_rows(n_rows=4, seed=1)
+    prior = kind.proposed(earlier, lam)
+    ahead = prior.for_new_rows(4)
+    learnt = ahead.learnt(new, lam)
+    assert learnt.concentration == prior.concentration
+    assert learnt.kl(new, lam) < ahead.kl(new, lam)
+    both = RowGaussians(np.vstack([earlier.mean, new.mean]), np.vstack([earlier.cov, new.cov]))
+    joined = prior.followed_by(learnt)
+    assert type(joined) is type(prior)
+    assert joined.kl(both, lam) == pytest.approx(prior.kl(earlier, lam) + learnt.kl(new, lam), rel=1e-12)
+    with pytest.raises(TypeError, match="rows of unequal size are followed by others of their kind, not about zero"):
+        prior.followed_by(ZeroMean())
+
+
+@pytest.mark.parametrize(("kind", "limit"), [(Unequal, ZeroMean), (UnequalCentred, Centred)])
+def test_rows_of_unequal_size_become_those_of_one_size(kind, limit):
+    """c → ∞: the same terms and squares, and the same divergence to 1/c."""
+    rows, lam = random_rows()
+    plain = limit.proposed(rows, lam)
+    centre = (plain.mean, plain.var) if limit is Centred else (np.zeros(3), np.zeros(3))
+    largest = np.full(6, 1e8)
+    prior = kind(np.asarray(1e8), largest, largest, *centre)
+    assert prior.kl(rows, lam) == pytest.approx(plain.kl(rows, lam), abs=1e-6)
+    np.testing.assert_allclose(prior.squares(rows)[1], plain.squares(rows)[1], rtol=1e-12)
+    for found, wanted in zip(prior.terms(lam), plain.terms(lam), strict=True):
+        np.testing.assert_allclose(found, np.broadcast_to(wanted, found.shape), rtol=1e-12)
+    same_prior(prior.evened(rows, lam), plain, rtol=0)
+
+
+@pytest.mark.parametrize("kind", [Unequal, UnequalCentred])
+def test_rows_of_unequal_size_are_found_where_there_are_any(kind):
+    """Rows with Student's t distribution of 2c degrees of freedom, and Gaussian ones, 200 times."""
+    rng, lam = np.random.default_rng(6), Gamma(np.full(8, 1e4), np.full(8, 1e4))
+    cov = 1e-6 * np.eye(8)[None].repeat(100, axis=0)
+    chosen, found = 0, []
+    for _ in range(200):
+        mean = rng.standard_normal((100, 8)) + (1.0 if kind is UnequalCentred else 0.0)
+        plain = RowGaussians(mean, cov)
+        chosen += kind.proposed(plain, lam) is not None
+        sizes = rng.gamma(3.0, 1.0 / 3.0, (100, 1))
+        spread = rng.standard_normal((100, 8)) / np.sqrt(sizes)
+        sized = RowGaussians(spread + (mean[0] if kind is UnequalCentred else 0.0), cov)
+        found.append(float(kind.proposed(sized, lam).concentration))
+    assert chosen <= 6  # half a chi-squared beyond ln 100 happens in 1.6 % of the cases
+    assert np.median(found) == pytest.approx(3.0, rel=0.15)  # the standard error of the median is 2 %; λ is not exact
+    assert kind.proposed(RowGaussians(sized.mean, cov[:1]), lam) is None  # all rows share one covariance
+    prior = kind.proposed(sized, lam)
+    assert prior.kl(sized, lam) < prior.evened(sized, lam).kl(sized, lam) - 10.0
+
+
+@pytest.mark.parametrize("kind", [Unequal, UnequalCentred])
+def test_rows_of_which_nothing_is_known_vary_as_student_s_t(kind):
+    """And rows that the data determine as they did."""
+    lam, c = Gamma(np.full(2, 1e6), np.full(2, 4e6)), 3.0
+    prior = kind(np.asarray(c), *(np.full(2, c),) * 2, np.zeros(2), np.full(2, 0.0 if kind is Unequal else 0.1))
+    precision = np.stack([np.zeros((2, 2)), 1e9 * np.eye(2)])
+    rows, prior = prior.posterior(precision, np.zeros((2, 2)), lam, gaussian_rows)
+    found = prior.reported(rows, lam).variances
+    np.testing.assert_allclose(found[0], stats.t.var(2.0 * c, scale=2.0), rtol=1e-6)
+    np.testing.assert_allclose(found[1], rows.variances[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("start", [1e-2, 1.0, 1e4])
+def test_concentration_rises_to_the_best(start):
+    rng = np.random.default_rng(7)
+    half_s = 2.0 * rng.standard_normal(80) ** 2 / rng.gamma(2.0, 0.5, 80)
+    best, gain = best_concentration(2.0, half_s)
+    c, before = start, log_gain(start, 2.0, half_s)
+    for _ in range(20):
+        c = better_concentration(c, 2.0, half_s)
+        assert log_gain(c, 2.0, half_s) >= before
+        before = log_gain(c, 2.0, half_s)
+    assert before == pytest.approx(gain, abs=1e-8)
+    assert c == pytest.approx(best, rel=1e-3)
+
+
+def test_gain_of_precisions_is_the_integral():
+    law, half_n, half_s = stats.gamma(1.7, scale=1.0 / 1.7), np.array([0.5, 3.0]), np.array([0.2, 4.0])
+
+    def density(precision, n, s):
+        return law.pdf(precision) * precision**n * np.exp(-(precision - 1.0) * s)
+
+    parts = [integrate.quad(density, 0.0, np.inf, (n, s))[0] for n, s in zip(half_n, half_s, strict=True)]
+    assert log_gain(1.7, half_n, half_s) == pytest.approx(np.sum(np.log(parts)), rel=1e-8)
+
+
+@pytest.mark.parametrize("modes", [(0,), (0, 1)])
+def test_rows_of_unequal_size_are_turned_too(modes):
+    case = oracle.random_case(0, 2, "masked", rank=3, outliers=False)
+    case = replace(case, state=replace(with_priors(case.state, OfUnequalSize, modes), prior=Prior()))
+    state = update_component_precisions(case.state)
+    turned = update_component_precisions(rotate(state))
+    assert turned.factors[0] is not state.factors[0]
+    np.testing.assert_allclose(*(s.factors[0].mean @ s.factors[1].mean.T for s in (state, turned)), rtol=1e-9)
+    assert bound_of(replace(case, state=turned)) > bound_of(replace(case, state=state)) + 0.1
+
+
 def test_only_rows_about_zero_are_turned():
     case = oracle.random_case(0, 2, "masked", rank=3)
     assert rotate(case.state) is not case.state
     for kind in KINDS[1:]:
+        if kind is OfUnequalSize:
+            continue
         state = with_priors(case.state, kind, modes=[1])
         assert rotate(state) is state
 
@@ -254,6 +397,17 @@ def test_centre_that_is_not_certain_of_anything_is_refused():
     for kind in (Centred, KnownCentre):
         with pytest.raises(ValueError, match="the variance of a centre is not positive"):
             kind(np.zeros(2), np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("kind", [KnownUnequal, Unequal, UnequalCentred])
+def test_sizes_that_are_not_positive_are_refused(kind):
+    good = {"concentration": np.asarray(1.0), "shape": np.ones(2), "rate": np.ones(2), "mean": np.zeros(1)}
+    for name in ("concentration", "shape", "rate"):
+        for bad in (0.0, np.inf):
+            with pytest.raises(ValueError, match="the size of a row is not positive"):
+                kind(**{**good, name: bad * good[name]}, var=np.ones(1))
+    with pytest.raises(ValueError, match="the variance of a centre is negative"):
+        kind(**good, var=-np.ones(1))
 
 
 # ---- every way to update the factors ---------------------------------------------------------------------------
@@ -271,7 +425,8 @@ def test_data_taken_for_large_are_updated_alike(kind, layout, collapsed):
     large = replace(case.observations, plan=Plan(small_data=0, cached_data=0, run_bytes=100, block_entries=4))
     problem = replace(problem, observations=large)
     point = evaluate(problem, state, ahead=True)
-    assert (point.ahead is not None) == (layout != "coordinates" and kind in (ZeroMean, Centred))
+    alike = kind in (ZeroMean, Centred) or (kind in UNEQUAL and (collapsed or layout != "complete"))
+    assert (point.ahead is not None) == (layout != "coordinates" and alike)
     swept = sweep(problem, point, hold_precisions=True, hold_noise=True).state
     for found in (swept, update_all_factors(problem, state, point.fit)):
         for mode, rows in enumerate(wanted.factors):

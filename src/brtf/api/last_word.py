@@ -26,7 +26,7 @@ from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import Event, Kind, Record, StopReason
-from brtf.model.row_priors import Centred, Ordered, ZeroMean
+from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
@@ -88,7 +88,7 @@ def has_the_last_word(result: Result) -> bool:
     few = observations.n_observed < HELD_OUT_SHARE * FEWEST_HELD_OUT or settings.max_sweeps < FORGETTING * LAP
     if few or not state.rank or state.smooth is not None:
         return False
-    if any(type(prior) not in (ZeroMean, Centred, Ordered) for prior in state.row_priors):
+    if not all(prior.signed for prior in state.row_priors):
         return False
     births = [record.event.accepted for record in result.trace if record.event.kind is Kind.BIRTH]
     refused = result.stop_reason is StopReason.CONVERGED and bool(births) and not births[-1]

@@ -44,6 +44,8 @@ def factor_update(problem: Problem, state: State) -> OnePass | None:
     known_grams, terms = _known_grams(problem, state), state.row_priors[0].shared_terms(state.lam)
     if terms is None or not OnePass.fits(problem.observations, state.rank, known_grams is None):
         return None
+    if terms.factors is not None and known_grams is not None:
+        return None  # rows of complete data that share a Gram are solved with one covariance
     row_weights, differ = None, known_grams is None
     if known_grams is not None and state.slices is not None:
         row_weights = state.slices.mean if state.slices.modes == (0,) else None

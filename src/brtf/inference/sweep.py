@@ -106,7 +106,7 @@ def rotate(state: State) -> State:
     if len(state.factors) != 2 or state.rank < 2 or not all(prior.rotates for prior in state.row_priors):
         return state
     first, second = state.factors
-    moments = [rows.gram + rows.cov_sum for rows in (first, second)]
+    moments = [prior.second_moments(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
     values, vectors = np.linalg.eigh(moments[0])
     if not values[0] > 1e-12 * values[-1]:
         return state

@@ -32,7 +32,7 @@ from brtf.kernels.dense import transposed_khatri_rao
 from brtf.kernels.packed import packed_indices, unpack_symmetric
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import RowGaussians
-from brtf.model.row_priors import RowPrior
+from brtf.model.row_priors import RowPrior, RowTerms
 from brtf.model.state import State
 
 Rows = tuple[Array, Array, Array]
@@ -129,16 +129,24 @@ def _updated_in_runs(
     mode: int,
     weighing: Weighing,
     precision: float,
-    terms: tuple[Array, Array],
+    terms: RowTerms,
     relaxation: float,
 ) -> State:
     """U1 for one mode, in ranges of rows, which limits the number of (R, R) matrices in memory."""
     shapes, add = row_sums(state.factors, mode, weighing, True)
-    solve = partial(_solved, precision, terms)
     mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
+    solve: Callable[[Sums], Sums] = partial(_solved, precision, terms.at(slice(0, 0)))
+    if terms.factors is not None:
+        solve = _unsolved
     for run, found in add_up_runs(observations, mode, shapes, add, solve):
+        found = found if terms.factors is None else _solved(precision, terms.at(run), found)
         mean[run], cov[run], log_det[run] = found
     return _with_rows(state, mode, RowGaussians(mean, cov, log_det), state.row_priors[mode], relaxation)
+
+
+def _unsolved(sums: Sums) -> Sums:
+    """The sums of some rows, to be solved by the caller."""
+    return sums
 
 
 def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
@@ -147,7 +155,7 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
     ``terms`` are the precision and linear term of their prior.
     """
     (products, packed), (own_precision, own_linear) = sums, terms
-    grams, products = _without_vanishing(unpack_symmetric(packed, own_linear.size), products)
+    grams, products = _without_vanishing(unpack_symmetric(packed, own_linear.shape[1]), products)
     return kernels.solve_rows(precision * grams + own_precision, precision * products + own_linear)
 
 
@@ -191,7 +199,7 @@ class OnePass:
     ----------
     state, modes
     precision : of an entry of weight one
-    terms : precision and linear term of the prior of the first mode's rows, which must be the same for all
+    terms : of the prior of the first mode's rows; with ``known_grams`` they must be the same for all
     known_grams : row Grams that do not depend on the data; None where they do
     dtype : of the numbers per entry
     row_weights : (I_0,) factors, where the Grams of the first mode are multiples of a common one
@@ -201,7 +209,7 @@ class OnePass:
     state: State
     modes: tuple[int, ...]
     precision: float
-    terms: tuple[Array, Array]
+    terms: RowTerms
     known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
     row_weights: Array | None = None
@@ -234,7 +242,7 @@ class OnePass:
         if self.row_weights is None:
             return None
         with suppress(np.linalg.LinAlgError):
-            return Spectrum.of(self.precision * complete_gram(self.state.factors, 0)[0], self.terms[0])
+            return Spectrum.of(self.precision * complete_gram(self.state.factors, 0)[0], self.terms.precision)
         return None
 
     @cached_property
@@ -259,7 +267,7 @@ class OnePass:
 
     def _solved_covariances(self, grams: Array) -> tuple[Array, Array]:
         nothing = np.zeros((len(grams), self.state.rank))
-        return kernels.solve_rows(self.precision * grams + self.terms[0], nothing)[1:]
+        return kernels.solve_rows(self.precision * grams + self.terms.precision, nothing)[1:]
 
     def zeros(self) -> Sums:
         """Zero sums over the first mode: of targets times its means, and of weights times its second moments."""
@@ -273,14 +281,14 @@ class OnePass:
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
         if self.known_grams is not None:
-            linear = self.precision * products + self.terms[1]
+            linear = self.precision * products + self.terms.linear
             packed, log_det = self._covariances(block.rows)
             cov = unpack_symmetric(packed, self.state.rank)
             mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
         else:
             gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
             kernels.contract(block, weights, self._moments, 0, gram_sums)
-            mean, packed, log_det = _solved(self.precision, self.terms, (products, gram_sums))
+            mean, packed, log_det = _solved(self.precision, self.terms.at(block.rows), (products, gram_sums))
             kernels.contract_one(own, weights, RowGaussians(mean, packed).second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
         return self._put(block, (mean, packed, log_det))
@@ -315,7 +323,7 @@ class OnePass:
             largest_weight,
             noise,
             self.precision * cov,
-            self.terms[1] / self.precision,
+            self.terms.linear / self.precision,
             sums,
         )
         return found, self._put(block, (found.mean, cov, log_det))

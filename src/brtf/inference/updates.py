@@ -11,13 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize_scalar
-from scipy.special import digamma, gammaln
+from scipy.optimize import brentq
+from scipy.special import digamma
 
 from brtf.data.arrays import Array
 from brtf.inference.statistics import EntryFit
 from brtf.model.distributions import Gamma
 from brtf.model.local_models import LocalModel
+from brtf.model.relative_precisions import best_concentration
 from brtf.model.state import MeanFieldOutliers, SliceNoise, State, component_amplitudes
 
 PRUNE_NATS = 1e-2
@@ -80,15 +81,7 @@ def gain_of_slices(n_entries: Array, squares: Array) -> float:
 
     ``n_entries`` holds M_g and ``squares`` S_g = Σ τ̄ w D of each slice, both (G,).
     """
-    half_n, half_s = 0.5 * n_entries, 0.5 * squares
-
-    def loss(log_a: float) -> float:
-        a = math.exp(log_a)
-        shape = gammaln(a + half_n) - gammaln(a) - half_n * log_a
-        return -float(np.sum(shape - (a + half_n) * np.log1p(half_s / a) + half_s))
-
-    found = minimize_scalar(loss, bounds=(math.log(1e-3), math.log(1e8)), method="bounded")
-    return max(0.0, -float(found.fun))
+    return max(0.0, best_concentration(0.5 * n_entries, 0.5 * squares)[1])
 
 
 def update_outliers(outliers: MeanFieldOutliers, residual: Array, noise_precision: float) -> MeanFieldOutliers:

@@ -36,6 +36,8 @@ class GenerativeModel:
     centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
     ordered_modes : modes whose rows are chains of unit steps about the centre or zero, of one of the kinds of
         :mod:`brtf.model.row_priors.chain_kinds`, all equally likely
+    unequal_modes : modes whose rows differ in size: their distance from the centre or zero is divided by √η_i
+    row_concentration : c of η_i ~ Ga(c, c), the relative precision of a row
     nonnegative_modes : modes whose loadings are half-normal: 2 N(a | 0, 1/λ), a ≥ 0
     noise_modes : modes along which the noise precision differs; empty where it is common
     noise_concentration : a_t of ω_g ~ Ga(a_t, a_t), the relative precision of a slice
@@ -51,6 +53,8 @@ class GenerativeModel:
     local: LocalModel = field(default_factory=NoOutliers)
     centred_modes: tuple[int, ...] = ()
     ordered_modes: tuple[int, ...] = ()
+    unequal_modes: tuple[int, ...] = ()
+    row_concentration: float = 1.0
     nonnegative_modes: tuple[int, ...] = ()
     noise_modes: tuple[int, ...] = ()
     noise_concentration: float = 1.0
@@ -65,6 +69,8 @@ class GenerativeModel:
             raise ValueError("A mode without negative loadings has no centre: leave it out of centred_modes.")
         if set(self.ordered_modes) & set(self.nonnegative_modes):
             raise ValueError("A mode without negative loadings is in no order: leave it out of ordered_modes.")
+        if set(self.unequal_modes) & {*self.ordered_modes, *self.nonnegative_modes}:
+            raise ValueError("Rows in order or without negative loadings are of one size: shorten unequal_modes.")
         structured = bool(self.shared_modes or self.rate_modes or self.one_sided or self.law is not None)
         if structured and not self.local.has_outliers:
             raise ValueError(f"{type(self.local).__name__} has no outliers to be shared, replaced or one-sided.")
@@ -89,6 +95,7 @@ class Truth:
     rates : π over the rate modes; () where the rate is common
     positive : a; one half where both signs are equally likely
     outlying : outlier indicator z of every entry, equal for entries that share it
+    sizes : η (I_n,) by mode, of those modes whose rows differ in size
     """
 
     factors: tuple[Array, ...]
@@ -100,6 +107,7 @@ class Truth:
     rates: Array
     positive: float
     outlying: NDArray[np.bool_]
+    sizes: Mapping[int, Array] = field(default_factory=dict)
 
     @property
     def low_rank(self) -> Array:
@@ -122,8 +130,14 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, model.rank)
     centres = {mode: rng.standard_normal(model.rank) / np.sqrt(lam) for mode in model.centred_modes}
     kinds = {mode: rng.integers(0, n_kinds(shape[mode]), model.rank) for mode in model.ordered_modes}
+    sizes = {
+        mode: rng.gamma(model.row_concentration, 1.0 / model.row_concentration, shape[mode])
+        for mode in model.unequal_modes
+    }
     factors = tuple(
-        centres.get(mode, 0.0) + _courses(kinds.get(mode), rng.standard_normal((length, model.rank))) / np.sqrt(lam)
+        centres.get(mode, 0.0)
+        + _courses(kinds.get(mode), rng.standard_normal((length, model.rank)))
+        / np.sqrt(np.outer(sizes.get(mode, np.ones(length)), lam))
         for mode, length in enumerate(shape)
     )
     factors = tuple(np.abs(rows) if mode in model.nonnegative_modes else rows for mode, rows in enumerate(factors))
@@ -138,7 +152,7 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     groups = tuple(1 if mode in model.shared_modes else length for mode, length in enumerate(shape))
     drawn = rng.random(groups) < _along(rates, model.rate_modes, len(shape))
     outlying = np.broadcast_to(drawn, shape).copy()
-    truth = Truth(factors, centres, kinds, lam, tau, omega, rates, positive, outlying)
+    truth = Truth(factors, centres, kinds, lam, tau, omega, rates, positive, outlying, sizes)
     return truth, _observe(model, truth, rng)
 
 
@@ -184,9 +198,11 @@ def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
         if mode in model.ordered_modes:
             total += _log_chain(deviation, lam, truth.kinds[mode])
         else:
-            total += _log_normal(deviation, lam)
+            total += _log_normal(deviation, np.outer(truth.sizes.get(mode, np.ones(len(factor))), lam))
         if mode in model.nonnegative_modes:
             total += factor.size * math.log(2.0) if (factor >= 0.0).all() else -math.inf
+    for sizes in truth.sizes.values():
+        total += _log_gamma(sizes, model.row_concentration, model.row_concentration)
     for centre in truth.centres.values():
         total += _log_normal(centre, lam)
     if model.rate_modes:

@@ -48,7 +48,9 @@ def honest_rows(state: State, widening: float = 1.0) -> tuple[RowGaussians, ...]
 
     ``widening`` is another factor of the covariances: 1, or what held-out entries ask for.
     """
-    factors = tuple(prior.reported(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True))
+    factors = tuple(
+        prior.reported(rows, state.lam) for prior, rows in zip(state.row_priors, state.factors, strict=True)
+    )
     replaced = state.structure is not None and state.structure.law is not None
     if replaced or isinstance(state.local, MeanFieldOutliers) or state.local.is_gaussian:
         ratio = 1.0

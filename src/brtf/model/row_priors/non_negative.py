@@ -17,7 +17,7 @@ from brtf.data.arrays import Array
 from brtf.kernels.packed import pack_symmetric, packed_diagonal, unpack_symmetric
 from brtf.kernels.truncated import truncated_moments
 from brtf.model.distributions import Gamma, RowGaussians, selected
-from brtf.model.row_priors.row_prior import RowPrior, RowSolver, register
+from brtf.model.row_priors.row_prior import RowPrior, RowSolver, RowTerms, register
 
 LOG_HALF_NORMAL = math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
 CLOSE_TO_EXPONENTIAL = 0.999
@@ -97,7 +97,7 @@ class NonNegative(RowPrior):
         prior = NonNegative(location, np.ascontiguousarray(packed))
         return prior.rows, prior
 
-    def shared_terms(self, lam: Gamma) -> tuple[Array, Array] | None:
+    def shared_terms(self, lam: Gamma) -> RowTerms | None:
         """None: the posterior of a row is not Gaussian."""
         return None
 
@@ -133,7 +133,7 @@ class NonNegative(RowPrior):
         prior = NonNegative(self.location + (mean - rows.mean), self.precision)
         return prior.rows, prior
 
-    def reported(self, rows: RowGaussians) -> RowGaussians:
+    def reported(self, rows: RowGaussians, lam: Gamma) -> RowGaussians:
         """Linear response: V_i = (diag(1/Var a_ir) + offdiag P_i)⁻¹, which knows how loadings of a row depend."""
         curvature, places = unpack_symmetric(self.precision, rows.rank).copy(), np.arange(rows.rank)
         curvature[:, places, places] = 1.0 / rows.variances

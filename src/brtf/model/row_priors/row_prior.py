@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -27,6 +28,29 @@ def register(kind: Kind) -> Kind:
     return kind
 
 
+@dataclass(frozen=True, eq=False)
+class RowTerms:
+    """Precision and linear term of the priors of independent rows, which differ by a factor at most.
+
+    Attributes
+    ----------
+    precision : (R, R)
+    linear : (R,)
+    factors : (I,), of both terms of every row; None where all rows have the same
+    """
+
+    precision: Array
+    linear: Array
+    factors: Array | None = None
+
+    def at(self, rows: slice) -> tuple[Array, Array]:
+        """Precision matrices (1 or b, R, R) and linear terms (1 or b, R) of some rows."""
+        if self.factors is None:
+            return self.precision[None], self.linear[None]
+        factors = self.factors[rows, None]
+        return factors[:, None] * self.precision, factors * self.linear
+
+
 class RowPrior(ABC):
     """The prior of a mode's rows given λ, with the posterior of its own parameters; frozen.
 
@@ -37,7 +61,7 @@ class RowPrior(ABC):
     name: ClassVar[str]
     """Name in files and events."""
     rotates: ClassVar[bool] = False
-    """Whether the prior of a row is N(0, diag(λ)⁻¹): only then may components be rotated."""
+    """Whether the prior of a row is N(0, diag(λ)⁻¹), but for a factor: only then may components be rotated."""
     signed: ClassVar[bool] = True
     """Whether a component may change its sign."""
 
@@ -65,8 +89,8 @@ class RowPrior(ABC):
         """
 
     @abstractmethod
-    def shared_terms(self, lam: Gamma) -> tuple[Array, Array] | None:
-        """Precision (R, R) and linear term (R,) of every row's prior, if rows are independent and share them.
+    def shared_terms(self, lam: Gamma) -> RowTerms | None:
+        """Precision and linear term of every row's prior, if rows are independent and share them, but for a factor.
 
         Rows can then be solved one by one as their statistics become available. None where they must be solved
         together, by :meth:`posterior`.
@@ -92,6 +116,14 @@ class RowPrior(ABC):
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         """The prior with its own parameters at the minimum of KL; the rows may have other components than before."""
 
+    def second_moments(self, rows: RowGaussians) -> Array:
+        """Σ_i E[a_i a_iᵀ], rows weighted as in :meth:`squares`, (R, R); asked where components may be rotated."""
+        return rows.gram + rows.cov_sum
+
+    def evened(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
+        """The prior under which rows that the data tell equally much about share one covariance: this, or its like."""
+        return self
+
     def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
         """The nearest posterior to the given rows that the prior allows, and the prior learnt from it."""
         return rows, self.learnt(rows, lam)
@@ -100,8 +132,8 @@ class RowPrior(ABC):
         """The posterior with means (I, R) in place of its own, or near them, and the prior to go with it."""
         return rows.with_mean(mean), self
 
-    def reported(self, rows: RowGaussians) -> RowGaussians:
-        """The rows with the covariances to report, where the posterior leaves out how loadings depend."""
+    def reported(self, rows: RowGaussians, lam: Gamma) -> RowGaussians:
+        """The rows with the covariances to report, where the posterior leaves out what they depend on."""
         return rows
 
     def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
@@ -149,10 +181,10 @@ class IndependentRows(RowPrior):
         own_precision, own_linear = self.terms(lam)
         return solve(precision + own_precision, linear + own_linear), self
 
-    def shared_terms(self, lam: Gamma) -> tuple[Array, Array] | None:
+    def shared_terms(self, lam: Gamma) -> RowTerms | None:
         """The terms, where all rows share them."""
         precision, linear = self.terms(lam)
-        return (precision[0], linear[0]) if len(precision) == len(linear) == 1 else None
+        return RowTerms(precision[0], linear[0]) if len(precision) == len(linear) == 1 else None
 
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
         """P_i = V_i⁻¹ − Λ_i, h_i = V_i⁻¹ ã_i − l_i. λ̄ may have moved since V was updated; P is kept non-negative."""

@@ -58,6 +58,10 @@ class Tighter(Once):
 
 
 def _in_form(progress: Progress, *, collapsed: bool) -> Trial:
-    point = evaluate(replace(progress.problem, collapsed=collapsed), progress.point.state)
+    state = progress.point.state
+    if not collapsed:  # rows then share one covariance
+        for mode, (rows, prior) in enumerate(zip(state.factors, state.row_priors, strict=True)):
+            state = state.with_factor(mode, rows, prior.evened(rows, state.lam))
+    point = evaluate(replace(progress.problem, collapsed=collapsed), state)
     words = f"another form of the bound: {'weighted entries' if collapsed else 'completed data'}"
     return progress.trial(Kind.FORM, words, point, worth=-math.inf, collapsed=collapsed)

@@ -20,7 +20,7 @@ from brtf.inference.judge import WORTH
 from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors import KnownCentre, Ordered, RowPrior, ZeroMean
+from brtf.model.row_priors import IndependentRows, Ordered
 from brtf.model.row_priors.chain_kinds import kinds_of, n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
@@ -49,14 +49,14 @@ class Order(Move):
         state = progress.point.state
         rows, present = state.factors[mode], state.row_priors[mode]
         steps = progress.wishes.positions[mode].steps
-        if not isinstance(present, ZeroMean | KnownCentre) or (rows.n_rows < FEWEST_ROWS and not self.asked):
+        if not isinstance(present, IndependentRows) or (rows.n_rows < FEWEST_ROWS and not self.asked):
             return None
         if not self.asked and ROW_MATRICES * 8 * rows.n_rows * rows.rank**2 > process_bytes():
             return None
         promised, share = promise(rows, present, state.lam, steps)
         if not self.asked and promised < WORTH:
             return None
-        groups = np.zeros(rows.n_rows) if isinstance(present, KnownCentre) else None
+        groups = np.zeros(rows.n_rows) if present.terms(state.lam)[1].any() else None
         proposed = state.with_factor(mode, rows, Ordered.begun(rows, state.lam, steps, share, groups))
         point = evaluate_at(progress.problem, proposed, progress.point.fit)
         return progress.trial(
@@ -72,14 +72,16 @@ class Order(Move):
         return len(memory) == 1 and are_whole(memory)
 
 
-def promise(rows: RowGaussians, present: RowPrior, lam: Gamma, steps: Array) -> tuple[float, Array]:
+def promise(rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array) -> tuple[float, Array]:
     """Nats that order promises, each component taken on its own, and the shares (R, K) of the kinds.
 
-    A component's rows have the likelihood p_t = 1/V_t − λ̄, h_t = ã_t/V_t − λ̄μ, about the centre of the present prior.
+    A component's rows have the likelihood p_t = 1/V_t − Λ_t, h_t = ã_t/V_t − Λ_tμ, about the present centre.
     """
-    centre = present.mean if isinstance(present, KnownCentre) else np.zeros(rows.rank)
+    matrices, linear = present.terms(lam)
+    own = np.einsum("irr->ir", matrices)
+    centre = linear / own
     variances = np.broadcast_to(rows.variances, rows.mean.shape)
-    precision = np.maximum(1.0 / variances - lam.mean, 0.0)
+    precision = np.maximum(1.0 / variances - own, 0.0)
     linear = (rows.mean - centre) / variances
     kinds = kinds_of(steps, n_kinds(rows.n_rows))
     found = kernels.chain_evidence(precision, linear, lam.mean, kinds.own, kinds.beside) + 0.5 * kinds.log_det[:, None]
