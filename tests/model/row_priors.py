@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import IndependentRows, Ordered, RowPrior, RowSolver, Unequal, UnequalCentred
+from brtf.model.row_priors.chain_kinds import NO_CARRIERS, carriers_of
 
 Array = NDArray[np.float64]
 
@@ -191,14 +192,15 @@ class InOrder:
     """Rows in order at uneven steps, around zero or around a centre for every one of several groups."""
 
     n_groups = 0
+    carriers: Array = NO_CARRIERS
 
     @classmethod
     def proposed(cls, rows: RowGaussians, lam: Gamma) -> Ordered:
         steps = 0.5 + np.arange(1, rows.n_rows) % 3
-        share = 1.0 + np.arange(4.0) + np.arange(rows.rank)[:, None]
+        share = 1.0 + np.arange(4.0 * (1 + len(cls.carriers))) + np.arange(rows.rank)[:, None]
         groups = np.arange(rows.n_rows) % cls.n_groups if cls.n_groups else None
         share /= share.sum(axis=1, keepdims=True)
-        return Ordered.begun(rows, lam, steps, share, groups)
+        return Ordered.begun(rows, lam, steps, share, groups, cls.carriers)
 
 
 class AroundOne(InOrder):
@@ -227,3 +229,13 @@ class CentredOfUnequalSize(OfUnequalSize):
     """Rows of unequal size around a centre."""
 
     kind = UnequalCentred
+
+
+class OnCarriers(InOrder):
+    """Around zero, on carriers of a period of five rows, or on none."""
+
+    carriers = carriers_of([5])[:2]
+
+
+class AroundTwoOnCarriers(OnCarriers):
+    n_groups = 2

@@ -15,12 +15,12 @@ from brtf.inference.sweep import sweep
 from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Centred, KnownCentre, KnownOrder, Ordered, ZeroMean
-from brtf.model.row_priors.chain_kinds import kinds_of, memories, n_kinds
+from brtf.model.row_priors.chain_kinds import carriers_of, courses, kinds_of, memories, n_kinds
 from brtf.model.state import Prior
-from row_priors import AroundOne, AroundTwo, InOrder
+from row_priors import AroundOne, AroundTwo, AroundTwoOnCarriers, InOrder, OnCarriers
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
-every_way = pytest.mark.parametrize("way", [InOrder, AroundOne, AroundTwo])
+every_way = pytest.mark.parametrize("way", [InOrder, AroundOne, AroundTwo, OnCarriers, AroundTwoOnCarriers])
 
 
 def matrix(kinds, k):
@@ -65,6 +65,28 @@ def test_kinds_have_unit_variance_and_correlations_that_fade():
         assert kinds.log_det[k] == pytest.approx(-np.linalg.slogdet(wanted)[1], abs=1e-10)
 
 
+def test_on_a_carrier_a_chain_is_multiplied_by_it():
+    """Covariances are c_s c_t φ^|s−t|, and the limit of no forgetting is the carrier itself with one amplitude."""
+    steps, carriers, n = np.ones(9), carriers_of([5, 4]), 6
+    kinds, course = kinds_of(steps, n, carriers=carriers, start=2.0), courses(carriers, 2.0 + np.arange(10.0))
+    plain = kinds_of(steps, n)
+    for c, along in enumerate(course):
+        for k in range(n):
+            wanted = np.linalg.inv(matrix(plain, k)) * np.outer(along, along)
+            np.testing.assert_allclose(np.linalg.inv(matrix(kinds, c * n + k)), wanted, **ROUNDING)
+            assert kinds.log_det[c * n + k] == pytest.approx(-np.linalg.slogdet(wanted)[1], abs=1e-9)
+
+
+@pytest.mark.parametrize("period", [3, 4, 7, 12, 24, 30, 168])
+def test_carriers_never_vanish_and_have_unit_power(period):
+    """At whole numbers; two phases of a harmonic together have the same power everywhere."""
+    course = courses(carriers_of([period]), np.arange(float(period)))[1:]
+    assert len(course) == 2 * min(3, (period - 1) // 2)
+    assert (np.abs(course) > 1.0 / (2 * period)).all()
+    np.testing.assert_allclose(np.mean(course**2, axis=1), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(course[::2] ** 2 + course[1::2] ** 2, 2.0, rtol=1e-12)
+
+
 def test_the_longest_memory_is_a_random_walk():
     """Over all rows its course hardly returns to the mean: it differs from a random walk by less than a nat."""
     for n_rows in (8, 100, 5000):
@@ -95,7 +117,7 @@ def test_rows_are_smoothed_as_one_gaussian(way):
     (rows, lam), (precision, linear) = random_rows(), random_likelihood()
     prior = way.proposed(rows, lam)
     found, chain = prior.posterior(precision, linear, lam, gaussian_rows)
-    kinds = kinds_of(prior.steps, prior.share.shape[1])
+    kinds = kinds_of(prior.steps, prior.n_memories, carriers=prior.carriers)
     whole, pull = np.zeros((7, 2, 7, 2)), linear.copy()
     for r in range(2):
         own = lam.mean[r] * sum(prior.share[r, k] * matrix(kinds, k) for k in range(prior.share.shape[1]))
@@ -150,7 +172,10 @@ def test_divergence_is_the_monte_carlo_mean(way):
             centre = law.rvs(n_draws, random_state=rng).reshape(n_draws, -1)
             samples += law.logpdf(centre) - stats.norm.logpdf(centre, scale=scale[:, None]).sum(axis=1)
             deviation = deviation - centre[:, prior.groups.astype(int)]
-        rho = np.exp(memories(n)[kind][:, None] * prior.steps)
+        along = courses(prior.carriers, np.concatenate([[0.0], np.cumsum(prior.steps)]))[kind // prior.n_memories]
+        deviation = deviation / along
+        samples += np.log(np.abs(along)).sum(axis=1)
+        rho = np.exp(memories(prior.n_memories)[kind % prior.n_memories][:, None] * prior.steps)
         spread = scale[:, None] * np.sqrt(1.0 - rho**2)
         samples -= stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=1)
         samples -= stats.norm.logpdf(deviation[:, 0], scale=scale)
@@ -260,6 +285,8 @@ def _only(lam, keep):
         ({"steps": np.array([1.0, 0.0, 1.0, 1.0, 1.0, 1.0])}, "steps"),
         ({"share": np.full((2, 4), 0.3)}, "shares"),
         ({"groups": np.full(7, 2.0)}, "groups"),
+        ({"carriers": np.array([[0.25, 0.1], [0.2, 0.1]])}, "carriers"),
+        ({"carriers": np.array([[0.25, 0.1], [0.2, 0.0], [0.5, 0.25]])}, "vanish"),
     ],
 )
 def test_numbers_that_are_no_order_are_refused(changed, message):

@@ -31,7 +31,7 @@ from brtf.model.row_priors import (
     UnequalCentred,
     ZeroMean,
 )
-from brtf.model.row_priors.chain_kinds import memories
+from brtf.model.row_priors.chain_kinds import courses, memories
 from brtf.model.row_priors.unequal import SMALLEST
 from brtf.model.state import Prior
 from row_priors import (
@@ -43,16 +43,17 @@ from row_priors import (
     InOrder,
     KnownCourse,
     OfUnequalSize,
+    OnCarriers,
     line,
 )
 
 INDEPENDENT = (ZeroMean, Centred, Course)
-ORDERED = (InOrder, AroundOne, AroundTwo)
+ORDERED = (InOrder, AroundOne, AroundTwo, OnCarriers)
 UNEQUAL = (OfUnequalSize, CentredOfUnequalSize)
 KINDS = (*INDEPENDENT, Chain, *ORDERED, *UNEQUAL)
 kinds = pytest.mark.parametrize("kind", KINDS)
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
-HELD = ("course", "steps", "log_det", "groups")
+HELD = ("course", "steps", "log_det", "groups", "carriers", "start")
 """Numbers of a prior that are given, or follow from others."""
 
 
@@ -129,7 +130,10 @@ def ordered_log_density(prior, rows, scale, rng):
             own = law.rvs(n_draws, random_state=rng).reshape(n_draws, -1)
             total += stats.norm.logpdf(own, scale=scale[:, r, None]).sum(axis=1) - law.logpdf(own)
             centres[:, :, r] = own[:, prior.groups.astype(int)]
-    deviation, log_phi = rows - centres, memories(n)[kind]
+    along = courses(prior.carriers, np.concatenate([[0.0], np.cumsum(prior.steps)]))[kind // prior.n_memories]
+    along = along.transpose(0, 2, 1)
+    deviation, log_phi = (rows - centres) / along, memories(prior.n_memories)[kind % prior.n_memories]
+    total -= np.log(np.abs(along)).sum(axis=(1, 2))
     rho = np.exp(log_phi[:, None] * prior.steps[:, None])
     spread = scale[:, None] * np.sqrt(1.0 - rho**2)
     steps = stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=(1, 2))

@@ -11,7 +11,7 @@ from brtf.cli import main
 from brtf.data.positions import Positions, continued
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Ordered
-from brtf.model.row_priors.chain_kinds import memories
+from brtf.model.row_priors.chain_kinds import carriers_of, courses, memories
 
 HORIZON = 10
 
@@ -33,19 +33,24 @@ def season():
     return brtf.BRTF(modes={0: "ordered"}, **options).fit(data[:-HORIZON]), data
 
 
-def test_rows_ahead_have_the_moments_of_draws():
+@pytest.mark.parametrize("carriers", [carriers_of([]), carriers_of([4])[:1]])
+def test_rows_ahead_have_the_moments_of_draws(carriers):
     """Of kinds, centres, λ, the last row and the noise of the steps."""
     rng, n_draws, n_ahead = np.random.default_rng(0), 400_000, 4
     rows = RowGaussians(rng.standard_normal((6, 1)), np.full((6, 1, 1), 0.2))
     lam, share = Gamma(np.array([30.0]), np.array([20.0])), np.array([[0.2, 0.5, 0.3]])
-    prior = Ordered.begun(rows, lam, np.ones(5), share, np.arange(6) % 2)
+    if len(carriers):
+        share = np.hstack([0.4 * share, 0.6 * share])
+    prior = Ordered.begun(rows, lam, np.ones(5), share, np.arange(6) % 2, carriers)
     found = prior.ahead(rows, lam, n_ahead)
-    phi = np.exp(memories(3))[rng.choice(3, n_draws, p=share[0])]
+    kind = rng.choice(share.size, n_draws, p=share[0])
+    phi, along = np.exp(memories(3))[kind % 3], courses(carriers, np.arange(5.0, 10.0))[kind // 3]
     centre = rng.multivariate_normal(prior.centre[0], prior.centre_cov[0], n_draws)
     scale = rng.gamma(30.0, 1 / 20.0, n_draws) ** -0.5
     now = rows.mean[-1, 0] + np.sqrt(0.2) * rng.standard_normal(n_draws) - centre[:, 1]
     for h in range(n_ahead):
-        now = phi * now + scale * np.sqrt(1.0 - phi**2) * rng.standard_normal(n_draws)
+        now = phi * now / along[:, h] + scale * np.sqrt(1.0 - phi**2) * rng.standard_normal(n_draws)
+        now *= along[:, h + 1]
         drawn = centre[:, h % 2] + now
         assert found.mean[h, 0] == pytest.approx(drawn.mean(), abs=5 * drawn.std() / np.sqrt(n_draws))
         assert found.cov[h, 0, 0] == pytest.approx(drawn.var(), rel=0.01)

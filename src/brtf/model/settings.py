@@ -20,6 +20,8 @@ RENAMED = {"outliers": "robust", "transform": "link"}
 """Option names that collide with methods, and the option to use instead."""
 FEWEST_SMOOTH = 8
 """Shortest mode along which a smooth residual is considered."""
+COURSES = 4
+"""Courses of different memory that a series in order may be the sum of."""
 LARGEST_PAPER_RANK = 100
 """The paper starts from R = max_n I_n; for long modes that is neither useful nor feasible."""
 
@@ -242,10 +244,11 @@ class Settings:
             raise ValueError("outlier_modes must leave out at least one mode: otherwise all entries are one.")
         return modes
 
-    def rank_limit(self, shape: tuple[int, ...], n_observed: int) -> int:
+    def rank_limit(self, shape: tuple[int, ...], n_observed: int, *, in_order: bool = False) -> int:
         """Upper limit of the rank of the result: ``max_rank``, but no more than any tensor of that shape needs.
 
-        It also keeps fewer parameters than observed entries, R (Σ I_n − N + 1) < M, but is at least one. The paper's
+        It also keeps fewer parameters than observed entries, R (Σ I_n − N + 1) < M, but is at least one. Series
+        ``in_order`` may each be the sum of several courses, which have fewer free numbers than rows. The paper's
         inference starts with all components: min(max_n I_n, min_n Π_{k≠n} I_k, 100) of them by default.
         """
         n_entries = math.prod(shape)
@@ -253,6 +256,8 @@ class Settings:
         if self.inference == "paper":
             return min(max(shape), enough, LARGEST_PAPER_RANK) if self.max_rank is None else int(self.max_rank)
         most = max(1, min(enough, (n_observed - 1) // (sum(shape) - len(shape) + 1)))
+        if in_order:
+            most = max(most, COURSES * enough)
         return most if self.max_rank is None else min(int(self.max_rank), most)
 
 

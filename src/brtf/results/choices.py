@@ -192,7 +192,7 @@ def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
 
 def course_in_words(prior: KnownOrder) -> str:
     """How the components of a mode go on from row to row, as text: for how many rows they remember, and a period."""
-    likely = np.argmax(prior.share, axis=1)
+    carrier, likely = np.divmod(np.argmax(prior.share, axis=1), prior.n_memories)
     remembered = sorted({2 ** int(kind - 1) for kind in likely if kind})
     n_rows, n_groups = prior.groups.size, prior.centre.shape[1]
     ways = []
@@ -201,8 +201,12 @@ def course_in_words(prior: KnownOrder) -> str:
         ways.append(f"memory of {shown[0] if shown[0] == shown[1] else f'{shown[0]} to {shown[1]}'} rows")
     if (likely == 0).any():
         ways.append(f"{np.count_nonzero(likely == 0)} of {likely.size} components in no order")
+    periods = {round(1.0 / frequency) for frequency, _ in prior.carriers[carrier[carrier > 0] - 1]}
     if n_groups > 1:
         ways.append(f"a period of {n_groups} rows")
+    if periods:
+        told = " and ".join(f"{period:,}" for period in sorted(periods))
+        ways.append(f"patterns of {told} rows that change slowly")
     return ", ".join(ways) or "nothing to remember"
 
 

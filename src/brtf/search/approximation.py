@@ -45,7 +45,7 @@ def approximate(factors: Sequence[Array], n_components: int, little: float, ridg
         return error, [basis @ factor for basis, factor in zip(bases, found, strict=True)]
     core = _compose(small)
     if core.ndim == 2:  # components may rotate freely: singular vectors are optimal
-        left, strengths, right = np.linalg.svd(core)
+        left, strengths, right = np.linalg.svd(core, full_matrices=False)
         root = np.sqrt(strengths[:n_components])
         found = [left[:, :n_components] * root, right[:n_components].T * root]
         return float(np.sum(strengths[n_components:] ** 2)), [b @ f for b, f in zip(bases, found, strict=True)]

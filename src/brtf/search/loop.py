@@ -58,9 +58,11 @@ class Search:
         affordable: int,
     ) -> None:
         observations = problem.observations
-        cap = min(settings.rank_limit(observations.shape, observations.n_observed), affordable)
-        most = cap if settings.max_rank is None else min(max(SLACK * cap, cap + 2), affordable)
-        wishes = Wishes.of(observations, settings, cap)
+        wishes = Wishes.of(observations, settings, affordable)
+        cap, most = wishes.cap, wishes.cap
+        if settings.max_rank is not None:
+            enough = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
+            most = min(max(SLACK * cap, cap + 2), affordable, enough)
         problem = replace(problem, collapsed=begins_collapsed(problem, min(most, START_COMPONENTS)))
         found = cache(lambda: [compact(state) for state in starts(most)])
         self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)

@@ -11,6 +11,7 @@ from brtf.search.moves.birth import Birth
 from brtf.search.moves.cap import Beyond, Cap
 from brtf.search.moves.channels import Channels
 from brtf.search.moves.condense import Condense
+from brtf.search.moves.courses import SecondCourses
 from brtf.search.moves.death import Death
 from brtf.search.moves.few_outliers import FewOutliers
 from brtf.search.moves.form import Cheaper, Tighter
@@ -57,7 +58,7 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors(), Order())
+NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors(), Order(), SecondCourses())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 PHASES = (
     Phase("start", (Start(),)),

@@ -28,7 +28,7 @@ from brtf.inference.statistics import add_up_rows, scaled_values
 from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import NoOutliers
-from brtf.model.row_priors import RowPrior
+from brtf.model.row_priors import Ordered, RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import LARGEST_PRECISION, State
 from brtf.search.components import add_components, empty_state
@@ -214,7 +214,8 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
     if state is None:
         raise RuntimeError("the inference ended without a state")
     reason = _end_of_search(state) if reason is None else reason
-    cap = settings.rank_limit(observations.shape, observations.n_observed)
+    in_order = any(isinstance(prior, Ordered) for prior in state.row_priors)
+    cap = settings.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
     if position is None or state.rank <= cap:
         return Outcome(state, moment.trace, reason, moment.cap_gain)
     with workers(settings.n_jobs):
@@ -360,7 +361,8 @@ def fit_bytes(observations: Observations, settings: Settings, rank: int) -> int:
 def affordable_rank(observations: Observations, settings: Settings) -> int:
     """The largest rank for which a fit fits in memory, but at least the given cap, and at least one."""
     given = 1 if settings.max_rank is None else int(settings.max_rank)
-    most = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
+    free, in_order = replace(settings, max_rank=None), settings.modes is not None
+    most = free.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
     available = available_bytes()
     low, high = min(given, most), most + 1  # low fits, high does not
     while high - low > 1:

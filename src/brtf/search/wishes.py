@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from brtf.data.observations import Observations
 from brtf.data.positions import Positions
+from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
+from brtf.model.state import State
 from brtf.search.starts import START_COMPONENTS
 
 
@@ -17,6 +19,7 @@ class Wishes:
     Attributes
     ----------
     cap : largest rank of the result
+    cap_in_order : the same of one with rows in order
     nonnegative_modes : modes without negative loadings, as asked for
     undecided_modes : modes of which the bound decides whether they have negative loadings and are in order
     ordered_modes : modes in order, as asked for
@@ -35,6 +38,7 @@ class Wishes:
     """
 
     cap: int
+    cap_in_order: int
     nonnegative_modes: tuple[int, ...]
     undecided_modes: tuple[int, ...]
     ordered_modes: tuple[int, ...]
@@ -52,12 +56,18 @@ class Wishes:
     converged_gain: float
 
     @classmethod
-    def of(cls, observations: Observations, settings: Settings, cap: int) -> Wishes:
+    def of(cls, observations: Observations, settings: Settings, affordable: int) -> Wishes:
         """What the settings ask of a search of these data with so many components at most."""
+        limits = (
+            settings.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
+            for in_order in (False, True)
+        )
+        cap, cap_in_order = (min(limit, affordable) for limit in limits)
         order, labels = observations.order, observations.labels
         coords = [None] * order if labels is None else labels.coords
         return cls(
             cap=cap,
+            cap_in_order=cap_in_order,
             nonnegative_modes=_modes_said_to_be(settings, order, "nonnegative"),
             undecided_modes=settings.undecided_modes(order),
             ordered_modes=_modes_said_to_be(settings, order, "ordered"),
@@ -74,6 +84,10 @@ class Wishes:
             many=settings.max_rank is not None and cap > START_COMPONENTS,
             converged_gain=settings.tol * observations.n_observed,
         )
+
+    def limit(self, state: State) -> int:
+        """The largest rank of the result, if it has the row priors of this state."""
+        return self.cap_in_order if any(isinstance(prior, Ordered) for prior in state.row_priors) else self.cap
 
 
 def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ then proposes it for every mode, and files can store it.
 """
 
 from brtf.model.row_priors.centred import Centred, KnownCentre
+from brtf.model.row_priors.known_order import KnownOrder
 from brtf.model.row_priors.non_negative import NonNegative
-from brtf.model.row_priors.ordered import KnownOrder, Ordered
+from brtf.model.row_priors.ordered import Ordered
 from brtf.model.row_priors.row_prior import ROW_PRIORS, IndependentRows, RowPrior, RowSolver, RowTerms, register
 from brtf.model.row_priors.unequal import KnownUnequal, Unequal, UnequalCentred
 from brtf.model.row_priors.zero_mean import ZeroMean

@@ -37,9 +37,12 @@ def condense(problem: Problem, point: Point) -> State | None:
 
     Nearly collinear components adapt so slowly in sweeps that simply removing one rarely succeeds; here the others
     adapt first. Components are removed as long as the loss is below their cost. None where no components are similar,
-    or where removing the first already loses more than a few times its cost.
+    or where removing the first already loses more than a few times its cost, or where components are more than any
+    tensor of that shape needs: they then differ in what they remember.
     """
-    state = point.state
+    state, shape = point.state, problem.observations.shape
+    if state.rank > math.prod(shape) // max(shape):
+        return None
     if not 2 <= state.rank <= FEW_COMPONENTS or likeness_of_components(state).max() <= LIKE:
         return None
     price, best, least = component_price(problem), None, math.inf

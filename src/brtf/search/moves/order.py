@@ -21,9 +21,10 @@ from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import IndependentRows, Ordered
-from brtf.model.row_priors.chain_kinds import kinds_of, n_kinds
+from brtf.model.row_priors.chain_kinds import NO_CARRIERS, kinds_of, n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
+from brtf.search.periods_of_rows import carriers_along
 
 ROW_MATRICES = 8
 """R × R matrices per row in a trial of a chain: precisions, covariances, and those of neighbours, of two states."""
@@ -48,16 +49,18 @@ class Order(Move):
     def _trial(self, progress: Progress, mode: int) -> Trial | None:
         state = progress.point.state
         rows, present = state.factors[mode], state.row_priors[mode]
-        steps = progress.wishes.positions[mode].steps
+        positions = progress.wishes.positions[mode]
         if not isinstance(present, IndependentRows) or (rows.n_rows < FEWEST_ROWS and not self.asked):
             return None
         if not self.asked and ROW_MATRICES * 8 * rows.n_rows * rows.rank**2 > process_bytes():
             return None
-        promised, share = promise(rows, present, state.lam, steps)
+        carriers = carriers_along(rows, state.lam, positions)
+        promised, share = promise(rows, present, state.lam, positions.steps, carriers)
         if not self.asked and promised < WORTH:
             return None
         groups = np.zeros(rows.n_rows) if present.terms(state.lam)[1].any() else None
-        proposed = state.with_factor(mode, rows, Ordered.begun(rows, state.lam, steps, share, groups))
+        prior = Ordered.begun(rows, state.lam, positions.steps, share, groups, carriers)
+        proposed = state.with_factor(mode, rows, prior)
         point = evaluate_at(progress.problem, proposed, progress.point.fit)
         return progress.trial(
             Kind.ORDER,
@@ -72,7 +75,9 @@ class Order(Move):
         return len(memory) == 1 and are_whole(memory)
 
 
-def promise(rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array) -> tuple[float, Array]:
+def promise(
+    rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array, carriers: Array = NO_CARRIERS
+) -> tuple[float, Array]:
     """Nats that order promises, each component taken on its own, and the shares (R, K) of the kinds.
 
     A component's rows have the likelihood p_t = 1/V_t − Λ_t, h_t = ã_t/V_t − Λ_tμ, about the present centre.
@@ -83,7 +88,7 @@ def promise(rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Arr
     variances = np.broadcast_to(rows.variances, rows.mean.shape)
     precision = np.maximum(1.0 / variances - own, 0.0)
     linear = (rows.mean - centre) / variances
-    kinds = kinds_of(steps, n_kinds(rows.n_rows))
+    kinds = kinds_of(steps, n_kinds(rows.n_rows), carriers=carriers)
     found = kernels.chain_evidence(precision, linear, lam.mean, kinds.own, kinds.beside) + 0.5 * kinds.log_det[:, None]
     gains = logsumexp(found - found[0], axis=0) - math.log(len(found))
     rounding = rows.n_rows * float(np.finfo(float).eps) * float(np.abs(found).max(initial=0.0))

@@ -19,9 +19,10 @@ from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
 from brtf.model.row_priors.chain_kinds import n_kinds
-from brtf.model.row_priors.ordered import FEWEST_ROWS, likely_periods
+from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.periods_of_rows import carriers_along, possible_periods
 from brtf.search.wishes import Wishes
 
 
@@ -67,16 +68,16 @@ def _other_centres(present: RowPrior, rows: RowGaussians, lam: Gamma, positions:
     """Rows in order around centres of their own for every phase of a period; in a chain also around one, or zero."""
     if rows.n_rows < FEWEST_ROWS:
         return []
-    even = bool(np.allclose(positions.steps, 1.0))
-    found = {*positions.periods, *(likely_periods(rows, lam) if even else ())}
-    groups: list[NDArray[Any] | None] = [positions.places % period for period in sorted(found)]
+    periods = possible_periods(rows, lam, positions)
+    groups: list[NDArray[Any] | None] = [positions.places % period for period in periods]
     groups = [one for one in groups if one is not None and 2 * (int(one.max()) + 1) <= rows.n_rows]
     if isinstance(present, Ordered):
         chain, groups = present, [None, np.zeros(rows.n_rows), *groups]
     else:
-        share = np.zeros((rows.rank, n_kinds(rows.n_rows)))
+        carriers = carriers_along(rows, lam, positions)
+        share = np.zeros((rows.rank, n_kinds(rows.n_rows) * (1 + len(carriers))))
         share[:, 0] = 1.0
-        chain = Ordered.begun(rows, lam, positions.steps, share)
+        chain = Ordered.begun(rows, lam, positions.steps, share, carriers=carriers)
     others = (chain.regrouped(rows, lam, one) for one in groups)
     return [
         other.learnt(rows, lam)
