@@ -145,8 +145,8 @@ class Settings:
         if self.inference == "paper" and self.modes not in (None, "auto"):
             raise ValueError('modes needs inference="calibrated": the rows of the paper are about zero, in any order.')
         for mode, words in () if self.modes in (None, "auto") else self.modes:
-            if "ordered" in words and len(set(words)) > 1:
-                raise ValueError(f'modes says of mode {mode!r} {words}, but an "ordered" mode cannot be anything else.')
+            if {"ordered", "unordered"} <= set(words):
+                raise ValueError(f'modes says of mode {mode!r} {words}, but a mode is "ordered" or "unordered".')
         if self.inference == "paper" and self.smooth_residual not in (None, "auto"):
             raise ValueError('smooth_residual needs inference="calibrated": the paper has none.')
         if self.outlier_modes is not None and self.outlier_kind == "one-sided":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brtf.inference.trace import Event, Kind, StopReason
-from brtf.model.row_priors import KnownOrder, Ordered
+from brtf.model.row_priors import KnownOrder, NonNegativeOrder, Ordered
 from brtf.model.state import OutlierStructure
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def modes_of(result: Result) -> dict[int, tuple[str, ...]]:
     """
     found: dict[int, tuple[str, ...]] = {}
     for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
-        order = "ordered" if isinstance(prior, Ordered) and len(group) == 1 else "unordered"
+        order = "ordered" if isinstance(prior, Ordered | NonNegativeOrder) and len(group) == 1 else "unordered"
         for mode in group:
             found.setdefault(mode, (order,) if prior.signed else (order, "nonnegative"))
     return dict(sorted(found.items()))
@@ -159,7 +159,7 @@ def _modes(result: Result) -> Choice:
     of_order = [event for event in judged if event.kind is Kind.ORDER]
     of_signs = [event for event in judged if event.kind is Kind.NON_NEGATIVE]
     priors = list(zip(result.arrangement.read_modes, result.state.row_priors, strict=True))
-    ordered = [(group, prior) for group, prior in priors if isinstance(prior, Ordered)]
+    ordered = [(group, prior) for group, prior in priors if isinstance(prior, Ordered | NonNegativeOrder)]
     unsigned = [group for group, prior in priors if not prior.signed]
     sentences, gains = [], []
     if ordered:
@@ -190,20 +190,22 @@ def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
     return f"{tried} the fit is {nats(-max(event.gain for event in judged))} worse" if judged else untried
 
 
-def course_in_words(prior: KnownOrder) -> str:
+def course_in_words(prior: KnownOrder | NonNegativeOrder) -> str:
     """How the components of a mode go on from row to row, as text: for how many rows they remember, and a period."""
-    carrier, likely = np.divmod(np.argmax(prior.share, axis=1), prior.n_memories)
+    n_memories = prior.n_memories if isinstance(prior, KnownOrder) else prior.share.shape[1]
+    carrier, likely = np.divmod(np.argmax(prior.share, axis=1), n_memories)
     remembered = sorted({2 ** int(kind - 1) for kind in likely if kind})
-    n_rows, n_groups = prior.groups.size, prior.centre.shape[1]
-    ways = []
+    n_rows, ways = prior.steps.size + 1, []
     if remembered:
         shown = [f"{n:,}" if n < n_rows else "all" for n in (remembered[0], remembered[-1])]
         ways.append(f"memory of {shown[0] if shown[0] == shown[1] else f'{shown[0]} to {shown[1]}'} rows")
     if (likely == 0).any():
         ways.append(f"{np.count_nonzero(likely == 0)} of {likely.size} components in no order")
+    if not isinstance(prior, KnownOrder):
+        return ", ".join(ways)
     periods = {round(1.0 / frequency) for frequency, _ in prior.carriers[carrier[carrier > 0] - 1]}
-    if n_groups > 1:
-        ways.append(f"a period of {n_groups} rows")
+    if prior.centre.shape[1] > 1:
+        ways.append(f"a period of {prior.centre.shape[1]} rows")
     if periods:
         told = " and ".join(f"{period:,}" for period in sorted(periods))
         ways.append(f"patterns of {told} rows that change slowly")

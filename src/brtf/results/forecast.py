@@ -16,7 +16,7 @@ from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.data.positions import continued
 from brtf.model.distributions import RowGaussians
-from brtf.model.row_priors import Ordered
+from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.results.choices import modes_in_words
 
 if TYPE_CHECKING:
@@ -117,6 +117,11 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
     if isinstance(mode, bool) or not isinstance(mode, numbers.Integral) or not -order <= mode < order:
         of_names = f" or one of {', '.join(map(repr, names))}" if names else ""
         raise ValueError(f"mode must be a mode of the data, 0 to {order - 1}{of_names}, got {mode!r}.")
+    chosen = result.arrangement.factors_of(int(mode) % order, result.observations.shape)[0][0]
+    if isinstance(result.state.row_priors[chosen], NonNegativeOrder):
+        raise ValueError(
+            f"Rows without negative loadings are not continued. Fit with modes={{{mode}: 'ordered'}} to forecast."
+        )
     if int(mode) % order not in known:
         found = (
             f"{modes_in_words(known)} is" if len(known) == 1 else f"{modes_in_words(known)} are" if known else "none is"

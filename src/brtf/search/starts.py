@@ -24,7 +24,7 @@ from brtf.inference.sweep import prune, sweep
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
-from brtf.model.row_priors import Ordered
+from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
 from brtf.search.components import add_components, empty_state, without_negative
@@ -241,9 +241,11 @@ def _of_the_kind_of(problem: Problem, state: State, present: State) -> State:
     unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
     state = without_negative(state, unsigned)
     for mode, prior in enumerate(present.row_priors):
+        rows = state.factors[mode]
         if isinstance(prior, Ordered):
-            rows = state.factors[mode]
             state = state.with_factor(mode, rows, prior.begun_again(rows, state.lam))
+        if isinstance(prior, NonNegativeOrder):
+            state = state.with_factor(mode, *prior.adapted(rows, state.lam))
     if present.local.has_outliers and not state.local.has_outliers:
         state = replace(state, local=START_MODEL)
     point = evaluate(problem, state)

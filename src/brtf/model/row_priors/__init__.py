@@ -8,6 +8,7 @@ then proposes it for every mode, and files can store it.
 from brtf.model.row_priors.centred import Centred, KnownCentre
 from brtf.model.row_priors.known_order import KnownOrder
 from brtf.model.row_priors.non_negative import NonNegative
+from brtf.model.row_priors.non_negative_order import NonNegativeOrder
 from brtf.model.row_priors.ordered import Ordered
 from brtf.model.row_priors.row_prior import ROW_PRIORS, IndependentRows, RowPrior, RowSolver, RowTerms, register
 from brtf.model.row_priors.unequal import KnownUnequal, Unequal, UnequalCentred
@@ -21,6 +22,7 @@ __all__ = [
     "KnownOrder",
     "KnownUnequal",
     "NonNegative",
+    "NonNegativeOrder",
     "Ordered",
     "RowPrior",
     "RowSolver",

@@ -126,7 +126,7 @@ class NonNegative(RowPrior):
         return self
 
     def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
-        return self.of(rows)
+        return NonNegative.of(rows)
 
     def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
         """Locations move as far as the means should; the means then stay positive."""
@@ -142,7 +142,7 @@ class NonNegative(RowPrior):
 
     def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
         """Draws without negative loadings: truncated normals of the reported moments, joined by a Gaussian copula."""
-        near = self.of(reported)[1]
+        near = NonNegative.of(reported)[1]
         scale = 1.0 / np.sqrt(near._diagonal)
         standard = np.sqrt(np.broadcast_to(reported.variances, reported.mean.shape))
         root = np.linalg.cholesky(reported.cov) / standard[:, :, None]

@@ -20,7 +20,7 @@ from brtf.inference.judge import WORTH
 from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors import IndependentRows, Ordered
+from brtf.model.row_priors import IndependentRows, NonNegative, NonNegativeOrder, Ordered, RowPrior, ZeroMean
 from brtf.model.row_priors.chain_kinds import NO_CARRIERS, kinds_of, n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
@@ -50,16 +50,23 @@ class Order(Move):
         state = progress.point.state
         rows, present = state.factors[mode], state.row_priors[mode]
         positions = progress.wishes.positions[mode]
-        if not isinstance(present, IndependentRows) or (rows.n_rows < FEWEST_ROWS and not self.asked):
+        if not isinstance(present, IndependentRows | NonNegative) or isinstance(present, NonNegativeOrder):
+            return None
+        if rows.n_rows < FEWEST_ROWS and not self.asked:
             return None
         if not self.asked and ROW_MATRICES * 8 * rows.n_rows * rows.rank**2 > process_bytes():
             return None
-        carriers = carriers_along(rows, state.lam, positions)
-        promised, share = promise(rows, present, state.lam, positions.steps, carriers)
+        carriers = carriers_along(rows, state.lam, positions) if present.signed else NO_CARRIERS
+        independent = ZeroMean() if isinstance(present, NonNegative) else present
+        promised, share = promise(rows, independent, state.lam, positions.steps, carriers)
         if not self.asked and promised < WORTH:
             return None
-        groups = np.zeros(rows.n_rows) if present.terms(state.lam)[1].any() else None
-        prior = Ordered.begun(rows, state.lam, positions.steps, share, groups, carriers)
+        prior: RowPrior
+        if isinstance(present, NonNegative):
+            prior = NonNegativeOrder(present.location, present.precision, positions.steps, share)
+        else:
+            groups = np.zeros(rows.n_rows) if present.terms(state.lam)[1].any() else None
+            prior = Ordered.begun(rows, state.lam, positions.steps, share, groups, carriers)
         proposed = state.with_factor(mode, rows, prior)
         point = evaluate_at(progress.problem, proposed, progress.point.fit)
         return progress.trial(
