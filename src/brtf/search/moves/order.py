@@ -9,6 +9,7 @@ that the mode is ordered.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import logsumexp, softmax
@@ -16,6 +17,7 @@ from scipy.special import logsumexp, softmax
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.memory import process_bytes
+from brtf.data.positions import Positions
 from brtf.inference.judge import WORTH
 from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
@@ -24,7 +26,7 @@ from brtf.model.row_priors import IndependentRows, NonNegative, NonNegativeOrder
 from brtf.model.row_priors.chain_kinds import NO_CARRIERS, kinds_of, n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
-from brtf.search.periods_of_rows import carriers_along
+from brtf.search.periods_of_rows import carriers_along, possible_periods
 
 ROW_MATRICES = 8
 """R × R matrices per row in a trial of a chain: precisions, covariances, and those of neighbours, of two states."""
@@ -65,8 +67,7 @@ class Order(Move):
         if isinstance(present, NonNegative):
             prior = NonNegativeOrder(present.location, present.precision, positions.steps, share)
         else:
-            groups = np.zeros(rows.n_rows) if present.terms(state.lam)[1].any() else None
-            prior = Ordered.begun(rows, state.lam, positions.steps, share, groups, carriers)
+            prior = best_centres(rows, present, state.lam, positions, carriers)
         proposed = state.with_factor(mode, rows, prior)
         point = evaluate_at(progress.problem, proposed, progress.point.fit)
         return progress.trial(
@@ -82,21 +83,56 @@ class Order(Move):
         return len(memory) == 1 and are_whole(memory)
 
 
+def best_centres(
+    rows: RowGaussians, present: IndependentRows, lam: Gamma, positions: Positions, carriers: Array
+) -> Ordered:
+    """Chains around zero, one centre, or one for every phase of a period: where the evidence is highest.
+
+    With centres μ, of divergence KL from their prior, rows of the likelihood exp(Σ h a − ½ p a²) have that of μ times
+    that of a chain about zero whose linear terms are h − pμ. Periods share the chance of one.
+    """
+    no_order = np.zeros((rows.rank, n_kinds(rows.n_rows) * (1 + len(carriers))))
+    no_order[:, 0] = 1.0
+    periods = [period for period in possible_periods(rows, lam, positions) if 2 * period <= rows.n_rows]
+    chain = Ordered.begun(rows, lam, positions.steps, no_order, None, carriers)
+    found = _evidence(rows, present, lam, positions.steps, carriers, np.zeros_like(rows.mean))[0]
+    best, most = replace(chain, share=softmax(found, axis=0).T), float(logsumexp(found, axis=0).sum()) + WORTH
+    for groups in (np.zeros(rows.n_rows, int), *(positions.places % period for period in periods)):
+        prior = chain.regrouped(rows, lam, groups)
+        found, nats = _evidence(rows, present, lam, positions.steps, carriers, prior.centre.T[groups])
+        square = prior.centre**2 + np.einsum("rgg->rg", prior.centre_cov)
+        of_prior = float(lam.mean @ square.sum(axis=1)) - square.shape[1] * float(np.log(lam.mean).sum())
+        nats += float(logsumexp(found, axis=0).sum()) - math.log(len(periods) if groups.any() else 1)
+        nats += 0.5 * (float(np.linalg.slogdet(prior.centre_cov)[1].sum()) + square.size - of_prior)
+        if nats > most:
+            best, most = replace(prior, share=softmax(found, axis=0).T), nats
+    return best
+
+
 def promise(
     rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array, carriers: Array = NO_CARRIERS
 ) -> tuple[float, Array]:
-    """Nats that order promises, each component taken on its own, and the shares (R, K) of the kinds.
-
-    A component's rows have the likelihood p_t = 1/V_t − Λ_t, h_t = ã_t/V_t − Λ_tμ, about the present centre.
-    """
+    """Nats that order promises about the present centre, component by component, and the shares (R, K) of the kinds."""
     matrices, linear = present.terms(lam)
-    own = np.einsum("irr->ir", matrices)
-    centre = linear / own
-    variances = np.broadcast_to(rows.variances, rows.mean.shape)
-    precision = np.maximum(1.0 / variances - own, 0.0)
-    linear = (rows.mean - centre) / variances
-    kinds = kinds_of(steps, n_kinds(rows.n_rows), carriers=carriers)
-    found = kernels.chain_evidence(precision, linear, lam.mean, kinds.own, kinds.beside) + 0.5 * kinds.log_det[:, None]
+    centres = np.broadcast_to(linear / np.einsum("irr->ir", matrices), rows.mean.shape)
+    found, _ = _evidence(rows, present, lam, steps, carriers, centres)
     gains = logsumexp(found - found[0], axis=0) - math.log(len(found))
     rounding = rows.n_rows * float(np.finfo(float).eps) * float(np.abs(found).max(initial=0.0))
     return float(gains.sum()) - rounding, softmax(found, axis=0).T
+
+
+def _evidence(
+    rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array, carriers: Array, centres: Array
+) -> tuple[Array, float]:
+    """Evidence (K, R) of every kind of chain about the given centres (I, R), and that of the centres.
+
+    A component's rows have the likelihood p_t = 1/V_t − Λ_t, h_t = ã_t/V_t − l_t, Λ and l being the present prior's.
+    """
+    matrices, own_linear = present.terms(lam)
+    variances = np.broadcast_to(rows.variances, rows.mean.shape)
+    precision = np.maximum(1.0 / variances - np.einsum("irr->ir", matrices), 0.0)
+    linear = rows.mean / variances - own_linear
+    kinds = kinds_of(steps, n_kinds(rows.n_rows), carriers=carriers)
+    about = linear - precision * centres
+    found = kernels.chain_evidence(precision, about, lam.mean, kinds.own, kinds.beside) + 0.5 * kinds.log_det[:, None]
+    return found, float(np.sum(centres * (linear - 0.5 * precision * centres)))

@@ -22,7 +22,7 @@ from brtf.model.row_priors.chain_kinds import n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial
-from brtf.search.periods_of_rows import carriers_along, possible_periods
+from brtf.search.periods_of_rows import carriers_along, likeliest_periods
 from brtf.search.wishes import Wishes
 
 
@@ -68,7 +68,7 @@ def _other_centres(present: RowPrior, rows: RowGaussians, lam: Gamma, positions:
     """Rows in order around centres of their own for every phase of a period; in a chain also around one, or zero."""
     if rows.n_rows < FEWEST_ROWS:
         return []
-    periods = possible_periods(rows, lam, positions)
+    periods = likeliest_periods(rows, lam, positions)
     groups: list[NDArray[Any] | None] = [positions.places % period for period in periods]
     groups = [one for one in groups if one is not None and 2 * (int(one.max()) + 1) <= rows.n_rows]
     if isinstance(present, Ordered):
