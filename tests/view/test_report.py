@@ -376,6 +376,14 @@ def test_nothing_is_drawn_where_there_are_no_outliers(model, monkeypatch):
     assert "Outlier rate over" not in text and "outliers, % of the observed" not in text
 
 
+def test_a_rate_of_rounding_is_no_rate():
+    """Clean data leave every entry a tiny probability of being an outlier, which is no share to show."""
+    clean = BRTF(random_state=0).fit(FULL - DATA.outliers)
+    assert 0.0 < clean.outlier_rate_ < 1e-5
+    text = Page(build_page(clean.result_)).text
+    assert "none" in text and "e-0" not in text.split("Observed")[0]
+
+
 def test_the_page_says_what_lowered_the_bound():
     data = synthetic((9, 8, 7), 2, seed=0).observed
     with pytest.warns(FitWarning, match="max_rank=1 was reached"):
