@@ -52,6 +52,28 @@ def test_they_are_found(found):
     assert rrse(model.low_rank(), low_rank) < 1.2 * np.sqrt(144 / 3840 / 0.8) * NOISE / low_rank.std()
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_their_mean_is_told_from_a_constant(sign):
+    """Data with an offset have a component that takes up the mean of many small outliers, and skewed noise is left."""
+    low_rank, observed = one_sided(101, rate=0.35, size=4.5, sign=sign)
+    model = BRTF(random_state=0).fit(observed() + 1.0)
+    assert sign * (sides_of(model).mean - 0.5) > 0.45
+    assert model.outlier_rate_ > 0.2
+    # A third of the outliers' mean of .35 × 4.5 / 2 noise levels, and what noise adds.
+    assert np.abs(np.mean(model.low_rank() - low_rank - 1.0)) < 0.35 * NOISE
+    words = [event for event in model.trace_["event"] if event.startswith("one-sided outliers")]
+    assert any("(+" in event for event in words)
+
+
+def test_symmetric_noise_is_not_shifted():
+    rng = np.random.default_rng(3)
+    model = BRTF(random_state=0).fit(one_sided(3, rate=0.0)[1]() + 1.0)
+    heavy = BRTF(random_state=0).fit(1.0 + one_sided(4, rate=0.0)[1]() + NOISE * rng.standard_t(3, SHAPE))
+    for fitted in (model, heavy):
+        assert sides_of(fitted) is None
+        assert not any(event.startswith("one-sided outliers") for event in fitted.trace_["event"])
+
+
 @pytest.mark.parametrize("size", [3.0, 10.0, 50.0])
 def test_new_observations_lie_anywhere_within_the_prediction(size):
     """PIT of new data: every tenth of the prediction holds a tenth of them, within a tenth of that."""

@@ -27,6 +27,7 @@ from brtf.search.moves.reconsider import Reconsider
 from brtf.search.moves.refresh import Refresh
 from brtf.search.moves.replacement import Replacement
 from brtf.search.moves.row_prior import RowPriors
+from brtf.search.moves.shifted import Shifted
 from brtf.search.moves.sides import OneSided
 from brtf.search.moves.smooth_residual import Smoothness
 from brtf.search.moves.start import Start
@@ -83,7 +84,8 @@ PHASES = (
     Phase(
         "fine",
         (
-            *(Noise(), *NOISE, Plainer(pulling=False), LocalModels(pulling=False), OutlierKinds(), *COMPONENTS),
+            *(Noise(), *NOISE, Shifted(), Plainer(pulling=False), LocalModels(pulling=False), OutlierKinds()),
+            *COMPONENTS,
             *(Reconsider(), WithoutNegative()),
         ),
         lambda progress: Sweeps(0.1 * WORTH, 100),
