@@ -318,12 +318,12 @@ def course_of_levels(label: Any, apart: Any, kind: Any, side: Any) -> None:
                 if meanwhile <= 0.1 * n[k] and before >= 2 and after >= 2 and steady >= 0.6 * seen:
                     kind[p, k] = -1
         for k in range(n_levels):
-            if kind[p, k] != 1:
+            if kind[p, k] == 0:
                 continue
             change, parted, n_before, n_after = last[k], True, 0, 0
             start, end, begin = n_frames, 0, n_frames
             for j in range(n_levels):
-                if kind[p, j] != 1:
+                if kind[p, j] == 0:
                     continue
                 if last[j] <= change:
                     n_before += n[j]
@@ -342,7 +342,8 @@ def course_of_levels(label: Any, apart: Any, kind: Any, side: Any) -> None:
                 seen_after += label[p, t] >= 0
             if n_before >= 0.5 * seen_before and n_after >= 0.5 * seen_after:
                 for j in range(n_levels):
-                    if kind[p, j] == 1:
+                    if kind[p, j] != 0:
+                        kind[p, j] = 1
                         side[p, j] = 1 if last[j] <= change else 2
                 break
 

@@ -59,7 +59,7 @@ def _common_course(values: Single, height: int, width: int) -> Array | None:
     weight = np.ones(len(squares))
     course = np.zeros(n_frames)
     for _ in range(N_ROUNDS):
-        use = np.abs(weight) > 0.1 * np.abs(weight).max()
+        use = np.abs(weight) > 0.1 * np.median(np.abs(weight))
         course = np.median(squares[use] / weight[use, None], axis=0)
         course = course - np.median(course)
         size = np.abs(course).sum()
