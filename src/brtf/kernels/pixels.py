@@ -26,6 +26,8 @@ PRIOR_FRAMES = 5.0
 """Weight of the noise of neighbouring frames in the variance of a level, in frames."""
 TRIM = 0.04
 """Share of a level's frames at either end that do not count as its time."""
+ASTRAY = 0.1
+"""Share of the frames before or after a lasting change that may show a level of the other side."""
 FAR_OUT = 40.0
 """Squared distance beyond which a normal density is nought to single precision."""
 
@@ -273,19 +275,21 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
 
 
 @loop
-def course_of_levels(label: Any, apart: Any, kind: Any, side: Any) -> None:
+def course_of_levels(label: Any, apart: Any, kind: Any, side: Any, when: Any) -> None:
     """How the levels of every pixel follow each other in time.
 
     ``kind`` (pixels, levels): 1 if a level is seen at all, −1 if it is seen during one stay only, with another level
-    before and after but not meanwhile. ``side``: 1 and 2 for the levels before and after a change for good, else 0.
-    Only levels that are ``apart`` (pixels, levels, levels) are told from each other.
+    before and after but not meanwhile. ``side``: 1 and 2 for the levels before and after a change for good, else 0;
+    ``when`` (pixels, 2): the last frame before that change and the first after it, else −1. Only levels that are ``apart`` (pixels, levels, levels) are told from each other.
     """
     n_pixels, n_frames = label.shape
     n_levels = kind.shape[1]
     first, last, n = np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64)
     times = np.empty((n_levels, n_frames), np.int64)
+    group, in_all, in_part = np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64), np.zeros(n_levels, np.int64)
     for p in range(n_pixels):
         n[:] = 0
+        when[p] = -1
         for t in range(n_frames):
             k = label[p, t]
             if 0 <= k < n_levels:
@@ -318,34 +322,50 @@ def course_of_levels(label: Any, apart: Any, kind: Any, side: Any) -> None:
                 if meanwhile <= 0.1 * n[k] and before >= 2 and after >= 2 and steady >= 0.6 * seen:
                     kind[p, k] = -1
         for k in range(n_levels):
-            if kind[p, k] == 0:
-                continue
-            change, parted, n_before, n_after = last[k], True, 0, 0
-            start, end, begin = n_frames, 0, n_frames
-            for j in range(n_levels):
-                if kind[p, j] == 0:
-                    continue
-                if last[j] <= change:
-                    n_before += n[j]
-                    start = min(start, first[j])
-                elif first[j] > change and apart[p, j, k]:
-                    n_after += n[j]
-                    begin, end = min(begin, first[j]), max(end, last[j])
+            group[k] = k
+            for j in range(k):
+                if not apart[p, j, k] and group[k] == k:
+                    group[k] = group[j]
+        in_all[:] = 0
+        n_seen = 0
+        for t in range(n_frames):
+            n_seen += label[p, t] >= 0
+            if 0 <= label[p, t] < n_levels:
+                in_all[group[label[p, t]]] += 1
+        in_part[:] = 0
+        seen, best, change = 0, 0.0, -1
+        for t in range(n_frames - 1):
+            seen += label[p, t] >= 0
+            if 0 <= label[p, t] < n_levels:
+                in_part[group[label[p, t]]] += 1
+            n_before, n_after, astray = 0, 0, 0
+            for k in range(n_levels):
+                n_late = in_all[k] - in_part[k]
+                astray += min(in_part[k], n_late)
+                if in_part[k] > n_late:
+                    n_before += in_part[k]
                 else:
-                    parted = False
-            if not parted or n_before == 0 or n_after == 0:
-                continue
-            seen_before, seen_after = 0, 0
-            for t in range(start, change + 1):
-                seen_before += label[p, t] >= 0
-            for t in range(begin, end + 1):
-                seen_after += label[p, t] >= 0
-            if n_before >= 0.5 * seen_before and n_after >= 0.5 * seen_after:
-                for j in range(n_levels):
-                    if kind[p, j] != 0:
-                        kind[p, j] = 1
-                        side[p, j] = 1 if last[j] <= change else 2
-                break
+                    n_after += n_late
+            fewer = min(n_before, n_after)
+            steady = 2 * n_before >= seen or 2 * n_after >= n_seen - seen
+            if fewer >= 2 and astray <= ASTRAY * fewer and steady and fewer - astray > best:
+                best, change = fewer - astray, t
+        if change < 0:
+            continue
+        in_part[:] = 0
+        for t in range(change + 1):
+            if 0 <= label[p, t] < n_levels:
+                in_part[group[label[p, t]]] += 1
+        for k in range(n_levels):
+            if n[k] > 0:
+                kind[p, k] = 1
+                side[p, k] = 1 if 2 * in_part[group[k]] > in_all[group[k]] else 2
+        for t in range(n_frames):
+            if 0 <= label[p, t] < n_levels:
+                if t <= change and side[p, label[p, t]] == 1:
+                    when[p, 0] = t
+                elif t > change and side[p, label[p, t]] == 2 and when[p, 1] < 0:
+                    when[p, 1] = t
 
 
 @loop

@@ -211,7 +211,7 @@ def _decide(clip: Clip) -> Foreground:
     values, height, width, corner = _laid_on(clip, shifts)
     values, courses = even_light(values, height, width)
     levels = find_levels(values)
-    share, changes = scene_shares(levels, width)
+    levels, share, changes = scene_shares(levels, width)
     evidence = foreground_evidence(levels, share, width)
     usual, pixels = share.argmax(axis=1), np.arange(len(share))
     odds, law = shadow_odds(

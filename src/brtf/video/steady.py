@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,10 @@ class Levels:
     whitening : ndarray, (channels, channels), from levels to ``values``
     mean, variance : ndarray, (pixels, levels, channels)
     share : ndarray, (pixels, levels + 1), the last for what belongs to no level
+    noise : ndarray, (pixels, channels)
+        Variance between successive frames.
+    floor : ndarray, (channels,)
+        Variance of rounding, below which no variance falls.
     """
 
     values: Single
@@ -54,6 +58,8 @@ class Levels:
     mean: Single
     variance: Single
     share: Single
+    noise: Single
+    floor: Array
 
     @property
     def anywhere(self) -> float:
@@ -65,6 +71,16 @@ class Levels:
     def broad(self) -> float:
         """Log density of what belongs to no level: a nat per further channel above any colour, as channels agree."""
         return self.anywhere + self.values.shape[1] - 1.0
+
+    def fitted(self, pixels: NDArray[np.intp], frames: slice) -> Levels:
+        """These levels, but at some pixels those that are found in some of the frames."""
+        values = np.ascontiguousarray(self.values[pixels][:, :, frames])
+        mean, variance, share = self.mean.copy(), self.variance.copy(), self.share.copy()
+        part = np.zeros_like(mean[pixels]), np.ones_like(variance[pixels]), np.zeros_like(share[pixels])
+        fewest = np.maximum(FEWEST_SHARE * np.count_nonzero(~np.isnan(values[:, 0]), axis=1), FEWEST)
+        fit_levels(values, self.noise[pixels], self.floor, self.broad, fewest, *part)
+        mean[pixels], variance[pixels], share[pixels] = part
+        return replace(self, mean=mean, variance=variance, share=share)
 
     def images(self, which: NDArray[np.intp]) -> Single:
         """The levels ``which`` (pixels,), in the units of the clip: (pixels, channels)."""
@@ -81,17 +97,10 @@ def find_levels(values: Single) -> Levels:
     difference_noise(white, noise)
     usual = np.nanmedian(noise, axis=0) if np.isfinite(noise).any() else floor
     noise = np.maximum(np.maximum(np.where(np.isnan(noise), usual, noise), QUIETEST * usual), floor)
-    n_seen = np.count_nonzero(~np.isnan(white[:, 0]), axis=1)
-    levels = Levels(
-        white,
-        whitening,
-        np.zeros((n_pixels, N_LEVELS, n_channels), dtype=np.float32),
-        np.ones((n_pixels, N_LEVELS, n_channels), dtype=np.float32),
-        np.zeros((n_pixels, N_LEVELS + 1), dtype=np.float32),
-    )
-    fewest = np.maximum(FEWEST_SHARE * n_seen, FEWEST)
-    fit_levels(white, noise.astype(np.float32), floor, levels.broad, fewest, levels.mean, levels.variance, levels.share)
-    return levels
+    empty = np.zeros((n_pixels, N_LEVELS, n_channels), dtype=np.float32)
+    share = np.zeros((n_pixels, N_LEVELS + 1), dtype=np.float32)
+    levels = Levels(white, whitening, empty, np.ones_like(empty), share, noise.astype(np.float32), floor)
+    return levels.fitted(np.arange(n_pixels), slice(None))
 
 
 def _whitening(values: Single) -> tuple[Array, Array]:
