@@ -11,6 +11,7 @@ from brtf.kernels.pixels import course_of_levels
 from brtf.metrics import f_measure
 from brtf.video.camera import shifted
 from brtf.video.decision import whole_objects
+from brtf.video.light import even_light
 from brtf.video.steady import ROUNDING, find_levels
 
 HEIGHT, WIDTH, FRAMES = 72, 96, 90
@@ -176,3 +177,15 @@ class TestAccidents:
     def test_what_cannot_be_decided_is_refused_in_a_sentence(self, images, reading, said) -> None:
         with pytest.raises((ValueError, TypeError), match=said):
             brtf.foreground(images, **reading)
+
+
+def test_a_pixel_that_objects_cover_follows_the_light_of_its_surroundings() -> None:
+    rng = np.random.default_rng(0)
+    course = np.clip((np.arange(60) - 20) / 10, 0, 1)
+    values = 100 + rng.normal(0, 1, (256, 1, 60)) + 5 * course  # a square of 16 x 16 pixels in rising light
+    covered = np.s_[100:104, 0, 20:45]
+    values[covered] = 180 + rng.normal(0, 1, (4, 25))  # four pixels that are covered while it rises
+    even, courses = even_light(values.astype(np.float32), 16, 16)
+    assert len(courses) == 1
+    before, after = even[100:104, 0, :20], even[100:104, 0, 45:]
+    np.testing.assert_allclose(before.mean(axis=1), after.mean(axis=1), atol=2)  # five levels without the light

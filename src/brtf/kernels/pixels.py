@@ -280,7 +280,8 @@ def course_of_levels(label: Any, apart: Any, kind: Any, side: Any, when: Any) ->
 
     ``kind`` (pixels, levels): 1 if a level is seen at all, −1 if it is seen during one stay only, with another level
     before and after but not meanwhile. ``side``: 1 and 2 for the levels before and after a change for good, else 0;
-    ``when`` (pixels, 2): the last frame before that change and the first after it, else −1. Only levels that are ``apart`` (pixels, levels, levels) are told from each other.
+    ``when`` (pixels, 2): the last frame before that change and the first after it, else −1. Only levels that are
+    ``apart`` (pixels, levels, levels) are told from each other.
     """
     n_pixels, n_frames = label.shape
     n_levels = kind.shape[1]
@@ -390,54 +391,49 @@ def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: A
 
 
 @loop
-def follow_light(values: Any, course: Any, slope: Any, gain: Any) -> None:
+def follow_light(values: Any, course: Any, near: Any, slope: Any, gain: Any) -> None:
     """How every pixel and channel follows a common ``course`` (frames,), by Tukey's robust regression.
 
-    ``gain`` is the log of the ratio of the median absolute residuals without and with it.
+    It begins with ``slope`` (pixels, channels), which is filled, and with everything that a pixel shows, unless that
+    slope is ``near``: then with what lies as close to the line as most frames do. ``gain`` is the log of the ratio of
+    the median absolute residuals without and with the course.
     """
     n_pixels, n_channels, n_frames = values.shape
-    rest, start = np.empty(n_frames), np.empty(n_frames)
+    level, time, rest = np.empty(n_frames), np.empty(n_frames), np.empty(n_frames)
     for p in range(n_pixels):
         for c in range(n_channels):
             n = 0
             for t in range(n_frames):
                 if values[p, c, t] == values[p, c, t]:
-                    start[n] = values[p, c, t]
+                    level[n], time[n] = values[p, c, t], course[t]
                     n += 1
-            slope[p, c] = 0.0
             gain[p, c] = 0.0
             if n < 4:
+                slope[p, c] = 0.0
                 continue
-            middle = np.median(start[:n])
-            scale = max(float(np.std(start[:n])), 0.3)
-            for i in range(n):
-                start[i] = abs(start[i] - middle)
-            without = np.median(start[:n])
-            a, b, spread = middle, 0.0, without
+            without = np.median(np.abs(level[:n] - np.median(level[:n])))
+            b = float(slope[p, c])
+            rest[:n] = level[:n] - b * time[:n]
+            a = np.median(rest[:n])
+            spread = np.median(np.abs(rest[:n] - a))
+            scale = max(spread / NORMAL_QUARTILE if near else float(np.std(rest[:n])), 0.3)
             for _ in range(12):
                 s0, s1, s2, sy, sxy = 1e-9, 0.0, 1e-9, 0.0, 0.0
                 reach = 4.7 * scale
-                for t in range(n_frames):
-                    y = values[p, c, t]
-                    if y == y:
-                        r = (y - a - b * course[t]) / reach
-                        if abs(r) < 1:
-                            w = (1 - r * r) ** 2
-                            s0 += w
-                            s1 += w * course[t]
-                            s2 += w * course[t] ** 2
-                            sy += w * y
-                            sxy += w * course[t] * y
+                for i in range(n):
+                    r = (level[i] - a - b * time[i]) / reach
+                    if abs(r) < 1:
+                        w = (1 - r * r) ** 2
+                        s0 += w
+                        s1 += w * time[i]
+                        s2 += w * time[i] ** 2
+                        sy += w * level[i]
+                        sxy += w * time[i] * level[i]
                 det = s0 * s2 - s1 * s1
                 if det <= 1e-9 * s0 * s2:
                     break
                 a, b = (s2 * sy - s1 * sxy) / det, (s0 * sxy - s1 * sy) / det
-                i = 0
-                for t in range(n_frames):
-                    if values[p, c, t] == values[p, c, t]:
-                        rest[i] = abs(values[p, c, t] - a - b * course[t])
-                        i += 1
-                spread = np.median(rest[:n])
-                scale = max(float(spread) / NORMAL_QUARTILE, 0.5 * scale, 0.3)
+                spread = np.median(np.abs(level[:n] - a - b * time[:n]))
+                scale = max(spread / NORMAL_QUARTILE, 0.5 * scale, 0.3)
             slope[p, c] = b
             gain[p, c] = math.log((without + 0.2) / (spread + 0.2))

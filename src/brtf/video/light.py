@@ -25,7 +25,8 @@ def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Ar
     """The clip in the light of its median frame, and the courses of the light that were taken out.
 
     The background of a clip has low rank over the frames: y = x + Σ_k b_k s_kt. A course s is found from the medians of
-    squares, and what every pixel makes of it by robust regression. It is taken out if it takes a tenth off the
+    squares, and what every pixel makes of it by robust regression that begins with what its square makes of it: a pixel
+    that is covered by objects for much of the time would follow these. It is taken out if it takes a tenth off the
     deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame.
     """
     courses: list[Array] = []
@@ -34,8 +35,10 @@ def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Ar
         course = _common_course(values, height, width)
         if course is None:
             break
-        slope, gain = np.empty((2, *values.shape[:2]), dtype=np.float32)
-        follow_light(values, course, slope, gain)
+        slope, gain = np.zeros((2, *values.shape[:2]), dtype=np.float32)
+        follow_light(values, course, False, slope, gain)
+        slope = _of_squares(slope, height, width)[_square_of(height, width).ravel()]
+        follow_light(values, course, True, slope, gain)
         if float(np.median(gain)) <= max(-math.log1p(-WORTH), 0.5 * math.log(n_frames) / n_frames):
             break
         values = values - slope[:, :, None] * course.astype(np.float32)
@@ -43,18 +46,28 @@ def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Ar
     return values, courses
 
 
+def _square_of(height: int, width: int) -> NDArray[np.intp]:
+    """The number (height, width) of the square in which a pixel lies."""
+    rows, columns = max(1, height // BLOCK), max(1, width // BLOCK)
+    number = (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
+    return np.asarray(number)
+
+
+def _of_squares(values: Single, height: int, width: int) -> Single:
+    """The medians (squares, …) of pixels × …; NaN where nothing is known."""
+    number = _square_of(height, width).ravel()
+    order = np.argsort(number, kind="stable")
+    edges = np.searchsorted(number[order], np.arange(1, number[-1] + 1))
+    return np.stack([np.nanmedian(part, axis=0) for part in np.split(values[order], edges)])
+
+
 def _common_course(values: Single, height: int, width: int) -> Array | None:
     """The course (frames,) that most squares follow, with median 0 and unit spread; None if they stay as they are."""
     n_frames = values.shape[2]
-    rows, columns = max(1, height // BLOCK), max(1, width // BLOCK)
-    number = (np.arange(height) * rows // height)[:, None] * columns + np.arange(width) * columns // width
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pixels that are missing in all frames have no median
         grey = values.mean(axis=1)
-        grey = grey - np.nanmedian(grey, axis=1, keepdims=True)
-        order = np.argsort(number, axis=None, kind="stable")
-        edges = np.searchsorted(number.ravel()[order], np.arange(1, rows * columns))
-        squares = np.stack([np.nanmedian(part, axis=0) for part in np.split(grey[order], edges)])
+        squares = _of_squares(grey - np.nanmedian(grey, axis=1, keepdims=True), height, width)
     squares = np.where(np.isnan(squares), 0.0, squares).astype(np.float64)
     weight = np.ones(len(squares))
     course = np.zeros(n_frames)
@@ -65,8 +78,8 @@ def _common_course(values: Single, height: int, width: int) -> Array | None:
         size = np.abs(course).sum()
         if size == 0:
             return None
-        slope, gain = np.empty((2, len(squares), 1), dtype=np.float32)
-        follow_light(squares[:, None].astype(np.float32), course, slope, gain)
+        slope, gain = np.zeros((2, len(squares), 1), dtype=np.float32)
+        follow_light(squares[:, None].astype(np.float32), course, False, slope, gain)
         weight = slope[:, 0].astype(np.float64)
         if not np.abs(weight).max() > 0:
             return None

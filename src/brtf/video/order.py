@@ -53,12 +53,13 @@ class Change:
 
 
 def scene_shares(levels: Levels, width: int) -> tuple[Levels, Single, list[Change]]:
-    """The levels, the shares (pixels, levels) of those that are part of the scene, which sum to one, and lasting changes.
+    """The levels, the shares (pixels, levels) of those of the scene, which sum to one, and the lasting changes.
 
     A level that is seen in one stay, with another level before and after it, is an object that paused, if a region of
     pixels says so. Where one level follows another for good, order alone cannot tell who came from who left: the scene
     goes on smoothly beyond the edge of the region and an object does not, so the look that fits the surroundings along
-    the edge is the scene; in doubt the earlier one. Levels that come and go need a tenth of the time.
+    the edge is the scene; in doubt the earlier one. What changes beside it at the same time has a say; the levels of
+    the scene are found again in the frames that show it. Levels that come and go need a tenth of the time.
     """
     n_pixels, n_levels = levels.mean.shape[:2]
     pixels = np.arange(n_pixels)
@@ -77,18 +78,18 @@ def scene_shares(levels: Levels, width: int) -> tuple[Levels, Single, list[Chang
     used = np.where((kind != 0) & ~(pauses & (sizes[region.ravel()] >= SMALLEST)[:, None]), share, 0.0)
     used[(side == 0) & (share < OFTEN) & (used < used.max(axis=1, keepdims=True))] = 0
 
-    changing = (side > 0).any(axis=1)
+    changing = np.asarray((side > 0).any(axis=1))
     changes: list[Change] = []
     if changing.any():
-        look = [levels.mean[pixels, np.where(side == one, share, -1.0).argmax(axis=1)] for one in (1, 2)]
+        before, after = (levels.mean[pixels, np.where(side == one, share, -1.0).argmax(axis=1)] for one in (1, 2))
         usual = used.argmax(axis=1)
         region, group = (
-            _together(changing.reshape(-1, width), when[:, 0], SAME_TIME * found.shape[1], reach).ravel()
+            _together(changing.reshape(-1, width), when[:, 0], SAME_TIME * levels.values.shape[2], reach).ravel()
             for reach in (NEAR, 2 * NEAR)
         )
         group_of = np.zeros(region.max() + 1, dtype=np.intp)
         group_of[region] = group
-        odds = _left(changing, region, *look, levels.mean[pixels, usual], levels.variance[pixels, usual], width)
+        odds = _left(changing, region, before, after, levels.mean[pixels, usual], levels.variance[pixels, usual], width)
         odds_of_group = np.bincount(group_of, odds)
         decided = (np.bincount(group)[group_of] >= SMALLEST) & (group_of > 0)
         sizes_changed: dict[tuple[int, bool], int] = {}
@@ -139,7 +140,8 @@ def _apart(levels: Levels) -> Mask:
 
 
 def _left(
-    changing: Mask, region: NDArray[np.int32], before: Single, after: Single, usual: Single, variance: Single, width: int
+    changing: Mask, region: NDArray[np.int32], before: Single, after: Single, usual: Single, variance: Single,
+    width: int,
 ) -> NDArray[np.float64]:  # fmt: skip
     """For every region the log odds that something left: its look after the change is closer to what is around.
 
