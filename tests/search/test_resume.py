@@ -34,7 +34,9 @@ def written(moment, observations):
     if moment.position is None:
         return moment
     pack_position(moment.position, header, arrays)
-    return replace(moment, position=unpack_position(json.loads(json.dumps(header)), arrays, observations))
+    return replace(
+        moment, position=unpack_position(json.loads(json.dumps(header, allow_nan=False)), arrays, observations)
+    )
 
 
 def is_measured(position):

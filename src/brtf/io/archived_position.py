@@ -52,6 +52,7 @@ PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
 def pack_position(position: Position, header: Header, arrays: Arrays) -> None:
     for name in POSITION_NUMBERS:
         header[name] = getattr(position, name)
+    header["refusals"] = [(*who, _finite(until)) for *who, until in position.refusals]
     header["sweeps"] = None if position.sweeps is None else astuple(position.sweeps)
     header["damping"] = position.anderson.damping
     for name, vectors in (("points", position.anderson.points), ("images", position.anderson.images)):
@@ -61,16 +62,26 @@ def pack_position(position: Position, header: Header, arrays: Arrays) -> None:
         header["trial"] = add_part(arrays, "trial.", pack_state, position.trial)
 
 
+def _finite(number: float) -> float | str:
+    """A number as JSON can hold it, which has no infinity."""
+    return str(number) if math.isinf(number) else number
+
+
+def _number(stored: Any) -> Any:
+    return float(stored) if stored in ("inf", "-inf") else stored
+
+
 def _pack_proposal(proposal: Proposal) -> Header:
     header = {field.name: getattr(proposal, field.name) for field in fields(Proposal)}
     header["kind"] = proposal.kind.value
-    header["worth"] = str(proposal.worth) if math.isinf(proposal.worth) else proposal.worth  # JSON has no infinity
+    header["worth"] = _finite(proposal.worth)
     header["then"] = None if proposal.then is None else astuple(proposal.then)
     return header
 
 
 def unpack_position(header: Header, arrays: Arrays, observations: Observations) -> Position:
     numbers = {name: _nested_tuples(header[name]) for name in POSITION_NUMBERS}
+    numbers["refusals"] = tuple((*refusal[:-1], *map(_number, refusal[-1:])) for refusal in numbers["refusals"])
     for name, (kinds, least) in POSITION_NUMBERS.items():
         _check_number(name, numbers[name], kinds, least)
     mark = numbers["mark"]
@@ -94,8 +105,7 @@ def unpack_position(header: Header, arrays: Arrays, observations: Observations) 
 
 def _unpack_proposal(header: Header) -> Proposal:
     values = {field.name: _nested_tuples(header[field.name]) for field in fields(Proposal)}
-    if values["worth"] in ("inf", "-inf"):
-        values["worth"] = float(values["worth"])
+    values["worth"] = _number(values["worth"])
     for name, (kinds, least) in PROPOSAL_NUMBERS.items():
         _check_number(name, values[name], kinds, least)
     if not all(len(stage) == 3 and [type(part) for part in stage] == [str, int, int] for stage in values["stages"]):
