@@ -6,6 +6,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.io
 from click.testing import CliRunner
 
 from brtf import Observations, cli
@@ -52,6 +53,40 @@ def write_73(path, **arrays):
     return path
 
 
+def save_mat(path, **arrays):
+    scipy.io.savemat(path, arrays)
+    return path
+
+
+@pytest.mark.parametrize("write", [save_mat, write_73])
+class TestVectorsBesideATensor:
+    """Chemists' files hold a tensor and its wavelengths."""
+
+    X = np.random.default_rng(0).normal(size=(6, 9, 7))
+    EMISSION, EXCITATION = np.linspace(260, 340, 9)[None], np.linspace(300, 240, 7)[None]
+
+    def test_they_label_the_modes(self, write, tmp_path):
+        found = read_file(write(tmp_path / "y.mat", X=self.X, EmAx=self.EMISSION, ExAx=self.EXCITATION))
+        assert found.name == "X" and found.tensor.dims == ("mode_0", "EmAx", "ExAx")
+        np.testing.assert_array_equal(found.tensor, self.X)
+        np.testing.assert_array_equal(found.tensor["ExAx"], self.EXCITATION[0])
+        write_like(found, tmp_path / "again.mat", self.X + 1)
+        np.testing.assert_array_equal(scipy.io.loadmat(tmp_path / "again.mat")["X"], self.X + 1)
+
+    def test_only_where_it_is_clear(self, write, tmp_path):
+        amounts = np.array([[3.0, 1, 2, 5, 4, 0]]).T  # neither rising nor falling
+        arrays = {"X": self.X, "amounts": amounts, "a": self.EMISSION, "b": self.EMISSION + 1}
+        assert type(read_tensor(write(tmp_path / "two.mat", **arrays))) is np.ndarray
+        square = read_tensor(write(tmp_path / "square.mat", X=self.X[:, :7], axis=self.EXCITATION))
+        assert type(square) is np.ndarray
+
+    def test_several_tensors_are_named_with_their_sizes(self, write, tmp_path):
+        path = write(tmp_path / "y.mat", X=self.X, y=np.ones((6, 3)), EmAx=self.EMISSION)
+        with pytest.raises(ValueError, match=r'X \(6 × 9 × 7\), y \(6 × 3\)\. Choose one, such as --key X or key="X"'):
+            read_tensor(path)
+        assert read_tensor(path, key="X").dims[1] == "EmAx"
+
+
 class TestMatlab73:
     @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int16, np.bool_])
     def test_arrays(self, tmp_path, dtype):
@@ -63,7 +98,9 @@ class TestMatlab73:
     def test_key_and_nan(self, tmp_path):
         path = write_73(tmp_path / "y.mat", y=TENSOR, other=np.ones((2, 2)))
         np.testing.assert_array_equal(read_tensor(path, key="y"), TENSOR)
-        with pytest.raises(ValueError, match="its arrays are: other, y"):
+        with pytest.raises(
+            ValueError, match=r"its arrays are: other \(2 × 2\), y \(4 × 3 × 2\)\. Choose one, such as --key y "
+        ):
             read_tensor(path)
 
     def test_sparse(self, tmp_path):

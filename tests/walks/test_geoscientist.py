@@ -80,6 +80,16 @@ def test_chunked_fields_answer_the_same_way(brought, model):
     np.testing.assert_allclose(filled, model.impute(), atol=0.3)
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*has no checksums")
+def test_zarr_in_zarr_out(brought, model, tmp_path):
+    pytest.importorskip("zarr")
+    brought[0].to_dataset().to_zarr(tmp_path / "t2m.zarr")  # beside the field: its labels, a month and a height
+    brtf_command("fit", tmp_path / "t2m.zarr", "--out", tmp_path / "out")
+    with xr.open_zarr(tmp_path / "out" / "imputed.zarr", consolidated=False) as filled:
+        assert filled["t2m"].attrs == brought[0].attrs and {"month", "height"} <= set(filled.coords)
+        np.testing.assert_allclose(filled["t2m"], model.impute(), atol=1e-3)
+
+
 def test_netcdf_in_netcdf_out(brought, model, tmp_path):
     brought[0].to_netcdf(tmp_path / "t2m.nc")
     told = brtf_command("fit", tmp_path / "t2m.nc", "--out", tmp_path / "out")

@@ -61,7 +61,7 @@ def read_nc(path: Path, *, key: str | None = None) -> tuple[Any, str]:
             raise ValueError("it is not a NetCDF file, of version 3 or 4.")
         with xarray.open_dataset(content, engine=engine, decode_timedelta=False) as dataset:
             if engine == "h5netcdf":
-                name = choose([str(variable) for variable in dataset.data_vars], key)
+                name = choose(_shapes(dataset), key)
                 with h5py.File(path, "r") as stored:
                     check_written(name, stored[name])
             return _load_variable(dataset, key)
@@ -108,7 +108,7 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
         _told_of_strays(),
         xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset,
     ):
-        name = choose([str(variable) for variable in dataset.data_vars], key)
+        name = choose(_shapes(dataset), key)
         for label in dataset[name].coords:
             if label not in dataset.indexes and label in arrays:
                 check_stored_labels(arrays[str(label)])
@@ -128,7 +128,9 @@ def open_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
             raise ValueError("it is a single array: leave key out.")
     else:
         arrays = _arrays_in(path)
-        name = choose(list(arrays), key)
+        named = {other for array in arrays.values() for other in str(array.attrs.get("coordinates", "")).split()}
+        labels = {own for own, array in arrays.items() if own in named or dimension_names(array) == (own,)}
+        name = choose({own: None if own in labels else array.shape for own, array in arrays.items()}, key)
         store = arrays[name]
     _check_codecs(store)
     check_numbers(store.dtype)
@@ -182,9 +184,13 @@ def _told_of_strays() -> Iterator[None]:
         yield
 
 
+def _shapes(dataset: Any) -> dict[str, tuple[int, ...]]:
+    return {str(name): variable.shape for name, variable in dataset.data_vars.items()}
+
+
 def _load_variable(dataset: Any, key: str | None) -> tuple[Any, str]:
     """The requested variable of an xarray.Dataset, in memory."""
-    name = choose([str(variable) for variable in dataset.data_vars], key)
+    name = choose(_shapes(dataset), key)
     array = dataset[name]
     check_numbers(array.dtype)
     check_fits(array.shape, array.dtype, overhead=sum(coord.nbytes for coord in array.coords.values()))
@@ -209,6 +215,8 @@ def _check_codecs(array: Any) -> None:
 def dimension_names(array: Any) -> tuple[str, ...] | None:
     """Names of the modes of a Zarr array, in version 3 or as written by xarray in version 2; None without names."""
     names = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+    if array.ndim == 0:
+        return ()
     if names is None or len(names) != array.ndim or not all(isinstance(name, str) for name in names):
         return None
     return tuple(names)

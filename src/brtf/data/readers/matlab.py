@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
+from brtf.data.readers.axes import with_axes
 from brtf.data.readers.hdf5 import check_links, check_written
 from brtf.data.readers.sizes import check_fits, check_numbers, choose
 
@@ -52,8 +53,9 @@ def read_mat(path: Path, *, key: str | None = None) -> tuple[Any, str]:
         if version == 0x200:
             return _read_version_7_3(path, key)
         variables = {variable.name: variable for variable in _variables(file, order) if variable.name}
-        name = choose(list(variables), key)
-        return variables[name].read(file), name
+        shapes = {name: variable.shape if variable.is_numeric else None for name, variable in variables.items()}
+        name = choose(shapes, key)
+        return with_axes(variables[name].read(file), name, shapes, lambda own: variables[own].read(file)), name
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ class _Variable:
     compressed: bool
     data_offset: int
     order: str
+
+    @property
+    def is_numeric(self) -> bool:
+        return (self.kind in CLASSES or self.kind == SPARSE) and not self.flags & IS_COMPLEX
 
     def read(self, file: IO[bytes]) -> Any:
         """The array in memory."""
@@ -198,7 +204,7 @@ def _read_version_4(path: Path, key: str | None) -> tuple[Any, str]:
     from scipy.io import loadmat, whosmat
 
     variables = {name: (shape, kind) for name, shape, kind in whosmat(path)}
-    name = choose(list(variables), key)
+    name = choose({name: shape if kind != "char" else None for name, (shape, kind) in variables.items()}, key)
     shape, kind = variables[name]
     if kind == "double":
         check_fits(shape, np.dtype(np.float64))
@@ -216,7 +222,13 @@ def _read_version_7_3(path: Path, key: str | None) -> tuple[Any, str]:
         check_links(h5py, content)
     with h5py.File(path, "r") as file:
         classes = {name: _class_of(file[name]) for name in file if not name.startswith("#")}
-        name = choose(list(classes), key)
+        shapes = {
+            name: file[name].shape[::-1] if isinstance(file[name], h5py.Dataset) else ()  # sparse ones are groups
+            for name, kind in classes.items()
+            if kind in HDF5_CLASSES
+        }
+        only_dense = all(shapes.values())
+        name = choose(dict.fromkeys(classes) | shapes if only_dense else list(classes), key)
         stored, kind = file[name], classes[name]
         if kind not in HDF5_CLASSES:
             raise ValueError(f"its array {name!r} is of class {kind}, not numeric; save it as an array of numbers.")
@@ -224,11 +236,17 @@ def _read_version_7_3(path: Path, key: str | None) -> tuple[Any, str]:
             return _sparse_of_version_7_3(h5py, stored, name), name
         if stored.attrs.get("MATLAB_empty", 0):
             raise ValueError(f"its array {name!r} is empty.")
-        check_numbers(stored.dtype)
-        check_fits(stored.shape, stored.dtype)
-        check_written(name, stored)
-        numbers = stored[()]
-    return (numbers != 0 if kind == "logical" else numbers).T, name
+        numbers = _checked(name, stored)
+        tensor = (numbers != 0 if kind == "logical" else numbers).T
+        return with_axes(tensor, name, shapes, lambda own: _checked(own, file[own])), name
+
+
+def _checked(name: str, stored: Any) -> NDArray[Any]:
+    """The numbers of an array of version 7.3, in the order of HDF5."""
+    check_numbers(stored.dtype)
+    check_fits(stored.shape, stored.dtype)
+    check_written(name, stored)
+    return np.asarray(stored[()])
 
 
 def _class_of(stored: Any) -> str:
@@ -247,11 +265,7 @@ def _sparse_of_version_7_3(h5py: Any, group: Any, name: str) -> Any:
     plain = all(isinstance(part, h5py.Dataset) and part.ndim == 1 and not part.external for part in parts.values())
     if n_rows is None or any(isinstance(link, h5py.ExternalLink) for link in links) or not plain:
         raise ValueError(f"its array {name!r} is neither an array of numbers nor a sparse matrix.")
-    for part, stored in parts.items():
-        check_numbers(stored.dtype)
-        check_fits(stored.shape, stored.dtype)
-        check_written(f"{name}/{part}", stored)
-    starts, rows, numbers = (parts[part][()] for part in ("jc", "ir", "data"))
+    starts, rows, numbers = (_checked(f"{name}/{part}", stored) for part, stored in parts.items())
     if starts.size == 0 or any(array.dtype.kind == "f" for array in (starts, rows)):
         raise ValueError(f"its sparse array {name!r} has no valid positions.")
     starts = starts.astype(np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,28 @@ import numpy as np
 from brtf.data.memory import check_memory
 
 
-def choose(names: Sequence[str], key: str | None) -> str:
-    """The name of the requested array, or of the only one."""
-    listed = ", ".join(names) or "none"
-    if key is not None and key not in names:
-        raise ValueError(f"it has no array {key!r}; its arrays are: {listed}.")
+def choose(arrays: Sequence[str] | Mapping[str, Sequence[int] | None], key: str | None) -> str:
+    """The name of the requested array, or of the only one; vectors, text and the like do not count beside a tensor.
+
+    ``arrays`` are names, or shapes by name, None for what is no array of numbers.
+    """
+    shapes = arrays if isinstance(arrays, Mapping) else {}
+    names = [name for name, shape in shapes.items() if shape is not None and sum(n != 1 for n in shape) > 1]
+    names = names or list(arrays)
+    if key is not None and key not in arrays:
+        raise ValueError(f"it has no array {key!r}; its arrays are: {', '.join(arrays) or 'none'}.")
     if key is None and len(names) != 1:
+        listed = ", ".join(_sized(name, shapes.get(name)) for name in names) or "none"
+        largest = max(names, key=lambda name: math.prod(shapes.get(name) or ()), default="NAME")
         raise ValueError(
-            f"it should hold one array, but its arrays are: {listed}. Choose one with key, or save it alone."
+            f"it should hold one array, but its arrays are: {listed}. Choose one, such as --key {largest} or "
+            f'key="{largest}".'
         )
     return names[0] if key is None else key
+
+
+def _sized(name: str, shape: Sequence[int] | None) -> str:
+    return name if shape is None else f"{name} ({' × '.join(map(str, shape))})"
 
 
 def check_numbers(dtype: np.dtype[Any]) -> None:
