@@ -9,10 +9,13 @@ from scipy.stats import cauchy, norm
 
 from brtf import BRTF
 from brtf.datasets import synthetic
-from brtf.model.distributions import Gamma
+from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.state import SliceRates
 from brtf.results.anomalies import anomaly_table, discoveries
 from brtf.results.group_evidence import KINDS, Evidence, integrand
 from brtf.results.noisy_slices import noise_evidence
+from brtf.results.outlying_slices import rate_evidence
+from brtf.results.shifted_slices import shift_evidence
 
 SHAPE = (25, 20, 10)
 
@@ -92,6 +95,75 @@ def test_a_noisy_slice_is_listed_although_its_noise_was_fitted(seed):
     assert model.noise_modes_ == (0,)
     found = model.anomalies(0.1, of="slices")
     assert (len(found), found.mode_0[0], found.kind[0]) == (1, 4, "spread")
+
+
+@pytest.mark.parametrize("shape", [(30, 20, 10), (40, 30)])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_slices_that_are_off_together_are_listed_although_they_have_a_component(shape, seed):
+    """Three slices are off by two standard deviations of the noise everywhere, which is a component."""
+    rng = np.random.default_rng(seed)
+    factors = [rng.normal(size=(length, 2)) for length in shape]
+    data = np.einsum("ir,jr,kr->ijk", *factors) if len(shape) == 3 else factors[0] @ factors[1].T
+    noise = 0.1 * data.std()
+    data = data + noise * rng.normal(size=shape)
+    data[[3, 8, 20]] += 2 * noise
+    found = BRTF(random_state=0).fit(data).anomalies(0.1, of="slices")
+    assert set(found.mode_0.dropna().tolist()) == {3, 8, 20} and len(found) == 3
+    assert set(found.kind) == {"shift"}
+
+
+class TestShiftEvidence:
+    """Eighty rows of rank 2, and a component that three of them use, constant over the others."""
+
+    def made(self, *, shared=0.0):
+        rng = np.random.default_rng(1)
+        rows, others = rng.normal(size=(80, 3)), rng.normal(size=(40, 3))
+        others[:, 2] = 1.0
+        rows[:, 2] = shared * rng.normal(size=80)
+        rows[:3, 2] = 1.0
+        return rows, others, np.broadcast_to(1e-4 * np.eye(3), (80, 3, 3))
+
+    def evidence(self, rows, others, cov):
+        factors = [RowGaussians(rows, cov), RowGaussians(others, np.zeros((40, 3, 3)))]
+        return shift_evidence(factors, 0, 0.01, np.full(80, 40.0))
+
+    def test_of_those_that_use_it(self):
+        found = self.evidence(*self.made())
+        assert (found[:3] > 20).all() and (found[3:] < 0).all()
+
+    def test_does_not_depend_on_the_rotation_of_components(self):
+        rows, others, cov = self.made()
+        turn = np.random.default_rng(2).normal(size=(3, 3))
+        turned = self.evidence(rows @ turn, others @ np.linalg.inv(turn).T, turn.T @ cov @ turn)
+        np.testing.assert_allclose(turned, self.evidence(rows, others, cov), rtol=1e-3, atol=0.05)
+
+    def test_none_where_all_use_it(self):
+        assert (self.evidence(*self.made(shared=1.0)) < 0).all()
+
+    def test_none_where_it_is_no_constant(self):
+        rows, others, cov = self.made()
+        others[:, 2] = np.linspace(-1, 3, 40)
+        assert (self.evidence(rows, others, cov) < 0).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_slices_full_of_outliers_are_listed_although_their_rate_was_fitted(seed):
+    data, _ = generated(seed, outliers=0.02)
+    rng = np.random.default_rng(seed)
+    data[4] += np.where(rng.uniform(size=SHAPE[1:]) < 0.2, 3.0 * rng.normal(size=SHAPE[1:]), 0.0)
+    model = BRTF(random_state=0).fit(data)
+    found = model.anomalies(0.1, of="slices")
+    assert (len(found), found.mode_0[0], found.kind[0]) == (1, 4, "outliers")
+
+
+def test_slices_whose_outlier_rates_differ_anyway_are_not_listed():
+    rng = np.random.default_rng(0)
+    n_listed = 0
+    for _ in range(40):
+        outlying = rng.binomial(200, rng.beta(2.0, 8.0, 30)).astype(float)
+        evidence = rate_evidence(SliceRates((0,), outlying + 1.0, 201.0 - outlying, (1.0, 1.0)))
+        n_listed += discoveries(Evidence.probability_of(evidence, evidence), 0.1).size
+    assert n_listed <= 4  # of 1200
 
 
 def test_slices_whose_noise_differs_anyway_are_not_listed():

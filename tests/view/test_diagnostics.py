@@ -10,13 +10,14 @@ from scipy.stats import kstest
 from brtf import BRTF
 from brtf.datasets import synthetic
 from brtf.view.diagnostics import Diagnostics
-from brtf.view.view_data import leverages, slice_misfit
+from brtf.view.view_data import Axis, leverages, slice_misfit
 
 for library in ("jinja2", "PIL"):
     pytest.importorskip(library, reason="a report needs jinja2 and pillow: pip install brtf[viz]")
 from brtf.view.report.layout import layout_of  # noqa: E402
 from brtf.view.report.page import build_page  # noqa: E402
 from brtf.view.report.parts.residuals import findings  # noqa: E402
+from brtf.view.report.parts.support import _influential  # noqa: E402
 from brtf.view.report.subject import Subject  # noqa: E402
 from pages import Page  # noqa: E402
 
@@ -148,6 +149,16 @@ def test_leverage_adds_up_to_the_rank_and_does_not_depend_on_scale():
         np.testing.assert_allclose(leverage, np.diag(hat), atol=1e-9)
     misfit = slice_misfit(result, 1)
     assert misfit.shape == (25,) and np.allclose(misfit, 1.0, atol=0.15)
+
+
+def test_rows_of_a_short_mode_are_not_blamed_for_leverage_that_chance_gives():
+    rng, axis, named, large = np.random.default_rng(0), Axis("item", "position", np.arange(8.0), np.arange(8)), 0, 0
+    for _ in range(200):
+        factor = rng.normal(size=(8, 3))
+        leverage = np.diag(factor @ np.linalg.solve(factor.T @ factor, factor.T))
+        large += bool(leverage.max() > 0.5)
+        named += bool(_influential(axis, leverage, 3))
+    assert large > 180 and named <= 20  # 5 % by chance
 
 
 def test_a_row_that_shapes_a_component_is_named():

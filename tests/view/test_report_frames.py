@@ -288,6 +288,17 @@ def test_what_is_far_below_the_noise_is_no_outlier_in_the_picture():
     assert frames.Shades.of([large], False, 0.3).reach > 50.0
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_numbers_far_from_zero_use_all_colours(sign):
+    kelvin = sign * np.linspace(260.0, 300.0, 42).reshape(6, 7)
+    frame = frames.Frame(kelvin, kelvin, np.zeros((6, 7)), np.ones((6, 7)))
+    shades = frames.Shades.of([frame], False, 0.3)
+    assert shades.colours == "sequential"
+    assert sorted(abs(end) for end in (shades.low, shades.high)) == pytest.approx([260.0, 300.0], abs=0.2)
+    near = frames.Shades.of([frame._replace(data=kelvin - sign * 250, low_rank=kelvin - sign * 250)], False, 0.3)
+    assert (near.low == 0.0) if sign > 0 else (near.colours == "diverging")
+
+
 def test_non_negative_data_have_sequential_colours_whatever_their_noise():
     rng = np.random.default_rng(0)
     level = rng.uniform(0.0, 5.0, (6, 7))

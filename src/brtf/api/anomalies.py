@@ -32,8 +32,8 @@ class FindsAnomalies(Fitted):
         same kind. ``n_observed`` counts the observed entries and ``n_outliers`` the outliers expected among them;
         ``observed`` and ``expected`` are means over the others, with the interval ``low`` to ``high`` of such a mean
         for independent errors. Where several kinds of groups are listed, None stands for all positions of a mode.
-        Noise that is fitted per slice (``noise_`` is "per-slice") is not an anomaly of that slice: with
-        ``noise="common"`` a noisy slice is one.
+        Where the fit gave every slice a noise or a share of outliers of its own, or some slices a component, slices are
+        compared with each other: those far from most others are listed.
 
         Parameters
         ----------

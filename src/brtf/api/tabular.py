@@ -233,7 +233,7 @@ def _column_scales(samples: Array) -> tuple[Array, Array]:
 def _evidence(model: BRTF, n: int, samples: Array | None = None) -> Array:
     """(n,) evidence of an anomaly of every sample: the fitted ones, or new ones; 0 where nothing is observed."""
     result = model.result_ if samples is None else on_new_rows(observe(samples), shared_pattern(model.result_))
-    found = Evidence.of(result, (0,))
+    found = Evidence.of(result, (0,), fitted=False)  # the same scores for fitted and new samples
     scores = np.zeros(n)
     scores[found.positions[0]] = found.total
     return scores

@@ -13,7 +13,8 @@ The size is integrated out numerically, with the other entries and parameters as
 is unknown too, and has a uniform prior.
 
 A fit may spend a component on an anomalous group. That is no pattern which the group shares with others, so a component
-that no other group uses is left out where that group is judged.
+that no other group uses is left out where that group is judged. Where every slice has its own noise or share of
+outliers, or several slices share a component that is constant elsewhere, slices are compared by what the fit found.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def anomaly_table(
         if mode is not None:
             raise ValueError(f"mode applies to fibres and slices, got mode={mode!r} for entries: leave it out.")
         return _entry_table(result, q, level, first_position)
-    kinds = [Evidence.of(result, group) for group in groupings(result, of, mode)]
+    kinds = [Evidence.of(result, group, fitted=shares is None) for group in groupings(result, of, mode)]
     earlier = kinds if shares is None else [Evidence.of(shares, found.fixed) for found in kinds]
     pairs = zip(kinds, earlier, strict=True)
     probability = [Evidence.probability_of(found.total, before.total) for found, before in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,14 @@ def choices_of(result: Result) -> dict[str, Choice]:
 
 def _rank(result: Result) -> Choice:
     (comparison,) = (one for one in result.comparisons if one.option == "rank_by")
+
+    def than(rank: str) -> str:
+        return f"another fit with {rank}" if rank == comparison.chosen else rank
+
     others = ", ".join(
-        f"{nats(gain)} better than {rank}" if gain >= 0 else f"{nats(-gain)} worse than {rank}, no more than chance"
+        f"{nats(gain)} better than {than(rank)}"
+        if gain >= 0
+        else f"{nats(-gain)} worse than {than(rank)}, no more than chance"
         for rank, gain in comparison.tried
     )
     words = f"{comparison.chosen} components predict {comparison.n_entries:,} held-out entries best"
@@ -79,13 +86,22 @@ def modes_in_words(modes: Sequence[int]) -> str:
     return f"modes {', '.join(first)} and {last}" if first else f"mode {last}"
 
 
+def named_modes(result: Result, modes: Sequence[int]) -> str:
+    """Modes by their names, such as time and latitude; by their numbers where they have none."""
+    labels = result.observations.labels
+    if labels is None:
+        return modes_in_words(modes)
+    *first, last = (str(labels.dims[mode]) for mode in modes)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _noise(result: Result) -> Choice:
     judged = [record.event for record in result.trace if record.event.kind is Kind.NOISE]
     accepted, rejected = ([event for event in judged if event.accepted is yes] for yes in (True, False))
     back = [record.event for record in result.trace if record.event.kind is Kind.COMMON_NOISE]
     if result.noise_modes:
         gain = -back[-1].gain if back and not back[-1].accepted else accepted[-1].gain if accepted else None
-        words = f"The noise differs along {modes_in_words(result.noise_modes)}"
+        words = f"The noise differs along {named_modes(result, result.noise_modes)}"
         text = "" if gain is None else f": {nats(gain)} better than one level for all entries"
         return Choice("noise", "per-slice", gain, f"{words}{text}.")
     if back:
@@ -117,12 +133,12 @@ def _outliers(result: Result) -> Choice:
         told.append(f"replace values{better(gains[-1], 'added to them')}")
     if structure.modes and result.settings.outlier_modes is None:
         gains.append(known.get(Kind.SHARED))
-        modes = modes_in_words(result.arrangement.modes_of(structure.modes))
+        modes = named_modes(result, result.arrangement.modes_of(structure.modes))
         told.append(f"are shared along {modes}{better(gains[-1], 'each on its own')}")
     if structure.rates is not None:
         back = [event.gain for event in judged if event.kind is Kind.ONE_RATE]
         gains.append(-back[-1] if back else known.get(Kind.RATES))
-        modes = modes_in_words(result.arrangement.modes_of(structure.rates.modes))
+        modes = named_modes(result, result.arrangement.modes_of(structure.rates.modes))
         told.append(f"differ in number along {modes}{better(gains[-1], 'at one rate')}")
     if structure.sides is not None:
         gains.append(known.get(Kind.SIDES))
@@ -165,14 +181,14 @@ def _modes(result: Result) -> Choice:
     if ordered:
         gain = sum(event.gain for event in of_order if event.accepted)
         gains.append(gain)
-        told = " and ".join(f"{modes_in_words(group)} ({course_in_words(prior)})" for group, prior in ordered)
+        told = " and ".join(f"{named_modes(result, group)} ({course_in_words(prior)})" for group, prior in ordered)
         sentences.append(f"Rows follow each other along {told}: {nats(gain)} better than rows in no order.")
     else:
         sentences.append(f"Rows are in no order: {_why_not(of_order, 'no mode promises a gain', 'in order')}.")
     if unsigned:
         gain = sum(event.gain for event in of_signs if event.accepted)
         gains.append(gain)
-        told = ", ".join(modes_in_words(group) for group in unsigned)
+        told = ", ".join(named_modes(result, group) for group in unsigned)
         sentences.append(
             f"The loadings of {told} are never negative: {nats(gain)} better than loadings of either sign."
         )
@@ -217,7 +233,9 @@ def _smooth(result: Result) -> Choice:
     found = next((one for one in result.comparisons if one.option == "smooth_residual" and one.tried), None)
     gain = None if found is None else found.tried[0][1]
     if mode is not None:
-        words = f"Every fibre along mode {mode} has a smooth course of its own beside the low-rank part"
+        words = (
+            f"Every fibre along {named_modes(result, (mode,))} has a smooth course of its own beside the low-rank part"
+        )
         told = "" if gain is None else f": {nats(gain)} better than components alone"
         return Choice("smooth_residual", mode, gain, f"{words}{told}.")
     told = "neighbouring residuals do not resemble each other"
@@ -239,11 +257,12 @@ def _reading(result: Result, option: str) -> Choice:
         arrangement = result.arrangement
         value = arrangement.periods or arrangement.groups
         merged = [group for group in arrangement.groups if len(group) > 1]
-        together = " and ".join(f"{modes_in_words(group)} as one" for group in merged)
+        together = " and ".join(f"{named_modes(result, group)} as one" for group in merged)
         words = f"The modes are read with {together}" if merged else "Every mode is read on its own"
         if arrangement.folds:
-            folded = " and ".join(f"mode {mode} is folded by its period of {p}" for mode, p in arrangement.folds)
-            words = folded[0].upper() + folded[1:]
+            named = [(named_modes(result, (mode,)).removeprefix("mode "), period) for mode, period in arrangement.folds]
+            words = " and ".join(f"mode {name} is folded by its period of {period}" for name, period in named)
+            words = words[0].upper() + words[1:]
         why = "no mode has a clear period"
         if result.observations.order > 2:
             why += ", and the residual leaves nothing to merge for"
@@ -252,16 +271,20 @@ def _reading(result: Result, option: str) -> Choice:
     elif result.stop_reason in CUT_SHORT and not found:
         why = "the fit was cut short before others were compared"
     gain = tried[0][1] if tried else None
-    others = ", ".join(f"{nats(worse)} better than {_named(option, name)}" for name, worse in tried)
+    others = ", ".join(f"{nats(worse)} better than {_named(result, option, name)}" for name, worse in tried)
     n_entries = found[0].n_entries if found else result.observations.n_observed
     of = "" if gain is None or n_entries == result.observations.n_observed else f" (estimated on {n_entries:,} entries)"
     return Choice(option, value, gain, f"{words}: {others or why}{of}.")
 
 
-def _named(option: str, name: str) -> str:
+def _named(result: Result, option: str, name: str) -> str:
     if option == "link":
         return "the data as they are" if name == "None" else name
-    return name
+    groups = ast.literal_eval(name)
+    if isinstance(groups, dict):
+        return " and ".join(f"{named_modes(result, (mode,))} folded by {period}" for mode, period in groups.items())
+    merged = " and ".join(f"{named_modes(result, group)} as one" for group in groups if len(group) > 1)
+    return merged or "every mode on its own"
 
 
 def nats(gain: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,9 @@ from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate_branches
 from brtf.model.state import MeanFieldOutliers
 from brtf.results.noisy_slices import noise_evidence
+from brtf.results.outlying_slices import rate_evidence
 from brtf.results.result import Result
+from brtf.results.shifted_slices import shift_evidence
 
 KINDS = ("shift", "spread", "outliers")
 """What may be wrong with a group."""
@@ -50,8 +52,13 @@ class Evidence:
     private: dict[int, list[int]]
 
     @classmethod
-    def of(cls, result: Result, fixed: tuple[int, ...]) -> Evidence:
-        """Compare the explanations of all groups with the given modes fixed."""
+    def of(cls, result: Result, fixed: tuple[int, ...], *, fitted: bool = True) -> Evidence:
+        """Compare the explanations of all groups with the given modes fixed.
+
+        ``fitted`` says whether they took part in the fit, which may then explain an anomaly away: by a noise or a share
+        of outliers of its own for every slice, or by a component for slices that are off together. Such slices are
+        compared with the others by what the fit found.
+        """
         if isinstance(result.state.local, MeanFieldOutliers):
             raise ValueError(
                 "Fibres, slices and rows are judged by the noise of calibrated inference: fit with "
@@ -73,13 +80,10 @@ class Evidence:
             rows_and_places = zip(result.state.factors, places, strict=True)
             terms = np.prod([rows.mean[place][:, components] for rows, place in rows_and_places], axis=0)
             own[entries] = terms.sum(axis=1)
-        by_kind, slices = _Entries.of(result, members, own).evidence(), result.state.slices
-        if slices is not None and result.noise_modes == fixed and not result.arrangement.periods:
-            # the fit gave every slice its noise, which explains a spread away
-            lengths = [observations.shape[mode] for mode in fixed]
-            noisier = noise_evidence(slices.precision)[np.ravel_multi_index(tuple(positions), lengths)]
-            spread = KINDS.index("spread")
-            by_kind[spread] = np.maximum(by_kind[spread], noisier)
+        by_kind = _Entries.of(result, members, own).evidence()
+        if fitted:
+            for kind, evidence in _explained_away(result, fixed, np.bincount(members), positions):
+                by_kind[KINDS.index(kind)] = np.maximum(by_kind[KINDS.index(kind)], evidence)
         return cls(fixed, positions, members, by_kind, private)
 
     @property
@@ -106,6 +110,25 @@ class Evidence:
         weights = np.exp(logs[:, 0] - logsumexp(logs))
         odds = np.log(shares) - np.log1p(-shares) + evidence  # (K, G)
         return np.asarray(np.minimum(weights @ expit(odds), 1.0))  # the weights add up to one but for rounding
+
+
+def _explained_away(
+    result: Result, fixed: tuple[int, ...], n_observed: NDArray[np.intp], positions: NDArray[np.intp]
+) -> Iterator[tuple[str, Array]]:
+    """The evidence of groups against each other, by kind, (G,), where the fit has something for each of them."""
+    state, arrangement, shape = result.state, result.arrangement, result.observations.shape
+    if arrangement.periods:
+        return
+    place = np.ravel_multi_index(tuple(positions), [shape[mode] for mode in fixed])
+    if state.slices is not None and result.noise_modes == fixed:
+        yield "spread", noise_evidence(state.slices.precision)[place]
+    rates = None if state.structure is None else state.structure.rates
+    if rates is not None and arrangement.modes_of(rates.modes) == fixed:
+        yield "outliers", rate_evidence(rates)[place]
+    if len(fixed) == 1 and state.slices is None and len(arrangement.groups) == len(shape):
+        counts = np.zeros(shape[fixed[0]])
+        counts[place] = n_observed
+        yield "shift", shift_evidence(state.factors, fixed[0], 1.0 / float(state.tau.mean), counts)[place]
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,8 @@ class Shades:
     Attributes
     ----------
     photo : whether the values are light levels
-    low, high : of data and low rank; ``low`` is zero where these are non-negative apart from noise
+    low, high : of data and low rank: from zero where these are non-negative apart from noise, from their smallest
+        number where they are farther from zero than from each other, such as temperatures in kelvin
     reach : of the outliers, to both sides unless all of them are positive
     least, most : of the standard deviation
     """
@@ -78,7 +79,7 @@ class Shades:
             np.concatenate([part.ravel() for part in k]) for k in zip(*frames, strict=True)
         )
         observed, low_rank, std = (part[np.isfinite(part)] for part in (data, low_rank, std))
-        smallest, largest = float(observed.min(initial=0.0)), float(observed.max(initial=0.0))
+        smallest, largest = (float(observed.min()), float(observed.max())) if observed.size else (0.0, 0.0)
         if photo and smallest >= 0 and largest <= 255:
             low, high = 0.0, 255.0 if largest > 1 else 1.0
         elif photo and observed.size:
@@ -90,6 +91,9 @@ class Shades:
             below = -float(low_rank.min(initial=0.0))
             noise_alone = below <= OUTLYING * noise_sd < high
             low = 0.0 if smallest >= 0 or noise_alone else -high
+            ends = np.quantile(low_rank, (0.002, 0.998)) if low_rank.size else np.zeros(2)
+            if smallest * largest > 0 and ends[1] - ends[0] < np.abs(ends).min():  # farther from zero than they spread
+                low, high = (float(end) for end in ends) if ends[0] < ends[1] else (low, high)
         sizes = np.abs(outliers[outliers != 0])
         reach = max(float(np.quantile(sizes, 0.995)) if sizes.size else high, OUTLYING * noise_sd)
         least, most = (float(end) for end in np.quantile(std, (0.0, 0.998))) if std.size else (0.0, 1.0)
@@ -100,7 +104,7 @@ class Shades:
     @property
     def colours(self) -> Literal["light", "diverging", "sequential"]:
         """The colours of data and low rank."""
-        return "light" if self.photo else "diverging" if self.low < 0 else "sequential"
+        return "light" if self.photo else "diverging" if self.low < 0 < self.high else "sequential"
 
     def scenes(self, rows: Side, columns: Side) -> list[Scene]:
         """What the four pictures of a frame show."""
@@ -129,7 +133,8 @@ class Shades:
     def _levels(self, values: Array) -> str:
         if self.photo:
             return data_uri(photograph(values, self.low, self.high), lossy=True)
-        return data_uri(diverging(values, self.high) if self.low < 0 else sequential(values, self.low, self.high))
+        levels = diverging(values, self.high) if self.low < 0 < self.high else sequential(values, self.low, self.high)
+        return data_uri(levels)
 
 
 class Numbers:

@@ -76,6 +76,12 @@ def _title(observations: Observations) -> str:
     return _described(observations) if name is None else name
 
 
+def _units(result: Result) -> str:
+    """The units of the noise, if the data came with some and no link changes them."""
+    attributes = getattr(result.observations.container, "attrs", {})
+    return str(attributes.get("units", "")) if result.link.name is None else ""
+
+
 def _noise_sd(result: Result) -> tuple[Array, bool]:
     """Standard deviations of the noise, and whether they differ between slices."""
     return np.sqrt(np.atleast_1d(result.noise_variances)).ravel(), result.state.slices is not None
@@ -88,8 +94,10 @@ def _lead(result: Result) -> str:
     if result.state.local.has_outliers and not np.isnan(rate):
         found.append("no outliers" if rate < NO_OUTLIERS else f"outliers in {percent(rate)} of the observed entries")
     sd, differ = _noise_sd(result)
+    units = _units(result)
     found.append(
-        f"noise of standard deviation {number(float(np.median(sd)), 3)}" + (" in a typical slice" if differ else "")
+        f"noise of standard deviation {number(float(np.median(sd)), 3)}{f' {units}' if units else ''}"
+        + (" in a typical slice" if differ else "")
     )
     of = "" if result.link.name is None else f" (fitted to {fitted_to(result.link.name)})"
     n_observed, n_entries = observations.n_observed, observations.n_entries
@@ -105,7 +113,8 @@ def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
     result = subject.result
     observations, settings = result.observations, result.settings
     sd, differ = _noise_sd(result)
-    noise = "standard deviation, typical slice" if differ else "standard deviation"
+    units = _units(result)
+    noise = f"{f'{units}, ' if units else ''}standard deviation{', typical slice' if differ else ''}"
     if not result.state.local.has_outliers:
         outliers = "the model has none"
     elif not subject.has_entries:

@@ -19,6 +19,8 @@ TWO_SIDED = 1.96
 """Half width of a 95 % band by chance, in standard errors."""
 MOST_DOTS = 300
 """Number of rows drawn on a chart of influence, those with the most of it."""
+MOST_NAMED, LONGEST_NAME = 3, 14
+"""Number of rows whose label stands beside them there, and the length at which it is cut."""
 
 
 def quantile_chart(found: Diagnostics) -> Markup:
@@ -105,7 +107,20 @@ def influence_chart(axis: Axis, leverage: Array, misfit: Array) -> Markup:
         if np.isfinite(misfit[k]):
             words = f"{axis.text(int(k))}: leverage {number(leverage[k], 2)}, residuals {number(misfit[k], 2)}"
             chart.dot(float(leverage[k]), float(misfit[k]), "dot one", words)
+    named: list[int] = []
+    for k in shown[:MOST_NAMED]:
+        apart = all(
+            abs(leverage[k] - leverage[j]) > 0.25 or abs(misfit[k] - misfit[j]) > 0.1 * _top(misfit) for j in named
+        )
+        if np.isfinite(misfit[k]) and apart:
+            named.append(int(k))
+            anchor = "end" if leverage[k] > 0.5 else "start"
+            chart.note(_short(axis.text(int(k))), float(leverage[k]), float(misfit[k]), dy=-7.0, anchor=anchor)
     return chart.markup()
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST_NAME else f"{label[: LONGEST_NAME - 1]}…"
 
 
 def _top(misfit: Array) -> float:

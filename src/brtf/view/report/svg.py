@@ -229,9 +229,11 @@ class Chart:
             picture.set(name, value)
         self._add("rect", "frame", x=self.left, y=self.top, **size)
 
-    def note(self, text: str, x: float, y: float, *, dy: float = 0.0, style: str = "note") -> None:
-        """Text that begins at a point of the chart, moved down by ``dy``."""
-        self._text(text, float(self.at_x(x)), float(self.at_y(y)) + dy, "start", style)
+    def note(
+        self, text: str, x: float, y: float, *, dy: float = 0.0, style: str = "note", anchor: str = "start"
+    ) -> None:
+        """Text that begins at a point of the chart, or ends there, moved down by ``dy``."""
+        self._text(text, float(self.at_x(x)), float(self.at_y(y)) + dy, anchor, style)
 
     def markup(self) -> Markup:
         """The chart as safe HTML: all text is escaped."""

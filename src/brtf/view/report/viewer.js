@@ -75,6 +75,7 @@
       strips.forEach((strip, k) => {
         const side = tips.sides[source.sides[modes[k]]];
         const ends = [side.labels[0], side.name, side.labels.length > 1 ? side.labels.at(-1) : ""];
+        strip.classList.toggle("long", `${ends[0]}${ends[2]}`.length > 16);
         [...strip.children].forEach((child, end) => {
           child.textContent = ends[end];
         });

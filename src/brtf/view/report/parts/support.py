@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy.stats import beta
 
 from brtf.data.arrays import Array
 from brtf.results.core import consistency_of
@@ -18,6 +19,8 @@ VERY, HARDLY = 90.0, 50.0
 """Core consistencies from which a model is very multilinear, and below which it is a problem (Bro & Kiers, 2003)."""
 OWN_FIT = 0.5
 """Leverage beyond which a row determines most of its own fit."""
+BY_CHANCE = 0.05
+"""Probability that some row of a mode with Gaussian loadings has as much leverage as one that is named."""
 MOST_NAMED = 5
 
 
@@ -69,8 +72,12 @@ def _core(core: float) -> Verdict:
 
 
 def _influential(axis: Axis, leverage: Array, rank: int) -> list[Verdict]:
-    found = np.flatnonzero(leverage > OWN_FIT)
-    if 2 * rank > axis.length or not found.size:
+    """Positions with more leverage than chance gives: of Gaussian loadings it is Beta(R/2, (I − R)/2)."""
+    if 2 * rank > axis.length:
+        return []
+    by_chance = axis.length * beta.sf(leverage, 0.5 * rank, 0.5 * (axis.length - rank))
+    found = np.flatnonzero((leverage > OWN_FIT) & (by_chance < BY_CHANCE))
+    if not found.size:
         return []
     found = found[np.argsort(-leverage[found], kind="stable")]
     names = ", ".join(f"{axis.text(int(k))} ({number(leverage[k], 2)})" for k in found[:MOST_NAMED])
