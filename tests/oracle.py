@@ -263,6 +263,14 @@ def contract_one(
     return found
 
 
+def slice_sums(entries: Sequence[Index], entry_values: Sequence[float], modes: Sequence[int], shape: Index) -> Array:
+    """Sums over the entries at every position along the given modes, in C order of these."""
+    sums = np.zeros([shape[mode] for mode in modes])
+    for index, value in zip(entries, entry_values, strict=True):
+        sums[tuple(index[mode] for mode in modes)] += value
+    return sums.ravel()
+
+
 def look_up(table: EvidenceTable, rho: Sequence[float]) -> tuple[list[float], list[float]]:
     """ln f and −2 d ln f/dρ from the segment that holds ρ, found by going through all of them."""
     log_evidence, weight = [], []

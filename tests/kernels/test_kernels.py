@@ -135,6 +135,22 @@ def test_contractions_equal_loops_for_masks_from_almost_empty_to_almost_full(twi
         assert_all_equal_loops(twin, replace(case, problem=problem, observations=problem.observations(layout)), 2, 1000)
 
 
+@orders
+def test_sums_over_slices_equal_loops(layout, order):
+    case = oracle.random_case(1, order, layout)
+    observations, values = case.observations, np.array(case.values)
+    for modes in ((0,), (order - 1,), (order - 1, 0)):
+        wanted = oracle.slice_sums(case.problem.entries, case.values, modes, observations.shape)
+        n_wanted = oracle.slice_sums(case.problem.entries, np.ones(values.size), modes, observations.shape)
+        for block_size in BLOCK_SIZES:
+            sums, counts = np.ones(wanted.size), np.ones(wanted.size)  # what is there already stays
+            for block in observations.blocks(block_size):
+                kernels.add_to_slices(block, modes, values[block.entries], sums)
+                kernels.add_to_slices(block, modes, None, counts)
+            np.testing.assert_allclose(sums - 1.0, wanted, **ROUNDING)
+            np.testing.assert_array_equal(counts - 1.0, n_wanted)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @orders
 def test_data_of_either_precision_are_contracted_in_float64(twin, layout, order, dtype):

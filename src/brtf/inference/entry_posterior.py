@@ -138,7 +138,7 @@ class EntryLaw:
         kernels.count_deviations(deviation, sums.counts, sums.totals)
         rho, slices = tau * deviation, self.state.slices
         if slices is not None:
-            sums.squares[...] += np.bincount(kernels.positions(block, slices.modes), rho, slices.mean.size)
+            kernels.add_to_slices(block, slices.modes, rho, sums.squares)
         largest = float(deviation.max(initial=0.0))
         return LocalPosteriors(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
 

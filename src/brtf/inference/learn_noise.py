@@ -126,7 +126,7 @@ def promised_by_slices(problem: Problem, point: Point, candidates: Sequence[tupl
         found = point.local(block)
         squares = found.rho * found.weight
         for total, modes in zip(sums, candidates, strict=True):
-            total += np.bincount(kernels.positions(block, modes), squares, total.size)
+            kernels.add_to_slices(block, modes, squares, total)
 
     squares = add_up(problem.observations, lambda: tuple(np.zeros(size) for size in sizes), add)
     if not problem.collapsed:

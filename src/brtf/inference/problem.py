@@ -66,7 +66,7 @@ class Problem:
             n_slices = math.prod(self.observations.shape[mode] for mode in modes)
 
             def add(sums: Sums, block: Block) -> None:
-                sums[0][...] += np.bincount(kernels.positions(block, modes), minlength=n_slices)
+                kernels.add_to_slices(block, modes, None, sums[0])
 
             (known[modes],) = add_up(self.observations, lambda: (np.zeros(n_slices),), add)
         return known[modes]
@@ -130,7 +130,7 @@ def slice_variances(problem: Problem, state: State, modes: tuple[int, ...]) -> A
         variance = variance_field(state.factors, problem.packed)
 
         def add(sums: Sums, block: Block) -> None:
-            sums[0][...] += np.bincount(kernels.positions(block, modes), variance(block), n_slices)
+            kernels.add_to_slices(block, modes, variance(block), sums[0])
 
         return add_up(problem.observations, lambda: (np.zeros(n_slices),), add)[0]
     upper = packed_indices(state.rank)

@@ -63,6 +63,11 @@ def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
     return _chosen().positions(block, modes)
 
 
+def add_to_slices(block: Block, modes: tuple[int, ...], values: Array | None, out: Array) -> None:
+    """Add the sums of an entry vector, or of ones, over every slice along the given modes to ``out`` (G,)."""
+    out += np.bincount(positions(block, modes), values, out.size)
+
+
 def smooth_fibres(
     starts: NDArray[np.int64], decay: Array, precision: Array, target: Array, variance: Array
 ) -> SmoothedChains:

@@ -149,9 +149,9 @@ def promised(
         if law is not None:
             sums[1][...] += np.bincount(law.bins(values), outlying, law.density.size)
         for total, mode in zip(sums[2:], shared, strict=False):
-            total += np.bincount(kernels.positions(block, apart[mode]), odds, total.size)
+            kernels.add_to_slices(block, apart[mode], odds, total)
         for total, mode in zip(sums[2 + len(shared) :], rated, strict=True):
-            total += np.bincount(kernels.positions(block, (mode,)), outlying, total.size)
+            kernels.add_to_slices(block, (mode,), outlying, total)
 
     (totals, counts, *rest) = add_up(problem.observations, zeros, add)
     n_outlying, log_slab, evidence = (float(total) for total in totals)

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.data.blocks import Block, block_positions
+from brtf import kernels
+from brtf.data.blocks import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point
@@ -41,10 +42,10 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows)).residual
 
     def add(sums: Sums, block: Block) -> None:
-        relative, positions = relative_precision(state, block), block_positions(block, (mode,))
+        relative = relative_precision(state, block)
         noise = tau if relative is None else tau * relative
         for total, deviation in zip(sums, (point.fit.residual(block), residual(block)), strict=True):
-            total += np.bincount(positions, model.posterior(noise * deviation**2).log_evidence, old.n_rows)
+            kernels.add_to_slices(block, (mode,), model.posterior(noise * deviation**2).log_evidence, total)
 
     sums = add_up(problem.observations, lambda: (np.zeros(old.n_rows), np.zeros(old.n_rows)), add)
     before, after = (
@@ -63,15 +64,15 @@ def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
     n_rows = problem.observations.shape[mode]
 
     def add(sums: Sums, block: Block) -> None:
-        positions, weight = block_positions(block, (mode,)), point.local(block).weight
-        sums[0][...] += np.bincount(positions, minlength=n_rows)
-        sums[1][...] += np.bincount(positions, weight, n_rows)
-        sums[2][...] += np.square(weight, dtype=np.float64).sum()
+        weight = point.local(block).weight
+        kernels.add_to_slices(block, (mode,), weight, sums[0])
+        sums[1][...] += np.square(weight, dtype=np.float64).sum()
 
     def zeros() -> Sums:
-        return np.zeros(n_rows), np.zeros(n_rows), np.zeros(())
+        return np.zeros(n_rows), np.zeros(())
 
-    entries, weights, squares = add_up(problem.observations, zeros, add)
+    weights, squares = add_up(problem.observations, zeros, add)
+    entries = problem.n_entries_along((mode,))
     mean = weights.sum() / entries.sum()
     variance = max(float(squares) / entries.sum() - mean**2, 0.0)
     chance = math.log(n_rows / FALSE_ALARM)
