@@ -16,6 +16,7 @@ from brtf.api.estimator import BRTF
 from brtf.api.fitting import on_new_rows
 from brtf.data.arrays import Array
 from brtf.data.observe import observe
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.results.anomalies import discoveries, shared_pattern
 from brtf.results.group_evidence import Evidence
 
@@ -224,7 +225,7 @@ def _column_scales(samples: Array) -> tuple[Array, Array]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "All-NaN slice|Degrees of freedom", RuntimeWarning)
         center = np.nan_to_num(np.nanmedian(samples, axis=0))
-        robust = 1.4826 * np.nan_to_num(np.nanmedian(np.abs(samples - center), axis=0))
+        robust = SD_PER_MEDIAN * np.nan_to_num(np.nanmedian(np.abs(samples - center), axis=0))
         plain = np.nan_to_num(np.nanstd(samples, axis=0))
     spread = np.where(robust > 0, robust, plain)
     return center, np.where(spread > 0, spread, 1.0)

@@ -14,6 +14,7 @@ from scipy.special import fdtrc, gammaincc, gammaincinv
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns
+from brtf.data.scale import SD_PER_MEDIAN
 
 NEEDLESS = 0.01
 """Chance that a mode without a period seems to have one."""
@@ -140,7 +141,7 @@ def _power(fibres: Array) -> Array | None:
     if not fibres.size:
         return None
     centred = np.where(observed, fibres - _row_medians(fibres, counts), 0.0)
-    spread = 1.4826 * _row_medians(np.where(observed, np.abs(centred), np.nan), counts)
+    spread = SD_PER_MEDIAN * _row_medians(np.where(observed, np.abs(centred), np.nan), counts)
     largest = np.abs(centred).max(axis=1, keepdims=True)
     relative = centred / np.where(largest > 0, largest, 1.0)  # squares of the values themselves might overflow
     spread = np.where(spread > 0, spread, largest * np.sqrt((relative**2).sum(axis=1, keepdims=True) / counts))

@@ -16,6 +16,8 @@ Floats = NDArray[np.floating[Any]]
 Count = Callable[[list[int], int], NDArray[np.int64]]
 """The counts of `count_next_bits` for all values together, as a function of prefixes and shift."""
 
+SD_PER_MEDIAN = 1.4826
+"""Standard deviation of centred Gaussian values per median of their absolute values, 1/Φ⁻¹(¾)."""
 PIECE_ENTRIES = 2**16
 """Values that are counted together; their bits stay in the cache."""
 
@@ -64,7 +66,7 @@ def scale_by_counts(dtype: np.dtype[Any], n_values: int, largest: float, count: 
     for shift in range(8 * dtype.itemsize - 16, -1, -16):
         middle = _with_next_bits(middle, count, shift)
     low, high = (float(np.array(bits, _unsigned(dtype)).view(dtype)) for bits, _ in middle)
-    typical = 1.4826 * (low + 0.5 * (high - low)) or largest  # low + high may overflow
+    typical = SD_PER_MEDIAN * (low + 0.5 * (high - low)) or largest  # low + high may overflow
     lowest_share = 1e-40 if dtype == np.float64 else 1e-12
     return min(max(typical, largest * lowest_share), float(np.finfo(dtype).max))
 

@@ -19,12 +19,11 @@ from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import EntryLaw, grouped, relative_precision
 from brtf.inference.statistics import EntryFit, fit_at_entries, variance_field
 from brtf.inference.updates import expected_square_sum
+from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.state import MeanFieldOutliers, State
 
 if TYPE_CHECKING:
     from brtf.inference.problem import Problem
-
-LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
 @dataclass(frozen=True)

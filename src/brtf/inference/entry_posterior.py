@@ -30,11 +30,12 @@ from brtf.kernels.arguments import (
     StructureSums,
 )
 from brtf.kernels.tables import EvidenceTable
+from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.evidence_table import tabulate, tabulate_branches
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 
-PIECE = 2**13
-"""Entries processed together where outliers have structure: a dozen temporary numbers per entry."""
+ENTRIES_AT_ONCE = 2**13
+"""Entries whose responsibilities are computed together: a dozen temporary numbers per entry."""
 CLIPPED = 3.0
 """Standard deviations at which residuals are clipped before their correlation is measured."""
 LOGIT_RATE = (-15.0, 15.0)
@@ -80,7 +81,7 @@ class EntryLaw:
             log_sides=np.zeros(2) if sides is None else np.array(sides.mean_logs),
             log_law=np.zeros(0) if law is None else np.log(law.density),
             law_range=np.zeros(2) if law is None else np.array([law.lowest, law.bins_per_unit]),
-            log_counted=0.5 * (float(state.tau.mean_log) - math.log(2.0 * math.pi) + log_counted),
+            log_counted=0.5 * (float(state.tau.mean_log) - LOG_TWO_PI + log_counted),
             groups=NOWHERE,
             n_channels=structure.n_channels,
             clipped=CLIPPED,
@@ -216,7 +217,7 @@ def block_outliers(
     rho = float(state.tau.mean) * relative_deviation(residual, variance, relative_precision(state, block))
     if structure is None:
         probability, share = np.empty(rho.size), np.empty(rho.size)
-        for piece in (slice(start, start + PIECE) for start in range(0, rho.size, PIECE)):
+        for piece in (slice(start, start + ENTRIES_AT_ONCE) for start in range(0, rho.size, ENTRIES_AT_ONCE)):
             local = model.posterior(rho[piece])
             probability[piece], share[piece] = local.outlier_probability, 1.0 - local.slab_shrinkage
         return probability, share

@@ -11,6 +11,7 @@ import numpy as np
 from brtf import kernels
 from brtf.data.blocks import Block
 from brtf.data.passes import Field, Sums, add_up
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.inference.entry_posterior import learnt_structure
 from brtf.inference.judge import WORTH
 from brtf.inference.noise_fit import (
@@ -206,7 +207,7 @@ def with_smooth_as_noise(state: State) -> State:
 
 def typical_residual(problem: Problem, state: State, residual: Field) -> float:
     """1.4826 median|r|, the robust standard deviation of the residuals in units of their slices' noise."""
-    return 1.4826 * math.sqrt(deviation_histogram(problem, state, Fit(residual, None)).quantile(0.5))
+    return SD_PER_MEDIAN * math.sqrt(deviation_histogram(problem, state, Fit(residual, None)).quantile(0.5))
 
 
 def retemper(problem: Problem, state: State) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ from scipy.special import digamma, gammaln
 from brtf.data.arrays import Array, SentOnce
 from brtf.kernels.packed import pack_symmetric, packed_diagonal, packed_indices, unpack_symmetric
 
+LOG_TWO_PI = math.log(2.0 * math.pi)
 LARGEST_MAPPED = 16
 """Largest rank at which one (P, P) map on packed matrices is faster than two products per matrix."""
 

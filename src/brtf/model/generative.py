@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from scipy.special import betaln, gammaln, xlog1py, xlogy
 
 from brtf.data.arrays import Array
+from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.local_models import LocalModel, NoOutliers
 from brtf.model.predictive import ErrorLaw
 from brtf.model.row_priors.chain_kinds import kinds_of, memories, n_kinds
 from brtf.model.state import Prior, ReplacementLaw
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 @dataclass(frozen=True, eq=False)

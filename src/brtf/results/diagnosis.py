@@ -11,6 +11,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up, visit
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.inference.trace import Doubt, Kind
 from brtf.model.state import MeanFieldOutliers
 from brtf.results.result import Result
@@ -202,7 +203,7 @@ def _has_structure(result: Result) -> bool:
     """Whether any unfolding of the residuals has a leading singular direction beyond chance."""
     observations = result.observations
     residual = result.standardized_residuals()
-    typical = 1.4826 * float(np.median(np.abs(residual)))
+    typical = SD_PER_MEDIAN * float(np.median(np.abs(residual)))
     if not typical > 0:
         return False
     residual = np.clip(residual, -CLIP * typical, CLIP * typical) / typical

@@ -21,6 +21,7 @@ from brtf.data.memory import available_bytes
 from brtf.data.observations import Observations, entry_positions
 from brtf.data.observe import observe
 from brtf.data.passes import Sums, add_up, visit
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.inference.entry_posterior import EntryLaw, block_outliers, grouped
 from brtf.inference.statistics import fit_at_entries, scaled_values, variance_field
 from brtf.model.state import MeanFieldOutliers
@@ -96,7 +97,7 @@ class FittedEntries(FittedSignal):
         if not isinstance(outliers, MeanFieldOutliers):
             return self._local_posteriors()[0]
         deviation = np.abs(fit_at_entries(self._modelled, self.state.factors).residual)
-        limit = 3.0 * max(1.4826 * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
+        limit = 3.0 * max(SD_PER_MEDIAN * float(np.median(deviation)), float(self.state.tau.mean) ** -0.5)
         std = np.sqrt(outliers.var)
         return ndtr((outliers.mean - limit) / std) + ndtr((-outliers.mean - limit) / std)
 

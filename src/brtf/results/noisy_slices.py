@@ -9,6 +9,7 @@ from scipy.special import polygamma
 from scipy.stats import chi2
 
 from brtf.data.arrays import Array
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.model.distributions import Gamma
 
 
@@ -23,7 +24,7 @@ def noise_evidence(precision: Gamma) -> Array:
     centre, n_others = float(np.median(logs)), logs.size - 1
     if n_others < 1:
         return np.full(logs.shape, -np.inf)
-    deviation = 1.4826 * float(np.median(np.abs(logs - centre)))
+    deviation = SD_PER_MEDIAN * float(np.median(np.abs(logs - centre)))
     square = np.maximum(deviation**2 * n_others / float(chi2.ppf(0.05, n_others)) - np.median(error), 0.0) + error
     lower = np.maximum(centre - logs, 0.0)
     extra = np.maximum(lower, np.sqrt(square))  # the density is smeared over as much

@@ -13,6 +13,7 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.passes import Field
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.factor_update import without_smooth
 from brtf.inference.learn_noise import typical_residual
@@ -45,7 +46,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
     for weight_of, n_steps in ((by_size, L1_STEPS), (by_model, MODEL_STEPS)):
         for _ in range(n_steps):
-            smallest, before = 0.1 / 1.4826 * typical_residual(problem, state, residual) + 1e-300, rows.mean
+            smallest, before = 0.1 / SD_PER_MEDIAN * typical_residual(problem, state, residual) + 1e-300, rows.mean
             weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
             grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
             rows, _ = prior.posterior(tau * grams, tau * products, state.lam, gaussian_rows)

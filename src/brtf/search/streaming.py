@@ -16,7 +16,6 @@ from brtf.data.checks import Labels
 from brtf.data.containers import LabelledArrays
 from brtf.data.observations import Observations
 from brtf.data.passes import workers
-from brtf.inference.bound import LOG_TWO_PI
 from brtf.inference.factor_update import weighing
 from brtf.inference.judge import judge
 from brtf.inference.learn_noise import noise_prior, with_noise
@@ -27,14 +26,14 @@ from brtf.inference.statistics import row_statistics
 from brtf.inference.trace import Record, StopReason
 from brtf.inference.update_rows import gaussian_rows
 from brtf.inference.updates import update_component_precisions
-from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.distributions import LOG_TWO_PI, Gamma, RowGaussians
 from brtf.model.local_models import WIDEST_SLAB
 from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.search.run import Deadline, Outcome, fold_in, stop_reason
 
-SMALLEST_LOG_RHO = -16.0
+FIRST_LOG_RHO = -16.0
 """Smallest ρ of the distribution of deviations: one entry in 4000 lies below, where ln f is constant."""
 BIN_STEP, POINTS_PER_BIN = 0.08, 8
 """Step in ln ρ of the distribution of deviations, and the refinement of its evaluation for the edge of a flat slab."""
@@ -117,7 +116,7 @@ def expected_deviations(state: State) -> Histogram:
     their proper weight against new ones.
     """
     n_observed = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
-    log_rho = np.arange(SMALLEST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
+    log_rho = np.arange(FIRST_LOG_RHO, np.log(WIDEST_SLAB) + 10.0, BIN_STEP / POINTS_PER_BIN)
     rho = np.exp(log_rho)
     sides = None if state.structure is None else state.structure.sides
     log_sides = (0.0, 0.0) if sides is None else sides.mean_logs

@@ -15,8 +15,8 @@ from brtf.kernels import (
 )
 from brtf.kernels.arguments import plain
 
-NUMBERS_TOGETHER = 2**17
-"""Numbers in a tile of fibres: a megabyte."""
+MOST_REMEMBERED = 2**17
+"""Most entries of a block that keeps their lists and positions: a megabyte per array."""
 Listed = tuple[masked.Lists, Array, NDArray[np.bool_] | None]
 """Lists of entries and their values. For sums of ones a list never exceeds half a fibre: where most entries are
 observed it holds the missing ones, with value −1, and the last element marks these fibres."""
@@ -92,7 +92,7 @@ def listed(block: Block) -> ListedBlock:
     known: ListedBlock | None = block.cache.get("listed")
     if known is None:
         known = ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block) if part.init})
-        if block.n_rows == block.shape[0] and block.n_entries <= NUMBERS_TOGETHER:
+        if block.n_rows == block.shape[0] and block.n_entries <= MOST_REMEMBERED:
             block.cache["listed"] = known
     return known
 

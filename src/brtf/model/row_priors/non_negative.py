@@ -16,10 +16,10 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.kernels.packed import pack_symmetric, packed_diagonal, unpack_symmetric
 from brtf.kernels.truncated import truncated_moments
-from brtf.model.distributions import Gamma, RowGaussians, selected
+from brtf.model.distributions import LOG_TWO_PI, Gamma, RowGaussians, selected
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver, RowTerms, register
 
-LOG_HALF_NORMAL = math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
+LOG_HALF_NORMAL = math.log(2.0) - 0.5 * LOG_TWO_PI
 CLOSE_TO_EXPONENTIAL = 0.999
 """Squared coefficient of variation above which a truncated normal is an exponential distribution to 1e-3: one, its
 limit, has no location."""

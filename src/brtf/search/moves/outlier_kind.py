@@ -26,6 +26,7 @@ from brtf.inference.noise_fit import shared_rate
 from brtf.inference.point import Point, evaluate, evaluate_at
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
+from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.evidence_table import tabulate_branches
 from brtf.model.state import OutlierStructure, ReplacementLaw, State
 from brtf.search.move import Once, Progress, Sweeps, Trial
@@ -126,7 +127,7 @@ def promised(
     """
     state, shape = point.state, problem.observations.shape
     structure, spike = state.structure or OutlierStructure(), tabulate_branches(state.local_model)[0]
-    log_scale = 0.5 * (float(state.tau.mean_log) - math.log(2.0 * math.pi))
+    log_scale = 0.5 * (float(state.tau.mean_log) - LOG_TWO_PI)
     apart = {mode: tuple(other for other in range(len(shape)) if other != mode) for mode in shared}
 
     def zeros() -> Sums:

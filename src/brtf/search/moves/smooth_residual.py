@@ -31,7 +31,7 @@ BEYOND_CHANCE = 4.0
 30,000 modes."""
 FREE_SWEEPS = 60
 """Sweeps of a trial."""
-FEW_COMPONENTS = 5
+EVERY_RANK_UP_TO = 5
 """Components up to which every number is tried."""
 FEW_SWEEPS = 8
 """Sweeps after which ranks are compared."""
@@ -83,7 +83,7 @@ class Smoothness(Once):
 def fewer(rank: int) -> list[int]:
     """Half as many components, a quarter, and so on, and every number below a few."""
     halves = [rank // 2**k for k in range(1, rank.bit_length())]
-    return sorted({*halves, *range(1, min(rank, FEW_COMPONENTS + 1))}, reverse=True)
+    return sorted({*halves, *range(1, min(rank, EVERY_RANK_UP_TO + 1))}, reverse=True)
 
 
 def best_smooth_residual(problem: Problem, point: Point, modes: tuple[int, ...]) -> tuple[int, State]:
