@@ -23,7 +23,7 @@ from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentS
 from brtf.model.predictive import error_law
 from brtf.model.row_priors import ZeroMean
 from brtf.model.state import Prior, State
-from brtf.search.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep
+from brtf.search.streaming import Earlier, RowLikelihood, absorb, evaluate_with, expected_deviations, sweep_block
 
 N_BLOCK = 8
 MODELS = {
@@ -169,7 +169,7 @@ class TestSweep:
         )
         earlier = Earlier(state.with_factor(0, nobody), nothing, Histogram(np.ones(1), np.zeros(1), 0.0))
         point = evaluate(problem, state)
-        swept = sweep(problem, earlier, point)
+        swept = sweep_block(problem, earlier, point)
         for ours, theirs in zip(
             swept.state.factors, update_all_factors(problem, state, point.fit).factors, strict=True
         ):
@@ -189,7 +189,7 @@ class TestSweep:
         start = RowGaussians(0.1 * np.ones((N_BLOCK, state.rank)), 0.1 * np.eye(state.rank)[None])
         points = [evaluate_with(problem, earlier, state.with_factor(0, start))]
         for _ in range(12):
-            points.append(sweep(problem, earlier, points[-1]))
+            points.append(sweep_block(problem, earlier, points[-1]))
         gains = np.diff([point.bound for point in points])
         assert gains.min() > -1e-9 * abs(points[-1].bound)
         assert gains.max() > 10.0  # there was something to gain

@@ -25,7 +25,7 @@ from brtf.data.chunks import (
     ChunkedObservations,
     DaskRows,
     MappedFile,
-    Reading,
+    ReadChunk,
     Source,
     StoredRows,
     dense_lanes,
@@ -262,7 +262,7 @@ class RowSurvey:
             )
 
 
-def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: Reading) -> RowSurvey:
+def _survey(shape: tuple[int, ...], dtype: np.dtype[Any], chunk: Chunk, read: ReadChunk) -> RowSurvey:
     """The first pass over a chunk of rows."""
     piece = read()
     values = cast_values(piece.values, dtype)

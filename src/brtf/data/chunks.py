@@ -86,7 +86,7 @@ class Piece:
     coords: NDArray[np.intp] | None = None
 
 
-Reading = Callable[[], Piece]
+ReadChunk = Callable[[], Piece]
 """Reads the entries of a chunk."""
 
 
@@ -197,7 +197,7 @@ class ChunkedObservations(Observations):
     def select(self, chosen: NDArray[np.bool_]) -> Observations:
         raise ValueError(_why_not_here(self.chunks))
 
-    def cut(self, chunk: Chunk, read: Reading) -> Iterator[Block]:
+    def cut(self, chunk: Chunk, read: ReadChunk) -> Iterator[Block]:
         """The blocks of a chunk, at their positions in the whole tensor."""
         part = HELD.get(chunk.key)
         if part is None:

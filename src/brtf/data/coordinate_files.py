@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from brtf.data.blocks import Block
 from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of
 from brtf.data.chunked_input import scale_of_chunks
-from brtf.data.chunks import Chunk, ChunkedObservations, Piece, Reading, in_order, outline
+from brtf.data.chunks import Chunk, ChunkedObservations, Piece, ReadChunk, in_order, outline
 from brtf.data.executors import over_lanes
 from brtf.data.extras import require
 from brtf.data.passes import Sums, add_up, visit
@@ -164,7 +164,7 @@ class FileSurvey:
                 )
 
 
-def _survey(order: int, chunk: Chunk, read: Reading) -> FileSurvey:
+def _survey(order: int, chunk: Chunk, read: ReadChunk) -> FileSurvey:
     """The first pass over a file."""
     piece = read()
     values, coords = piece.values, piece.coords

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.blas import blas_on_one_thread
 from brtf.data.blocks import Block
-from brtf.data.chunks import Chunk, ChunkedObservations, Reading
+from brtf.data.chunks import Chunk, ChunkedObservations, ReadChunk
 from brtf.data.executors import over_lanes, parts_over_lanes
 from brtf.data.observations import Observations
 
@@ -79,7 +79,7 @@ def visit(
     """
     if isinstance(observations, ChunkedObservations):
 
-        def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], list[Value]]:
+        def of_chunks(lane: Iterable[tuple[Chunk, ReadChunk]]) -> tuple[tuple[Array | SomeRows, ...], list[Value]]:
             sums = zeros()
             looks = [look(sums, block) for chunk, read in lane for block in observations.cut(chunk, read)]
             return tuple(SomeRows.of(array, observations.plan.sparse_sums) for array in sums), looks
@@ -125,7 +125,7 @@ def in_runs(
         yield from ((run, finish(tuple(array[run] for array in sums))) for run in runs)
         return
 
-    def of_chunks(lane: Iterable[tuple[Chunk, Reading]]) -> tuple[tuple[Array | SomeRows, ...], ...]:
+    def of_chunks(lane: Iterable[tuple[Chunk, ReadChunk]]) -> tuple[tuple[Array | SomeRows, ...], ...]:
         sums = zeros()
         for chunk, read in lane:
             for block in observations.cut(chunk, read):

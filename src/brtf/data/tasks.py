@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import SentOnce
-from brtf.data.chunks import Chunk, Reading
+from brtf.data.chunks import Chunk, ReadChunk
 from brtf.data.extras import require
 
 Value = TypeVar("Value")
 Finished = TypeVar("Finished")
 Lane = tuple[Chunk, ...]
 """Consecutive chunks whose sums are returned together."""
-Task = Callable[[Iterable[tuple[Chunk, Reading]]], Value]
+Task = Callable[[Iterable[tuple[Chunk, ReadChunk]]], Value]
 """A function of the chunks of a lane, with functions that read them."""
 Adding = Callable[[Value, Value], Value]
 ALIGNMENT = 64

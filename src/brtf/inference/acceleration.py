@@ -15,8 +15,8 @@ DEPTH = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
-    """Memory of the acceleration: factor means before and after the last sweeps, and the damping.
+class AndersonHistory:
+    """History of the acceleration: factor means before and after the last sweeps, and the damping.
 
     Attributes
     ----------
@@ -37,15 +37,15 @@ class Anderson:
     state is accepted; when it is rejected, θ shrinks and the history is cleared. The caller decides, by the bound.
     """
 
-    def __init__(self, memory: Memory | None = None) -> None:
-        memory = memory or Memory()
+    def __init__(self, memory: AndersonHistory | None = None) -> None:
+        memory = memory or AndersonHistory()
         self._points, self._images = list(memory.points), list(memory.images)
         self._damping = memory.damping
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> AndersonHistory:
         """Everything on which the next extrapolation depends."""
-        return Memory(tuple(self._points), tuple(self._images), self._damping)
+        return AndersonHistory(tuple(self._points), tuple(self._images), self._damping)
 
     def extrapolate(self, before: State, after: State) -> State | None:
         """A state beyond ``after``, the result of a sweep from ``before``; None while the history is too short."""

@@ -22,12 +22,12 @@ from brtf.inference.noise_fit import Ascent, ascend
 from brtf.kernels.arguments import (
     N_BINS,
     NOWHERE,
-    LocalPosteriors,
     Mixture,
     PassSums,
     SlicePositions,
     SliceWeights,
     StructureSums,
+    WeighedEntries,
 )
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import LOG_TWO_PI
@@ -126,7 +126,7 @@ class EntryLaw:
 
     def posterior(
         self, block: Block, values: Array, residual: Array, variance: Array | None, sums: PassSums | None = None
-    ) -> LocalPosteriors:
+    ) -> WeighedEntries:
         """The local posteriors of entries with the given values, y − x̄, and Var x (None: zero), each (m,).
 
         The entries are added to the sums, if any are given.
@@ -141,7 +141,7 @@ class EntryLaw:
         if slices is not None:
             kernels.add_to_slices(block, slices.modes, rho, sums.squares)
         largest = float(deviation.max(initial=0.0))
-        return LocalPosteriors(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
+        return WeighedEntries(-0.5 * float(rho.sum()), rho.size, largest, rho, np.ones(rho.size))
 
 
 def relative_precision(state: State, block: Block) -> Array | None:

@@ -16,7 +16,7 @@ from brtf.inference.entry_posterior import EntryLaw, relative_precision
 from brtf.inference.problem import Fit, Problem, slice_grams
 from brtf.inference.statistics import Weighing, WeightsAndTargets, complete_gram
 from brtf.inference.update_rows import KnownGrams, OnePass, update_factors
-from brtf.kernels.arguments import LocalPosteriors
+from brtf.kernels.arguments import WeighedEntries
 from brtf.model.state import State
 
 
@@ -83,13 +83,13 @@ def _known_grams(problem: Problem, state: State) -> KnownGrams | None:
 
 
 def weighing(
-    problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors] | None = None
+    problem: Problem, state: State, fit: Fit, local: Callable[[Block], WeighedEntries] | None = None
 ) -> Weighing:
     """Weights and targets of a block's entries, from their local posteriors if these are known."""
 
     law = EntryLaw(state)
 
-    def found(block: Block) -> LocalPosteriors:
+    def found(block: Block) -> WeighedEntries:
         return law.posterior(block, problem.values(block), *fit.at(block))
 
     def weigh(block: Block) -> WeightsAndTargets:

@@ -18,7 +18,7 @@ from brtf.inference.noise_fit import Histogram
 from brtf.inference.problem import Fit, Problem, slice_variances
 from brtf.inference.statistics import variance_sum
 from brtf.inference.update_rows import OnePass, Rows
-from brtf.kernels.arguments import N_BINS, LocalPosteriors, PassSums, StructureSums
+from brtf.kernels.arguments import N_BINS, PassSums, StructureSums, WeighedEntries
 from brtf.model.state import OutlierStructure, State
 
 
@@ -46,7 +46,7 @@ class Point:
     mean_weight: float
     structure_sums: StructureSums | None
     terms: BoundTerms
-    local: Callable[[Block], LocalPosteriors]
+    local: Callable[[Block], WeighedEntries]
     ahead: State | None
 
     @property
@@ -140,7 +140,7 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     )
 
 
-def local_posteriors_at(problem: Problem, state: State, fit: Fit) -> Remembered[LocalPosteriors]:
+def local_posteriors_at(problem: Problem, state: State, fit: Fit) -> Remembered[WeighedEntries]:
     """The local posteriors of the entries, for the noise and outliers of a state, at a fit that is known."""
     law = EntryLaw(state)
     return Remembered(problem.observations, lambda block: law.posterior(block, problem.values(block), *fit.at(block)))

@@ -22,7 +22,7 @@ from brtf.data.passes import whole
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
-from brtf.kernels.arguments import LocalPosteriors
+from brtf.kernels.arguments import WeighedEntries
 from brtf.model.distributions import Gamma
 from brtf.model.smooth_residual import LARGEST_MEMORY, SMALLEST_VARIANCE, SmoothResidual
 from brtf.model.state import State
@@ -54,7 +54,7 @@ class Seen:
         )
 
 
-def entry_precisions(problem: Problem, state: State, local: Callable[[Block], LocalPosteriors]) -> Array:
+def entry_precisions(problem: Problem, state: State, local: Callable[[Block], WeighedEntries]) -> Array:
     """τ̄ω̄w of every entry, (M,)."""
     tau, gaussian = float(state.tau.mean), state.local_model.is_gaussian
 
@@ -149,7 +149,7 @@ def _best_concentration(sizes: Array, power: Array, present: float) -> float:
 
 
 def proposed_smooth_residual(
-    problem: Problem, state: State, low_rank: Fit, local: Callable[[Block], LocalPosteriors], mode: int
+    problem: Problem, state: State, low_rank: Fit, local: Callable[[Block], WeighedEntries], mode: int
 ) -> tuple[SmoothResidual, float, float]:
     """A smooth residual along a mode for a state without one, and the τ̄ beside it as a multiple of the present one.
 
@@ -213,7 +213,7 @@ def _relative(seen: Seen, memory: float, variance: float, factor: float) -> tupl
     return Gamma(shape, shape / mean), concentration, gain
 
 
-def neighbours_alike(problem: Problem, state: State, fit: Fit, local: Callable[[Block], LocalPosteriors]) -> Array:
+def neighbours_alike(problem: Problem, state: State, fit: Fit, local: Callable[[Block], WeighedEntries]) -> Array:
     """Per mode how far the correlation of neighbouring residuals is beyond chance, in standard deviations; (N,).
 
     Σ u u' / √(Σ u² u'²) over pairs of neighbours, u being residuals in units of the noise, weighted by √w: about

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from brtf.data.observations import Observations
-from brtf.inference.acceleration import DEPTH, Memory
+from brtf.inference.acceleration import DEPTH, AndersonHistory
 from brtf.inference.trace import Kind
 from brtf.io.archived_state import pack_state, unpack_state
 from brtf.io.contents import Arrays, Header, add_part, checked_array, part_of
@@ -99,7 +99,7 @@ def unpack_position(header: Header, arrays: Arrays, observations: Observations) 
         sweeps=_unpack_sweeps(header["sweeps"]),
         proposal=None if proposal is None else _unpack_proposal(proposal),
         trial=unpack_state(header["trial"], part_of(arrays, "trial."), observations) if "trial" in header else None,
-        anderson=Memory(tuple(points), tuple(images), damping),
+        anderson=AndersonHistory(tuple(points), tuple(images), damping),
     )
 
 

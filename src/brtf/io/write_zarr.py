@@ -16,7 +16,7 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.checks import Labels
-from brtf.data.chunks import Chunk, ChunkedObservations, Reading
+from brtf.data.chunks import Chunk, ChunkedObservations, ReadChunk
 from brtf.data.executors import over_lanes
 from brtf.data.extras import require
 from brtf.inference.statistics import scaled_values, variance_field
@@ -125,7 +125,7 @@ def _placed(block: Block, entry_vector: Array, elsewhere: Array) -> Array:
 
 
 def _write_chunk(
-    target: str, observations: ChunkedObservations, of_block: OfBlock, chunk: Chunk, read: Reading
+    target: str, observations: ChunkedObservations, of_block: OfBlock, chunk: Chunk, read: ReadChunk
 ) -> None:
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     blocks = list(observations.cut(chunk, read))

@@ -25,7 +25,7 @@ from brtf.kernels.tables import EvidenceTable
 
 if TYPE_CHECKING:
     from brtf.kernels.agreement import Agreement
-    from brtf.kernels.arguments import CompletedRows, LocalPosteriors
+    from brtf.kernels.arguments import CompletedRows, WeighedEntries
     from brtf.kernels.reference.chains import Smoothed
     from brtf.kernels.reference.fibres import SmoothedChains
 
@@ -115,7 +115,7 @@ def local_posteriors(
     variance: Array | None,
     noise: SliceWeights | None,
     sums: PassSums,
-) -> LocalPosteriors:
+) -> WeighedEntries:
     """Local posteriors of entries with the given y, y − x̄ and Var x, one by one; adds to the sums over them."""
     if agreement := _agreement():
         agreement.of_local_posteriors(local.spike if isinstance(local, Mixture) else local, residual.dtype)

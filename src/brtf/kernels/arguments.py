@@ -159,7 +159,7 @@ class PassSums(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalPosteriors:
+class WeighedEntries:
     """Sums over the local posteriors of entries, and per-entry results.
 
     Attributes
@@ -186,7 +186,7 @@ class CompletedRows:
 
     Attributes
     ----------
-    log_evidence, weight_sum, largest : see :class:`LocalPosteriors`
+    log_evidence, weight_sum, largest : see :class:`WeighedEntries`
     mean : (b, R) new rows of mode 0
     """
 

@@ -154,7 +154,7 @@ def weigh_others(rho, tau, table, histogram, weight):
 
 
 @inlined
-def settle(seen, tau, uneven, bins, histogram):
+def count_segments(seen, tau, uneven, bins, histogram):
     """Σ c₀ of the entries in usual segments; adds them to the histogram at the middle of their segments."""
     rows = uneven[0]
     deviation, share = np.empty(seen.size), np.empty(seen.size)
@@ -187,7 +187,7 @@ def scatter(amounts, positions, out):
 
 
 @sum_loop
-def judge(residual, variance, noise, tau, table, histogram, squares, rho, weight):
+def weigh_entries(residual, variance, noise, tau, table, histogram, squares, rho, weight):
     """Σ ln f, Σ w and the largest ρ, in pieces that stay in L1 cache; adds Σ ρ w to the squares of each slice."""
     usual, uneven, bins = table
     relative, positions = noise
@@ -215,7 +215,7 @@ def judge(residual, variance, noise, tau, table, histogram, squares, rho, weight
             for m in range(n):
                 room[m] = own[m] * found[m]
             scatter(room, positions[start : start + n], squares)
-    return total + settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
+    return total + count_segments(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
 
 
 @sum_loop

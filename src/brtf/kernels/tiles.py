@@ -6,11 +6,11 @@ import numpy as np
 
 from brtf.kernels.entries import (
     PIECE,
+    count_segments,
     filled,
     list_wanted,
     put_numbers,
     scratch_for,
-    settle,
     weigh_others,
     weigh_piece,
 )
@@ -214,7 +214,7 @@ def solve_completed(
         total, weight_sum, largest = total + found[0], weight_sum + found[1], max(largest, found[2])
         solve_tile(start == 0, fitted, right, of_rows(covs, start, stop), offset, mean[start:stop], own_sums)
     add_transposed(own_sums, sums)
-    return total + settle(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
+    return total + count_segments(scratch[-1], tau, uneven, bins, histogram), weight_sum, largest
 
 
 @sum_loop

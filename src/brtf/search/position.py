@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brtf.inference.acceleration import Memory as AndersonMemory
+from brtf.inference.acceleration import AndersonHistory
 from brtf.model.state import State
 from brtf.search.move import Memory, Proposal, Sweeps
 from brtf.search.phases import PHASES
@@ -48,7 +48,7 @@ class Position:
     skips_rough: bool
     collapsed: bool
     bound: float | None
-    anderson: AndersonMemory
+    anderson: AndersonHistory
     refusals: tuple[tuple[str, str, float], ...]
 
     @property

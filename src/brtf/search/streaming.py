@@ -179,7 +179,7 @@ def _absorb(
     trace: list[Record] = []
     reason = None
     while reason is None:
-        swept = sweep(problem, earlier, point)
+        swept = sweep_block(problem, earlier, point)
         gain = swept.bound - point.bound
         if judge(swept, point):
             point = swept
@@ -195,7 +195,7 @@ def _absorb(
     return Outcome(_appended(state, point.state), tuple(trace), reason)
 
 
-def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
+def sweep_block(problem: Problem, earlier: Earlier, point: Point) -> Point:
     """One pass over the block: V_i = (P_i + τ̄ G_i + diag λ̄)⁻¹, ã_i = V_i (h_i + τ̄ Σ w y ⊛ ã), λ, then the noise.
 
     (P, h) is the likelihood of the earlier data, absent for new rows of the first mode. λ is updated from all rows, the
@@ -214,11 +214,11 @@ def sweep(problem: Problem, earlier: Earlier, point: Point) -> Point:
         state = state.with_factor(mode, rows, prior)
     lam = update_component_precisions(_appended(earlier.state, state)).lam
     swept = evaluate_with(problem, earlier, replace(state, lam=lam))
-    learnt = evaluate_with(problem, earlier, learn_noise(earlier, swept))
+    learnt = evaluate_with(problem, earlier, noise_of_all(earlier, swept))
     return learnt if judge(learnt, swept) else swept  # the histogram is accurate to second order in its bins
 
 
-def learn_noise(earlier: Earlier, point: Point) -> State:
+def noise_of_all(earlier: Earlier, point: Point) -> State:
     """Noise and outlier parameters from the deviations of all entries, earlier and new."""
     state = point.state
     old, new = earlier.deviations, point.deviations

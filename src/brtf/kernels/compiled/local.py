@@ -19,11 +19,11 @@ from brtf.kernels.arguments import (
     LOG2_BINS,
     NOWHERE,
     CompletedRows,
-    LocalPosteriors,
     Mixture,
     PassSums,
     SlicePositions,
     SliceWeights,
+    WeighedEntries,
     plain,
 )
 from brtf.kernels.packed import unpack_symmetric
@@ -48,7 +48,7 @@ def local_posteriors(
     variance: Array | None,
     noise: SliceWeights | None,
     sums: PassSums,
-) -> LocalPosteriors:
+) -> WeighedEntries:
     """Local posteriors of entries one by one, in pieces that stay in cache; adds to the sums over them."""
     kind, nothing, rho, weight = residual.dtype, residual[:0], np.empty_like(residual), np.empty_like(residual)
     variance = nothing if variance is None else variance.astype(kind, copy=False)
@@ -73,12 +73,12 @@ def local_posteriors(
             weight,
             outlier,
         )
-        return LocalPosteriors(log_evidence, weight_sum, largest / tau, rho, weight, outlier)
+        return WeighedEntries(log_evidence, weight_sum, largest / tau, rho, weight, outlier)
     slices = (nothing if noise is None else noise.relative.astype(kind)), at
-    log_evidence, weight_sum, largest = entries.judge(
+    log_evidence, weight_sum, largest = entries.weigh_entries(
         residual, variance, slices, tau, _layout(local, kind), histogram, sums.squares, rho, weight
     )
-    return LocalPosteriors(log_evidence, weight_sum, largest / tau, rho, weight)
+    return WeighedEntries(log_evidence, weight_sum, largest / tau, rho, weight)
 
 
 def completed(values: Array, residual: Array, weight: Array, largest_weight: float) -> Array:

@@ -11,12 +11,12 @@ from brtf.kernels.arguments import (
     LOG2_BINS,
     N_BINS,
     CompletedRows,
-    LocalPosteriors,
     Mixture,
     PassSums,
     SlicePositions,
     SliceWeights,
     StructureSums,
+    WeighedEntries,
 )
 from brtf.kernels.packed import unpack_symmetric
 from brtf.kernels.tables import FIRST_OCTAVE, SHIFT, EvidenceTable
@@ -58,7 +58,7 @@ def local_posteriors(
     variance: Array | None,
     noise: SliceWeights | None,
     sums: PassSums,
-) -> LocalPosteriors:
+) -> WeighedEntries:
     """Local posteriors of entries with residuals y − x̄, in one pass: D = residual² + Var x, ρ = τ̄ ω̄ D, ln f and w.
 
     ``values`` y, ``residual`` and ``variance`` Var x (None: zero) are (m,); ω̄ is one where ``noise`` is None. Added to
@@ -75,7 +75,7 @@ def local_posteriors(
     else:
         count_deviations(_counted_at(local, tau, deviation), sums.counts, sums.totals)
         log_evidence, weight = evidence(local, tau * deviation)
-        found = LocalPosteriors(
+        found = WeighedEntries(
             float(log_evidence.sum()),
             float(weight.sum()),
             float(deviation.max(initial=0.0)),
@@ -140,7 +140,7 @@ def _mixture_posteriors(
     deviation: Array,
     noise: SliceWeights | None,
     sums: PassSums,
-) -> LocalPosteriors:
+) -> WeighedEntries:
     """C16: local posteriors under a mixture of entries with the given ω̄ D; adds to the sums of the mixture.
 
     Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
@@ -187,7 +187,7 @@ def _mixture_posteriors(
         own.positive[...] += np.bincount(bin_of[positive], minlength=N_BINS)
         own.sides[...] += outlier[positive].sum(), outlier[~positive].sum()
     weight = (1.0 - outlier) * spike_weight + outlier * slab_weight
-    return LocalPosteriors(
+    return WeighedEntries(
         float(log_evidence.sum()),
         float(weight.sum()),
         float(deviation.max(initial=0.0)),
