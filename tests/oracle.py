@@ -767,7 +767,7 @@ def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.rando
     z is one for all entries of a group. Student slab: z = 1 has γ and s. Gaussian and flat slabs: z = 0 has w, the
     noise N(0, 1/(τωw)); z = 1 has Gaussian noise and s; a flat slab must reach far beyond all entries. An outlier that
     replaces the data has nothing else. q(s | z = 1) = N(v (y−x), v/(τ̄ω̄)), v = 1 − κ, in form 2; x̄ in place of x in
-    form 1. κ of :class:`OutlierStructure` must be one: only then is there a model.
+    form 1. χ of :class:`OutlierStructure` must be one: only then is there a model.
     """
     state, entries, shape = case.state, case.problem.entries, case.problem.shape
     model, structure, slices = state.local_model, structure_of(state), state.slices
@@ -949,7 +949,7 @@ def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
     """Σ ln p(y | q) with every z tried: all 2^G assignments of G groups; and how probable each entry is an outlier.
 
     Noise alone: ½(E ln τ + E ln ω − ln 2π) + ln f₀(τ̄ ω̄ D). An outlier: the same with f₁, or ln h(y) where it replaces.
-    κ must be 1: only then is it the evidence of a model.
+    χ must be 1: only then is it the evidence of a model.
     """
     model, structure, slices = state.local, state.structure, state.slices
     if not isinstance(model, SlabModel) or structure is None or structure.n_channels != 1.0:

@@ -124,7 +124,7 @@ def test_values_between_entries_are_those_of_the_dense_chain(layout):
 
 @pytest.mark.parametrize("layout", ["complete", "masked", "coordinates"])
 def test_bound_is_monte_carlo(layout):
-    """Over rows, g and κ; λ and τ in expectation."""
+    """Over rows, g and η; λ and τ in expectation."""
     problem, _, state, _ = given(1, layout)
     rng, n_draws, smooth = np.random.default_rng(0), 4000, state.smooth
     observations = problem.observations
@@ -135,11 +135,11 @@ def test_bound_is_monte_carlo(layout):
         root = np.broadcast_to(np.linalg.cholesky(rows.cov), (rows.n_rows, state.rank, state.rank))
         drawn = rows.mean + np.einsum("irs,dis->dir", root, rng.standard_normal((n_draws, *rows.mean.shape)))
         x *= drawn[:, here[mode]]
-    kappa = rng.gamma(smooth.relative.concentration, 1.0 / smooth.relative.rate, (n_draws, chains.sizes.size))
+    eta = rng.gamma(smooth.relative.concentration, 1.0 / smooth.relative.rate, (n_draws, chains.sizes.size))
     log_ratio, g = np.zeros(n_draws), np.zeros((n_draws, here.shape[1]))
     for f, (first, end) in enumerate(pairwise(chains.starts)):
         mine = chains.order[first:end]
-        own = smooth.variance / kappa[:, f]
+        own = smooth.variance / eta[:, f]
         drawn, at, spread = np.zeros(n_draws), 0.0, own
         for a, m in enumerate(mine):
             if a:

@@ -119,7 +119,7 @@ def test_evidence_is_that_of_every_assignment_tried(kind, structure, layout, mon
 
 @pytest.mark.parametrize("modes", SHARED)
 def test_the_channels_temper_the_evidence_of_a_group(modes):
-    """κ ln[(1−π) e^{Σ ln f₀/κ} + π e^{Σ ln f₁/κ}]: with κ = group size the geometric mean of its entries decides."""
+    """χ ln[(1−π) e^{Σ ln f₀/χ} + π e^{Σ ln f₁/χ}]: with χ = group size the geometric mean of its entries decides."""
     for channels in (1.0, 1.7, 4.0):
         case = oracle.structured_case(3, "masked", modes=modes, channels=channels)
         point = evaluate(problem_of(case), case.state)
@@ -470,7 +470,7 @@ def test_outliers_of_one_sign_are_found(reach, sign):
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
 def test_channels_are_measured_by_their_correlation(correlation):
-    """κ = Σ R / C = 1 + (C − 1) correlation."""
+    """χ = Σ R / C = 1 + (C − 1) correlation."""
     rng, n_shared = np.random.default_rng(4), 4
     common, own = rng.standard_normal((2, 3000, n_shared))
     residual = np.sqrt(correlation) * common[:, :1] + np.sqrt(1.0 - correlation) * own

@@ -201,7 +201,7 @@ class TestPromises:
         assert one.nats == pytest.approx(max(gains), abs=1.0)
 
     def test_dependent_channels_bound_the_same_evidence(self):
-        """κ ln Σ π f^{1/κ} ≤ ln Σ π f: bounds with any κ can be compared."""
+        """χ ln Σ π f^{1/χ} ≤ ln Σ π f: bounds with any χ can be compared."""
         problem, point = a_point(colours(0)[2])
         (one,) = promised(problem, point, None, [2], [])
         bounds = [

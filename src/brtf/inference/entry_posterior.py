@@ -240,7 +240,7 @@ def zero_sums(structure: OutlierStructure) -> StructureSums:
 
 
 def learnt_structure(structure: OutlierStructure, sums: StructureSums, slice_sizes: Array | None) -> OutlierStructure:
-    """The structure with its parameters learnt from the sums, except κ, which is measured separately."""
+    """The structure with its parameters learnt from the sums, except χ, which is measured separately."""
     law = None if structure.law is None else structure.law.learnt(sums.law)
     rates = structure.rates
     if rates is not None and slice_sizes is not None:
@@ -250,7 +250,7 @@ def learnt_structure(structure: OutlierStructure, sums: StructureSums, slice_siz
 
 
 def measured_channels(structure: OutlierStructure, sums: StructureSums, n_shared: int) -> OutlierStructure:
-    """κ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 for independent noise, C at most."""
+    """χ = Σ_{cc'} R_{cc'} / C from the regular entries: 1 for independent noise, C at most."""
     square_of_sum, sum_of_squares = sums.groups[2:]
     ratio = square_of_sum / sum_of_squares if sum_of_squares > 0 else 1.0
     return replace(structure, n_channels=float(np.clip(ratio, 1.0, n_shared)))

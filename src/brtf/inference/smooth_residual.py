@@ -34,9 +34,9 @@ CLOSE = 1e-3
 SMALLEST_MEMORY = 1e-2
 """Lower limit of φ: neighbours so little alike are white noise."""
 LEAST_DIFFERENT = 1e-8
-"""Variance of κ below which fibres are alike: ln Γ of its inverse is still exact to a nat in all."""
+"""Variance of η below which fibres are alike: ln Γ of its inverse is still exact to a nat in all."""
 RELATIVE = 2.0 ** np.arange(-10, 11)
-"""Precisions κ of a fibre, relative to the typical one, at which a start is looked for."""
+"""Precisions η of a fibre, relative to the typical one, at which a start is looked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def update_smooth_residual(
 ) -> tuple[State, Fit]:
     """C28: q(g) given everything else, and if ``learn`` its parameters; ``low_rank`` is the fit without g.
 
-    Returns the state and its fit with g. κ is updated after g: q(κ_f) = Ga(a + ½T_f, a + ½ E[gᵀQg]/σ²).
+    Returns the state and its fit with g. η is updated after g: q(η_f) = Ga(a + ½T_f, a + ½ E[gᵀQg]/σ²).
     """
     smooth = state.smooth
     if smooth is None:
@@ -98,7 +98,7 @@ def absorbed(problem: Problem, state: State, point: Point, *, learn: bool = Fals
 
 
 def _learnt(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
-    """φ and σ² at the maximum of the evidence, given κ̄."""
+    """φ and σ² at the maximum of the evidence, given η̄."""
     relative = 1.0 / smooth.relative.mean
 
     def loss(place: Array) -> float:
@@ -112,17 +112,17 @@ def _learnt(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
 
 
 def _smoothed(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
-    """q(g) for the given parameters, then q(κ) and its prior, with their divergence."""
-    chains, sizes, kappa = seen.chains, seen.chains.sizes, smooth.relative.mean
+    """q(g) for the given parameters, then q(η) and its prior, with their divergence."""
+    chains, sizes, eta = seen.chains, seen.chains.sizes, smooth.relative.mean
     found = kernels.smooth_fibres(
-        chains.starts, chains.decay(smooth.memory), seen.precision, seen.target, smooth.variance / kappa
+        chains.starts, chains.decay(smooth.memory), seen.precision, seen.target, smooth.variance / eta
     )
     loss = 0.5 * float(seen.precision @ (np.square(found.mean - seen.target) + found.var))
     divergence = -float(found.evidence.sum()) - loss
     power = found.squares / smooth.variance
     prior = _best_concentration(sizes, power, smooth.concentration)
     relative = Gamma(prior + 0.5 * sizes, prior + 0.5 * power)
-    divergence += 0.5 * float((relative.mean - kappa) @ power + sizes @ (np.log(kappa) - relative.mean_log))
+    divergence += 0.5 * float((relative.mean - eta) @ power + sizes @ (np.log(eta) - relative.mean_log))
     mean, var, next_cov = (chains.entries(vector) for vector in (found.mean, found.var, found.next_cov))
     return replace(
         smooth,
@@ -136,7 +136,7 @@ def _smoothed(seen: Seen, smooth: SmoothResidual) -> SmoothResidual:
 
 
 def _best_concentration(sizes: Array, power: Array, present: float) -> float:
-    """a at the maximum of Σ_f ln ∫ Ga(κ | a, a) κ^{T_f/2} e^{−κ power_f/2} dκ, where q(κ) is updated with it."""
+    """a at the maximum of Σ_f ln ∫ Ga(η | a, a) η^{T_f/2} e^{−η power_f/2} dη, where q(η) is updated with it."""
 
     def loss(log_a: float) -> float:
         a = math.exp(log_a)
@@ -185,9 +185,9 @@ def proposed_smooth_residual(
 
 
 def _relative(seen: Seen, memory: float, variance: float, factor: float) -> tuple[Gamma, float, float]:
-    """q(κ) and a at the maximum of the evidence with κ summed over a grid, and its gain over κ = 1.
+    """q(η) and a at the maximum of the evidence with η summed over a grid, and its gain over η = 1.
 
-    From a start with equal fibres the updates would not find out that they differ: q(κ) and a follow each other.
+    From a start with equal fibres the updates would not find out that they differ: q(η) and a follow each other.
     """
     chains = seen.chains
     decay, precision = chains.decay(memory), factor * seen.precision

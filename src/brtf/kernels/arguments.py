@@ -95,7 +95,7 @@ class Mixture(NamedTuple):
     log_counted : (G,) subtracted from ln h(y), for the slices of the noise; G = 1 where the noise is common
     groups : the group of every entry, 0, 1, …, whose entries share an outlier indicator, within rows of complete data;
         empty where entries are independent
-    n_channels : κ, the number of entries of a group per independent one
+    n_channels : χ, the number of entries of a group per independent one
     clipped : standard deviations at which residuals are clipped before their correlation is measured
     """
 

@@ -129,7 +129,7 @@ def _evidence_of(larger, odds, softened):
 
 @sum_loop
 def _share_odds(log_rates, log_spike, log_slab, groups, n_rows, n_channels, odds, larger):
-    """Log odds of every group in every row, and ln f of its larger branch: sums over its entries, divided by κ."""
+    """Log odds of every group in every row, and ln f of its larger branch: sums over its entries, divided by χ."""
     n_groups, n_columns = larger.size // n_rows, groups.size
     odds[:], larger[:] = 0.0, 0.0
     for i in range(n_rows):

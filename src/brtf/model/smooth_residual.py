@@ -1,7 +1,7 @@
 """The smooth residual: what every fibre along a mode does by itself, beside the low-rank part.
 
-y = x + g + s + ε: along a mode every fibre f has a course g_f, an autoregression with E[g²] = σ²/κ_f and correlation
-φ^Δ between positions Δ apart. κ_f ~ Ga(a, a) has mean one, and the learnt a controls how much the fibres differ: at
+y = x + g + s + ε: along a mode every fibre f has a course g_f, an autoregression with E[g²] = σ²/η_f and correlation
+φ^Δ between positions Δ apart. η_f ~ Ga(a, a) has mean one, and the learnt a controls how much the fibres differ: at
 σ = 0 nothing is left of it, and it costs nothing.
 """
 
@@ -32,11 +32,11 @@ class SmoothResidual:
     mode : the mode along which g is smooth
     memory : φ, the correlation of neighbours
     variance : σ², of a typical fibre, in units of the data's squared scale
-    relative : q(κ), Gamma over the F fibres with entries
+    relative : q(η), Gamma over the F fibres with entries
     concentration : a
     mean, var : (M,) ḡ and Var g at the entries
     next_cov : (M,) Cov of g at an entry and at the next one of its fibre; 0 for the last
-    divergence : KL(q(g) ‖ p(g | κ)), averaged over q(κ), plus KL(q(κ) ‖ p(κ))
+    divergence : KL(q(g) ‖ p(g | η)), averaged over q(η), plus KL(q(η) ‖ p(η))
     """
 
     mode: int
@@ -51,7 +51,7 @@ class SmoothResidual:
 
     @cached_property
     def variances(self) -> Array:
-        """σ²/κ̄ of every fibre with entries, (F,)."""
+        """σ²/η̄ of every fibre with entries, (F,)."""
         return self.variance / self.relative.mean
 
     def at(self, chains: Chains, coords: NDArray[np.intp]) -> tuple[Array, Array]:

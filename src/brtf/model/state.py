@@ -232,7 +232,7 @@ class OutlierStructure:
     Attributes
     ----------
     modes : entries that differ only along these modes share one outlier indicator
-    n_channels : κ, the number of entries in such a group per independent one, as their noise is correlated
+    n_channels : χ, the number of entries in such a group per independent one, as their noise is correlated
     law : distribution of the values that replace the data; None where outliers are additive
     rates : outlier rates of slices; None where the rate is common
     sides : share of positive outliers; None where signs are symmetric, or outliers are shared or replace the data

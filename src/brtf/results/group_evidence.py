@@ -145,7 +145,7 @@ class _Entries:
     unit_members : (U,) the group of every unit
     log_slab : (U,) ln f with an outlier
     log_rates : ln π and ln(1 − π) of every unit, or of all
-    n_channels : κ, by which sums over the entries of a unit are divided
+    n_channels : χ, by which sums over the entries of a unit are divided
     log_spike : ln f of noise alone as a function of ρ
     """
 

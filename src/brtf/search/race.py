@@ -149,7 +149,7 @@ class Race:
     def noise_follows_level(self, reading: Reading) -> bool:
         """Whether the noise depends on the level beyond chance, or differs between slices.
 
-        With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{κg} gains about
+        With u = τ̄ w D and g = ln(1 + |x̄|) about its mean, a variance that changes as e^{bg} gains about
         ½ (½ Σ (u − ū) g)² / (½ Σ g²) nats.
         """
         problem, point = self._known(reading).point()

@@ -143,7 +143,7 @@ def _mixture_posteriors(
 ) -> WeighedEntries:
     """C16: local posteriors under a mixture of entries with the given ω̄ D; adds to the sums of the mixture.
 
-    Σ ln f of a group's branches is divided by κ, and w = (1 − p) w₀ + p w₁.
+    Σ ln f of a group's branches is divided by χ, and w = (1 − p) w₀ + p w₁.
     """
     rho, positive = tau * deviation, residual >= 0.0
     (log_spike, spike_weight), (log_slab, slab_weight) = evidence(mixture.spike, rho), evidence(mixture.slab, rho)

@@ -196,7 +196,7 @@ def _evidence_of_shared(odds: Array, rate: float) -> float:
 def _with_channels(problem: Problem, point: Point) -> Point:
     """The point with the number of independent entries that share an outlier.
 
-    By the inequality of power means κ ln Σ_z π_z f_z^{1/κ} ≤ ln Σ_z π_z f_z: for any κ ≥ 1 it is a bound of the same
+    By the inequality of power means χ ln Σ_z π_z f_z^{1/χ} ≤ ln Σ_z π_z f_z: for any χ ≥ 1 it is a bound of the same
     evidence, and comparable.
     """
     structure, sums = point.state.structure, point.structure_sums
