@@ -13,6 +13,7 @@ from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.data.passes import whole
 from brtf.data.plan import Plan
+from brtf.inference import sweep as calibrated
 from brtf.inference.bound import bound
 from brtf.inference.entry_posterior import relative_deviation
 from brtf.inference.factor_update import update_all_factors, update_with_weights, weighing
@@ -116,16 +117,34 @@ slab_cases = st.builds(
 )
 
 
-@given(case=slab_cases, collapsed=st.booleans(), hold=st.booleans(), n_rounds=st.integers(1, 4))
+@given(case=slab_cases, collapsed=st.booleans())
 @settings(max_examples=80, deadline=None)
-def test_no_sweep_lowers_the_bound(case, collapsed, hold, n_rounds):
-    """From far away first, then from near the optimum."""
+def test_no_sweep_lowers_the_bound(case, collapsed):
+    """From far away first, then from near the optimum; such a sweep is returned whatever its bound."""
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     point = evaluate(problem, case.state)
     for _ in range(8):
-        after = sweep(problem, point, hold_noise=hold, n_rounds=n_rounds)
+        after = sweep(problem, point, hold_noise=True, n_rounds=1)
         assert after.bound >= point.bound - nats_of_rounding(point)
         point = after
+
+
+@forms
+@models
+def test_sweeps_hardly_ever_begin_again(kind, collapsed, monkeypatch):
+    """With the noise learnt or several rounds, a sweep that lowers the bound is repeated without; that must be rare."""
+    swept, original = [], calibrated._sweep_factors
+    monkeypatch.setattr(calibrated, "_sweep_factors", lambda *a, **k: swept.append(1) or original(*a, **k))
+    n_sweeps = 0
+    for seed, layout in enumerate(2 * oracle.LAYOUTS):
+        case = oracle.slab_case(seed, 3, layout, kind, rank=2)
+        problem = oracle.calibrated_problem(case, collapsed=collapsed)
+        for hold, n_rounds in ((False, 1), (True, 4), (False, 4)):
+            point = evaluate(problem, case.state)
+            for _ in range(6):
+                point = sweep(problem, point, hold_noise=hold, n_rounds=n_rounds)
+                n_sweeps += 1
+    assert len(swept) <= 1.02 * n_sweeps  # measured: none in 2304
 
 
 @given(case=slab_cases, collapsed=st.booleans())
