@@ -124,8 +124,8 @@ print(len(told), *(warning.message for warning in told))
         (kept / "__pycache__").touch()
         told = run(self.TELL, kept.parent, XDG_CACHE_HOME=os.devnull, HOME=os.devnull)
         assert told == (
-            "1 Compiled code cannot be kept, as no directory for it can be written to: every process compiles anew, "
-            "which takes ten seconds or more. Set NUMBA_CACHE_DIR to a directory that can be written to."
+            "1 Compiled code cannot be cached: no cache directory is writable, so every process recompiles, "
+            "which takes ten seconds or more. Set NUMBA_CACHE_DIR to a writable directory."
         )
         elsewhere = {"NUMBA_CACHE_DIR": str(kept.parent / "cache"), "XDG_CACHE_HOME": os.devnull}
         assert run(self.TELL, kept.parent, **elsewhere) == "0"
@@ -134,7 +134,7 @@ print(len(told), *(warning.message for warning in told))
     def test_the_directory_is_full_or_taken_away(self, kept):
         full = "from kept import jit\n\ndef full(*_):\n    raise OSError(28, 'No space left on device')\n\n"
         told = run(full + "jit.Path.write_bytes = full\n" + self.TELL, kept.parent)
-        assert told.startswith("1 Compiled code cannot be kept, as no directory for it can be written to: every")
+        assert told.startswith("1 Compiled code cannot be cached: no cache directory is writable")
         assert run(CALL, kept.parent) == "10 0"
 
 

@@ -140,7 +140,7 @@ def test_modes_by_name():
     named = xr.DataArray(data, dims=("sample", "emission", "excitation"))
     fitted = model(modes={"emission": ("nonnegative",)}).fit(named)
     assert 1 in modes_without_negative(fitted)
-    with pytest.raises(ValueError, match="modes speaks of 'colour', but Y has the modes 'sample', 'emission', 'exc"):
+    with pytest.raises(ValueError, match="modes names 'colour', but Y has the modes 'sample', 'emission', 'exc"):
         model(modes={"colour": "nonnegative"}).fit(named)
     with pytest.raises(ValueError, match="the modes of Y have no names"):
         model(modes={"colour": "nonnegative"}).fit(data)

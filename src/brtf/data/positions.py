@@ -73,7 +73,7 @@ def _numbers(labels: NDArray[Any]) -> tuple[Array, bool] | None:
 
 
 def _periods(step: float) -> tuple[int, ...]:
-    """Whole numbers of at least two steps, of so many seconds each, in a day, a week and a year of months."""
+    """Whole numbers of at least two steps, each of ``step`` seconds, in a day, a week and a year of months."""
     if SHORTEST_YEAR_STEP <= step <= 31 * DAY:
         return (12,)
     found = (period / step for period in (DAY, 7 * DAY))
@@ -81,7 +81,7 @@ def _periods(step: float) -> tuple[int, ...]:
 
 
 def continued(labels: NDArray[Any] | None, n_rows: int, n_more: int) -> NDArray[Any]:
-    """Labels of so many further positions: at the typical distance, or numbered where the labels are only names."""
+    """Labels of ``n_more`` further positions: at the typical distance, or numbered where the labels are only names."""
     after = np.arange(1, n_more + 1)
     if labels is None:
         return n_rows - 1 + after

@@ -51,7 +51,7 @@ IMPOSED = {
     Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
 """Descriptions of the kinds of events that may be accepted although they lower the bound."""
-UNTOLD = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
+WITHOUT_GAIN = (Kind.SWEEP, Kind.PRUNE, Kind.START, Kind.STRUCTURE, Kind.ADDITIVE, Kind.CHANNELS, Kind.FORM)
 """Kinds of events without a meaningful gain: the bounds before and after are not comparable, or one is missing."""
 
 
@@ -75,7 +75,7 @@ class Event:
         """The text shown in the trace; empty for a plain sweep."""
         if not self.accepted:
             return f"{self.words} dropped"
-        return self.words if self.kind in UNTOLD else f"{self.words} ({self.gain:+.1f})"
+        return self.words if self.kind in WITHOUT_GAIN else f"{self.words} ({self.gain:+.1f})"
 
 
 SWEPT = Event(Kind.SWEEP)
@@ -89,19 +89,19 @@ class StopReason(Enum):
     HELD_OUT = "Converged: the density of held-out entries no longer rises, with this rank or a larger one."
     RANK_ZERO = "Converged to rank 0: the data support no low-rank component."
     BELOW_RESOLUTION = (
-        "Converged: the data are met to 1e-8 of their scale, so their noise is below resolution and the bound is no "
-        "judge of the rank."
+        "Converged: the fit reproduces the data to 1e-8 of their scale; the noise is below numerical resolution, so "
+        "the bound cannot determine the rank."
     )
     MAX_SWEEPS = "Stopped after max_sweeps sweeps before the bound settled; raise max_sweeps or tol."
     MAX_SECONDS = (
-        "Stopped after max_seconds before the bound settled; the best so far is kept. Raise max_seconds, or go on from "
-        "a checkpoint."
+        "Stopped after max_seconds before the bound settled; the best so far is kept. Raise max_seconds, or continue "
+        "from a checkpoint."
     )
     NOT_FINITE = "Stopped because the bound was no longer finite; the last finite state was kept."
     INTERRUPTED = (
-        "Interrupted before the bound settled; the best so far is kept. Fit again, or go on from a checkpoint."
+        "Interrupted before the bound settled; the best so far is kept. Fit again, or continue from a checkpoint."
     )
-    UNFINISHED = "Not finished: this is the best so far, read from a checkpoint. Go on from it with resume."
+    UNFINISHED = "Not finished: this is the best so far, read from a checkpoint. Continue it with resume=."
 
     @property
     def converged(self) -> bool:

@@ -86,9 +86,9 @@ def unpack_position(header: Header, arrays: Arrays, observations: Observations) 
         _check_number(name, numbers[name], kinds, least)
     mark = numbers["mark"]
     if mark is not None and (len(mark), *map(type, mark)) != (2, float, bool):
-        raise ValueError(f"the mark is {mark}")
+        raise ValueError(f"the mark {mark} is not a bound and a flag")
     if not all([type(part) for part in refusal] == [str, str, float] for refusal in numbers["refusals"]):
-        raise ValueError("the refusals are none")
+        raise ValueError("a refusal is not (move, kind of point, bound)")
     damping, points = header["damping"], arrays["points"]
     if not (type(damping) is float and 0 < damping <= 1 and points.ndim == 2 and len(points) <= DEPTH + 1):
         raise ValueError("the acceleration is out of range")
@@ -109,9 +109,9 @@ def _unpack_proposal(header: Header) -> Proposal:
     for name, (kinds, least) in PROPOSAL_NUMBERS.items():
         _check_number(name, values[name], kinds, least)
     if not all(len(stage) == 3 and [type(part) for part in stage] == [str, int, int] for stage in values["stages"]):
-        raise ValueError("the stages of the trial are none")
+        raise ValueError("a stage of the trial is not (name, first sweep, last sweep)")
     if not all(type(bound) is float for bound in values["bounds"]):
-        raise ValueError("the bounds of the trial are no numbers")
+        raise ValueError("the bounds of the trial are not numbers")
     values["kind"] = Kind(values["kind"])
     values["then"] = _unpack_sweeps(header["then"])
     return Proposal(**values)

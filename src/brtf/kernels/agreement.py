@@ -36,7 +36,7 @@ class Agreement:
         self._passed: set[tuple[object, ...]] = set()
 
     def of_contract(self, block: Block, n_columns: int) -> None:
-        """Check contractions of a block of that layout with so many columns, rounded up to a power of two."""
+        """Check contractions of a block of that layout with ``n_columns`` columns, rounded up to a power of two."""
         layout = "coordinates" if block.coords is not None else "complete" if block.mask is None else "masked"
         width = min(32, 1 << max(0, n_columns - 1).bit_length())
         if ("contract", layout, width) in self._passed:
@@ -93,10 +93,10 @@ def _compare(kernel: str, what: str, compiled: Array, reference: Array) -> None:
     if np.allclose(compiled, reference, rtol=0.0, atol=TOLERANCE * size, equal_nan=True):
         return
     raise RuntimeError(
-        f"The compiled kernel {kernel} ({what}) differs from the reference, by up to "
-        f"{np.nanmax(np.abs(compiled - reference)):.3g} in numbers of up to {size:.3g}. Its code is wrong: remove the "
-        "compiled code that is kept (__pycache__ of the package, or NUMBA_CACHE_DIR), try another version of Numba, or "
-        "set BRTF_KERNELS=numpy, which does without compiled code and takes longer."
+        f"The compiled kernel {kernel} ({what}) differs from the reference by up to "
+        f"{np.nanmax(np.abs(compiled - reference)):.3g} in values of up to {size:.3g}, so it was compiled wrongly. "
+        "Delete the cached code (__pycache__ of the package, or NUMBA_CACHE_DIR), try another version of Numba, or set "
+        "BRTF_KERNELS=numpy, which needs no compiled code but is slower."
     )
 
 

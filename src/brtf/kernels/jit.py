@@ -164,8 +164,8 @@ def _tell_that_it_compiles() -> None:
 def _warn_that_nothing_is_kept() -> None:
     """Warn once that compiled code cannot be cached."""
     warnings.warn(
-        "Compiled code cannot be kept, as no directory for it can be written to: every process compiles anew, which "
-        "takes ten seconds or more. Set NUMBA_CACHE_DIR to a directory that can be written to.",
+        "Compiled code cannot be cached: no cache directory is writable, so every process recompiles, which takes ten "
+        "seconds or more. Set NUMBA_CACHE_DIR to a writable directory.",
         UserWarning,
         stacklevel=2,
     )

@@ -188,12 +188,12 @@ class Settings:
         for mode, _ in self.modes:
             if isinstance(mode, str) and mode not in names:
                 known = f"Y has the modes {', '.join(map(repr, names))}" if names else "the modes of Y have no names"
-                raise ValueError(f"modes speaks of {mode!r}, but {known}. Say which mode by its number.")
+                raise ValueError(f"modes names {mode!r}, but {known}. Use its number.")
         numbered = ((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
         return replace(self, modes=tuple(numbered))
 
     def said_of_modes(self, order: int) -> dict[int, tuple[str, ...]]:
-        """What is said of each mode that ``modes`` speaks of."""
+        """What is said of each mode that ``modes`` names."""
         if self.modes in (None, "auto"):
             return {}
         given = tuple(mode for mode, _ in self.modes)

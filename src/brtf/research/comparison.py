@@ -25,7 +25,7 @@ METHODS = (*OURS, *(name for name in names() if name not in OURS))
 LARGE = 2_000_000
 """Number of entries, observed or missing, from which methods that need a dense tensor run only on request."""
 PART, SHORTEST = 4, 4
-"""The corner of the data on which methods are timed has a quarter of every mode, and at least so many positions."""
+"""The corner of the data on which methods are timed has a quarter of every mode, and at least four positions."""
 SHARED = ("max_rank", "max_sweeps", "tol", "n_jobs")
 """Options that all models of this library accept."""
 COLUMNS = ("rmse", "median_error", "relative_error", "log_density", "coverage_95", "rank", "seconds")

@@ -173,7 +173,7 @@ class FittedSignal:
         return found
 
     def loadings(self, rows: RowGaussians, prior: RowPrior, n_rows: int) -> tuple[Array, Array]:
-        """Means and standard deviations of the loadings of so many slices of the first mode, with the given rows.
+        """Means and standard deviations of the loadings of ``n_rows`` slices of the first mode, with the given rows.
 
         Where the mode is folded, the rows are those of its rounds, and a slice has their products with the phase's.
         """

@@ -107,7 +107,7 @@ def _most_distinct(factors: Sequence[Array], n_components: int) -> list[Array]:
 def _by_pencil(core: Array, n_components: int) -> list[Array] | None:
     """Components from the generalised eigenvectors of two combinations of slices; exact for an exact tensor.
 
-    None where no two modes are long enough to separate so many components.
+    None where no two modes are long enough to separate ``n_components`` components.
     """
     long_enough = [mode for mode in range(core.ndim) if core.shape[mode] >= n_components]
     if len(long_enough) < 2:

@@ -71,7 +71,7 @@ def choose(
 ) -> Chosen:
     """The reading of the data that the bound prefers among those that the settings leave open.
 
-    After so many seconds it is the best one so far. ``watch`` receives every moment of the searches that race.
+    After ``seconds`` it is the best one so far. ``watch`` receives every moment of the searches that race.
     """
     plain = given_reading(observations, settings)
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks

@@ -245,7 +245,7 @@ class Runner:
         self.n_started: int | None = None
 
     def go_to(self, n_sweeps: int) -> None:
-        """Go on until so many sweeps after the starts and what was asked for, or the end of the search or the time.
+        """Go on until ``n_sweeps`` after the starts and what was asked for, or until the search or the time ends.
 
         A proposal in progress is judged first.
         """

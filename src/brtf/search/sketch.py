@@ -77,7 +77,7 @@ def is_sketched(problem: Problem) -> bool:
 
 
 def sketch(observations: Observations, targets: Field, rng: np.random.Generator, most: int) -> Sketch:
-    """Sketch an entry vector with zeros for missing entries; at most so many components. See :func:`is_sketched`."""
+    """Sketch an entry vector with zeros for missing entries; at most ``most`` components. See :func:`is_sketched`."""
     if observations.coords is not None:
         return _of_coordinates(observations, targets, rng, most)
     grams, powers = _hollow_grams(observations, targets, int(rng.integers(2**62)))

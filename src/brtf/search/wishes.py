@@ -57,7 +57,7 @@ class Wishes:
 
     @classmethod
     def of(cls, observations: Observations, settings: Settings, affordable: int) -> Wishes:
-        """What the settings ask of a search of these data with so many components at most."""
+        """What the settings ask of a search of these data with ``cap`` components at most."""
         limits = (
             settings.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
             for in_order in (False, True)

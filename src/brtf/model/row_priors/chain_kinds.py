@@ -39,7 +39,7 @@ class Kinds(NamedTuple):
 
 
 def n_kinds(n_rows: int) -> int:
-    """Kinds of a chain of so many rows: no order, and memories of 1, 2, 4, … rows up to a random walk's."""
+    """Kinds of a chain of ``n_rows`` rows: no order, and memories of 1, 2, 4, … rows up to a random walk's."""
     return 4 + int(np.ceil(np.log2(max(n_rows, 2))))
 
 
@@ -73,7 +73,7 @@ def courses(carriers: Array, places: Array) -> Array:
 def kinds_of(steps: Array, n: int, n_lead: int = 0, carriers: Array = NO_CARRIERS, start: float = 0.0) -> Kinds:
     """The matrices of n kinds of a chain, then of the same on every carrier; ``start`` is the place of the first row.
 
-    So many rows may be in front whose own prior does not count.
+    ``n_lead`` rows may be in front whose own prior does not count.
     """
     arrays = (np.ascontiguousarray(array, np.float64).tobytes() for array in (steps, carriers))
     return _kinds_of(*arrays, n, n_lead, float(start))

@@ -68,7 +68,7 @@ class RowPrior(ABC):
     @classmethod
     @abstractmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the constructor's arrays for so many rows; −1 where any length will do."""
+        """Names and shapes of the constructor's arrays for ``n_rows`` rows; −1 where any length will do."""
 
     @classmethod
     @abstractmethod
@@ -146,7 +146,7 @@ class RowPrior(ABC):
 
     @abstractmethod
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
-        """The prior of so many new rows, with its own parameters fixed as learnt from these.
+        """The prior of ``n_rows`` new rows, with its own parameters fixed as learnt from these.
 
         The new rows continue the given ones, which are those of this prior; None where they do not follow any.
         """

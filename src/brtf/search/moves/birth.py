@@ -43,7 +43,7 @@ SINGLE_ROW = 1.2
 def birth(
     problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
 ) -> State | None:
-    """C9: add up to so many components that fit the residual.
+    """C9: add up to ``n_components`` components that fit the residual.
 
     The residual is weighted by the model, or clipped where the weights are not yet reliable. None where the residual
     has no more structure than it has with random signs, or only along fibres. What a smooth residual has taken up in
@@ -199,7 +199,7 @@ class Birth(Move):
         return kinds and memory[0] <= len(BIRTHS) and -1 <= memory[3] < len(WAYS_TO_GROW)
 
     def _many(self, progress: Progress, n_many: int, attempt: int) -> Trial:
-        """One variant of so many components at once, or half as many, in the form of the bound that suits the rank."""
+        """A variant of ``n_many`` components at once, or half as many, in the form of the bound that suits the rank."""
         if not progress.affords(n_many, LARGEST_COLLAPSED_WORK):
             form = cheaper_form(progress, n_many)
             if form is not None:

@@ -20,7 +20,7 @@ from brtf.search.settle import with_noise_learnt
 
 
 def reduced(problem: Problem, point: Point, rank: int) -> Point:
-    """The best state with so few components, whatever the loss; noise and outliers absorb the rest."""
+    """The best state of that rank, whatever the loss; noise and outliers absorb the rest."""
     return with_noise_learnt(problem, evaluate(problem, reduce_rank(problem, point, rank)))
 
 

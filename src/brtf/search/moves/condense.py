@@ -59,7 +59,7 @@ def condense(problem: Problem, point: Point) -> State | None:
 
 
 def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
-    """The best approximation of the low-rank part by so many components, whatever the loss."""
+    """The best approximation of the low-rank part by ``n_components`` components, whatever the loss."""
     state = point.state
     _, columns = approximate_state(problem, point, n_components)
     reduced = add_components(problem, remove_components(state, np.arange(state.rank)), columns)
@@ -67,7 +67,7 @@ def reduce_rank(problem: Problem, point: Point, n_components: int) -> State:
 
 
 def approximate_state(problem: Problem, point: Point, n_components: int) -> tuple[float, list[Array]]:
-    """Loss in nats of the best approximation by so many components, and its columns in every mode."""
+    """Loss in nats of the best approximation by ``n_components`` components, and its columns in every mode."""
     state = point.state
     share = problem.observations.n_observed / problem.observations.n_entries
     per_square = 0.5 * float(state.tau.mean) * point.mean_weight * share  # nats

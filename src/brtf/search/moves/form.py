@@ -19,20 +19,20 @@ COLLAPSED_WORK, LARGEST_COLLAPSED_WORK = 2**26, 2**31
 
 
 def begins_collapsed(problem: Problem, rank: int) -> bool:
-    """Whether a search of so many components begins in form 2."""
+    """Whether a search of that rank begins in form 2."""
     affordable = problem.observations.n_observed * rank * (rank + 1) / 2 <= COLLAPSED_WORK
     return problem.collapsed and (problem.observations.layout != "complete" or affordable)
 
 
 def cheaper_form(progress: Progress, rank: int) -> Trial | None:
-    """Form 1, where the data are complete and so many components make weighted Grams expensive."""
+    """Form 1, where the data are complete and the rank makes weighted Grams expensive."""
     if not is_expensive(progress, rank) or progress.point.state.smooth is not None:
         return None
     return _in_form(progress, collapsed=False)
 
 
 def is_expensive(progress: Progress, rank: int) -> bool:
-    """Whether form 2 of complete data makes weighted Grams of so many components expensive."""
+    """Whether form 2 of complete data makes weighted Grams of that rank expensive."""
     many = rank > progress.problem.observations.plan.weighted_rank or not progress.affords(rank, COLLAPSED_WORK)
     return progress.problem.collapsed and many and progress.is_complete
 

@@ -42,7 +42,7 @@ class RowPriors(Once):
 
 
 def with_best_row_priors(state: State, worth: float, wishes: Wishes | None = None) -> tuple[State, dict[int, str]]:
-    """The state with the best row prior of every signed mode, changed only for a gain of at least so many nats.
+    """The state with the best row prior of every signed mode, changed only for a gain of at least ``worth`` nats.
 
     Modes that are to be in order stay so. Also returns the names of the priors that changed, by mode.
     """

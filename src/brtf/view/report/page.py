@@ -35,7 +35,7 @@ def build_page(
     split_half: SplitHalf | None = None,
     most_components: int = MOST_COMPONENTS,
 ) -> str:
-    """The page as text, with the factors of at most so many components; see :func:`brtf.view.report.write_report`."""
+    """The page as text; see :func:`brtf.view.report.write_report`."""
     if data is not None and result.observations.in_chunks:
         raise ValueError(f"data= cannot be compared with the fitted entries. {NOT_IN_FILE} Leave out data=.")
     subject = Subject(
