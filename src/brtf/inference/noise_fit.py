@@ -27,6 +27,9 @@ LONGEST_STEP = 3.0
 """Longest step of any parameter; all are logarithms, or have a smaller range."""
 NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 """Quantiles of D that serve as starting noise levels."""
+COARSE, POLISHED, POLISHING_STEPS = 6, 3, 12
+"""Bins that are merged where optima are compared, how many of the best starts are improved before, and in how many
+steps. Conventions: the last ascent uses all bins and is not limited so."""
 LARGEST_SHARE, LOPSIDED, NEARLY_ALL = 0.05, 3.0, 0.95
 """Share of the largest deviations whose signs are examined, the imbalance in standard deviations from which one-sided
 outliers are tried, and the share of outliers on that side to start from."""
@@ -357,11 +360,11 @@ def global_step(
 
     if precisions is None:
         precisions = [min(1.0 / quantile(share), prior.largest) for share in NOISE_QUANTILES]
-    coarse, candidates = histogram.coarsened(6), list(starts)
+    coarse, candidates = histogram.coarsened(COARSE), list(starts)
     for tau in precisions:
         candidates += [(tau, start) for start in kind.starts(tau, quantile)]
-    best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:3]
-    polished = [joint_step(tau, model, coarse, prior, max_steps=12, little=ROUGHLY) for tau, model in best]
+    best = sorted(candidates, key=lambda start: worth(start[0], start[1], coarse, prior), reverse=True)[:POLISHED]
+    polished = [joint_step(tau, model, coarse, prior, max_steps=POLISHING_STEPS, little=ROUGHLY) for tau, model in best]
     tau, model, _ = max(polished, key=lambda found: found[2])
     return joint_step(tau, model, histogram, prior, little=little)
 

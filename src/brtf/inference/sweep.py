@@ -18,6 +18,8 @@ from brtf.model.state import State
 RELAXATION = 1.7
 """How far means move in all rounds of a sweep but the last, in units of what U1 asks: Young's optimum 2/(1 + √(1 − ρ))
 for successive over-relaxation where the slowest error shrinks by ρ = .97 a round. Others gain too, as it is below 2."""
+SINGULAR = 1e-12
+"""Smallest relative eigenvalue of second moments that are rotated: below it the gain is lost in rounding."""
 
 
 def sweep(
@@ -108,11 +110,11 @@ def rotate(state: State) -> State:
     first, second = state.factors
     moments = [prior.second_moments(rows) for prior, rows in zip(state.row_priors, state.factors, strict=True)]
     values, vectors = np.linalg.eigh(moments[0])
-    if not values[0] > 1e-12 * values[-1]:
+    if not values[0] > SINGULAR * values[-1]:
         return state
     root = vectors * np.sqrt(values)
     strengths, turned = np.linalg.eigh(root.T @ moments[1] @ root)
-    if not strengths[0] > 1e-24 * strengths[-1]:
+    if not strengths[0] > SINGULAR**2 * strengths[-1]:
         return state
     turn = (vectors / np.sqrt(values)) @ turned * strengths**0.25 * (first.n_rows / second.n_rows) ** 0.25
     back = np.linalg.inv(turn)

@@ -27,12 +27,18 @@ from brtf.search.move import Progress, Sweeps, Trial
 from brtf.search.moves.condense import condense
 
 LEARN_NOISE_EVERY = 3
-"""Sweeps per update of the noise and outlier parameters, after the first few."""
+"""Sweeps per update of the noise and outlier parameters, after that many in a row that all learn them."""
 ACCELERATE_AFTER = 5
 """Sweeps after which slow convergence is accelerated; most points converge sooner."""
 SWEEPS_PER_ROUND, MOST_ROUNDS = 5, 6
 """A sweep updates the factors once more for every so many sweeps before it, as slow convergence is seldom for want of
 newer weights of the entries; more rounds than that save little."""
+FEWEST_FREE, FEWEST_NEAR = 6, 5
+"""Sweeps before a trial may be given up, and before an approach may end: early gains are uneven, and a sweep may gain
+little before one that gains much. Both are conventions."""
+FAR_OFF = 1e-2
+"""Noise precision of a proposal, relative to that of the best point, below which it is far from an accurate fit: its
+typical residuals are then ten standard deviations of the noise."""
 HELD_LONG_ENOUGH = 10.0
 """Gain per sweep, in units of the rough gain, below which noise and precisions are released."""
 
@@ -88,7 +94,7 @@ def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
         point = with_noise_learnt(progress.problem, point, GaussianSlab)
     if progress.may_sweep(trial.k, limit):
         before, point = point, prune(progress.problem, sweep(progress.problem, point))
-        if trial.k < 5 or point.bound - before.bound >= progress.roughly:
+        if trial.k < FEWEST_NEAR or point.bound - before.bound >= progress.roughly:
             return replace(trial, point=point, k=trial.k + 1), False
     return replace(trial, point=with_noise_learnt(progress.problem, point, present)), True
 
@@ -142,9 +148,9 @@ def _sweep_freely(progress: Progress, trial: Trial, limit: int, *, roughly: bool
         return trial, False
     n_held = next((n_held for name, _, n_held in trial.stages if name == "hold"), 0)
     if trial.worth == math.inf:
-        return trial, k >= 6 and bounds[-1] - bounds[-2] < progress.roughly
+        return trial, k >= FEWEST_FREE and bounds[-1] - bounds[-2] < progress.roughly
     target = progress.best.bound + WORTH + progress.drift * (n_held + k + 1)
-    return trial, point.bound > target or (k >= 6 and _is_hopeless(bounds, target, limit - k))
+    return trial, point.bound > target or (k >= FEWEST_FREE and _is_hopeless(bounds, target, limit - k))
 
 
 STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
@@ -180,7 +186,7 @@ def with_noise_learnt(problem: Problem, point: Point, kind: type[LocalModel] | N
 
 def _holds_noise(k: int) -> bool:
     """Whether the k-th sweep in a row holds noise and outlier parameters, which change little between sweeps."""
-    return k >= 3 and k % LEARN_NOISE_EVERY != 0
+    return k >= LEARN_NOISE_EVERY and k % LEARN_NOISE_EVERY != 0
 
 
 def _n_rounds(problem: Problem, k: int) -> int:
@@ -190,7 +196,7 @@ def _n_rounds(problem: Problem, k: int) -> int:
 
 def _is_far_off(proposed: State, present: State) -> bool:
     """Whether a proposal starts so far from an accurate fit that a slab without pull would see only outliers."""
-    return not present.local_model.pulls and float(proposed.tau.mean) < 1e-2 * float(present.tau.mean)
+    return not present.local_model.pulls and float(proposed.tau.mean) < FAR_OFF * float(present.tau.mean)
 
 
 def _is_hopeless(bounds: Sequence[float], target: float, n_left: int) -> bool:

@@ -41,6 +41,13 @@ START_COMPONENTS = 10
 """Components of a spectral start; births add what is missing."""
 FEWEST_FOR_STEADY, STEADY_TERMS = 8, 3
 """Shortest mode for a steady start, and the most components of such a start."""
+ANNEALED_CLIP, ANNEALED_PRECISIONS = 5.0, (300.0, 30.0)
+"""Robust standard deviations at which many components at once clip the data, and the noise precisions at which they are
+first fitted and then compete. Neither is derived; the bound judges what comes of them."""
+ANNEALED_MODEL = GaussianSlab(0.05, 30.0, 60.0)
+"""Local model while they compete: fewer outliers and lighter tails than at a start, as the fit is close already."""
+LOW_NOISE = 1e4
+"""Noise precision of plain least squares: a hundredth of the data's scale, so that hardly any component is shrunk."""
 CLIP = 3.0
 """Robust standard deviations at which residuals are clipped while weights are not yet reliable."""
 
@@ -214,11 +221,12 @@ def expanded(start: State) -> State:
 
 def anneal(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at low noise on clipped data, then noise at which surplus ones die."""
-    clipped = replace(problem, limit=5.0)
-    state = _fit_by_least_squares(clipped, n_components, 300.0, rng)
+    clipped = replace(problem, limit=ANNEALED_CLIP)
+    state = _fit_by_least_squares(clipped, n_components, ANNEALED_PRECISIONS[0], rng)
     completed = replace(problem, collapsed=False)
-    model = GaussianSlab(0.05, 30.0, 60.0) if present.local.has_outliers else NoOutliers()
-    point = evaluate(completed, with_noise(state, 30.0, model, problem.observations.n_observed), ahead=True)
+    model = ANNEALED_MODEL if present.local.has_outliers else NoOutliers()
+    noisy = with_noise(state, ANNEALED_PRECISIONS[1], model, problem.observations.n_observed)
+    point = evaluate(completed, noisy, ahead=True)
     for _ in range(100):
         before = point
         point = prune(completed, sweep(completed, point, hold_noise=True, ahead=True))
@@ -229,7 +237,7 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
 
 def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at very low noise, for data whose slices differ widely in level."""
-    state = _fit_by_least_squares(problem, n_components, 1e4, rng)
+    state = _fit_by_least_squares(problem, n_components, LOW_NOISE, rng)
     return update_component_precisions(_of_the_kind_of(problem, state, present))
 
 

@@ -23,6 +23,10 @@ from brtf.search.components import add_components, component_cosines, remove_com
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
 from brtf.search.rank_one import best_rank_one, relative_weights
 
+LIKELY, ALL_BUT_ONE = 0.5, 0.8
+"""Cosine of two rank-one terms, and of all their modes but one, beyond which one component may replace both. They only
+choose what is tried: conventions."""
+
 
 def collinear_pairs(state: State) -> list[tuple[int, int]]:
     """Pairs of components that a single one might replace, most likely first.
@@ -33,8 +37,8 @@ def collinear_pairs(state: State) -> list[tuple[int, int]]:
     cosines = np.array([np.abs(component_cosines(rows.mean)) for rows in state.factors])
     together = np.prod(cosines, axis=0)
     but_one = together / np.maximum(np.min(cosines, axis=0), 1e-300)
-    likeness = np.maximum(together, np.where(but_one > 0.8, but_one, 0.0))
-    pairs = [(r, s) for r in range(state.rank) for s in range(r + 1, state.rank) if likeness[r, s] > 0.5]
+    likeness = np.maximum(together, np.where(but_one > ALL_BUT_ONE, but_one, 0.0))
+    pairs = [(r, s) for r in range(state.rank) for s in range(r + 1, state.rank) if likeness[r, s] > LIKELY]
     return sorted(pairs, key=lambda pair: -likeness[pair])
 
 

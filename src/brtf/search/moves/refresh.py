@@ -23,6 +23,8 @@ from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
 
+CLEARLY_BETTER = 2.0
+"""Gain of a row's evidence in nats from which it is replaced: a Bayes factor of seven, by convention."""
 FALSE_ALARM = 0.05
 """Probability that some row of a mode is refitted although none is lost."""
 
@@ -52,7 +54,7 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
         total + state.row_priors[mode].row_log_density(candidate.mean, state.lam)
         for total, candidate in zip(sums, (old, rows), strict=True)
     )
-    better = after > before + 2.0
+    better = after > before + CLEARLY_BETTER
     if not better.any():
         return None
     means = np.where(better[:, None], rows.mean, old.mean)
