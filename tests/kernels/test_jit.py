@@ -10,7 +10,7 @@ import numba
 import pytest
 
 from brtf.kernels import jit
-from brtf.kernels.scoring import scoring_step
+from brtf.kernels.scoring import student_scores
 
 OUTER = "from kept.inner import inner\nfrom kept.jit import loop\n\n\n@loop\ndef outer():\n    return 10 * inner()\n"
 INNER = "from kept.jit import loop\n\n\n@loop\ndef inner():\n    return {}\n"
@@ -231,7 +231,7 @@ class TestInterrupts:
         monkeypatch.setattr(numba.core.registry.CPUDispatcher, "compile", compile_)
         try:
             with pytest.raises(Ended):
-                scoring_step.compile("a signature")
+                student_scores.compile("a signature")
             assert done == ["a signature"]
             assert signal.getsignal(number) is end
         finally:

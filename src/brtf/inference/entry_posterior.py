@@ -18,7 +18,7 @@ from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block, row_and_column_positions
 from brtf.data.observations import Observations, distinct_columns
-from brtf.inference.noise_fit import Ascent, ascend
+from brtf.inference.ascent import Ascent, ascend
 from brtf.kernels.arguments import (
     N_BINS,
     NOWHERE,

@@ -13,18 +13,15 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.inference.ascent import LITTLE, Ascent, ascend
 from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 
 MINORITY = 9.0
 """Prior π ~ Beta(1, 10): outliers are rare unless the data show otherwise; it costs 8 nats at π = .6. Without it, data
 free of outliers could be fitted equally well by the narrowest slab with π near one."""
-LITTLE = 1e-6
-"""Gain in nats at which the optimization stops."""
 ROUGHLY = 0.1
 """Gain in nats at which it stops while optima are being compared."""
-LONGEST_STEP = 3.0
-"""Longest step of any parameter; all are logarithms, or have a smaller range."""
 NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 """Quantiles of D that serve as starting noise levels."""
 COARSE, POLISHED, POLISHING_STEPS = 6, 3, 12
@@ -119,56 +116,6 @@ class NoisePrior:
     concentration: float
     rate: float
     largest: float = LARGEST_PRECISION
-
-
-@dataclass(frozen=True, eq=False)
-class Ascent:
-    """The part of the bound that depends on K parameters, with the derivatives for Newton scoring.
-
-    Attributes
-    ----------
-    value : float
-    gradient : (K,)
-    information : (K, K) sum of the outer products of the scores: the expected curvature if the model is correct
-    """
-
-    value: float
-    gradient: Array
-    information: Array
-
-
-def ascend(
-    objective: Callable[[Array], Ascent],
-    start: Array,
-    limits: list[tuple[float, float]],
-    *,
-    max_steps: int,
-    little: float = LITTLE,
-) -> tuple[Array, float]:
-    """The nearest maximum within limits, by Newton scoring: Newton's method with the information as curvature.
-
-    Along the last step the curvature is replaced by the one observed (BFGS), since the model may be misspecified. A
-    step that does not raise the objective is shortened. Stops when a step gains less than ``little`` nats. Returns the
-    parameters and the value.
-    """
-    low, high = np.array(limits).T
-    place = np.clip(start, low, high)
-    here, damping = objective(place), 0.0
-    curvature = here.information
-    for _ in range(max_steps):
-        candidate = kernels.scoring_step(place, here.gradient, curvature, low, high, damping, LONGEST_STEP)
-        if np.array_equal(candidate, place):
-            break
-        there = objective(candidate)
-        gain, moved, drop = there.value - here.value, candidate - place, here.gradient - there.gradient
-        if gain > 0.0:
-            place, here, damping = candidate, there, 0.2 * damping if damping > 0.01 else 0.0
-        else:
-            damping = max(10.0 * damping, 0.3)
-        curvature = kernels.corrected(here.information, moved, drop)
-        if abs(gain) < little:
-            break
-    return place, here.value
 
 
 def _objective(parameters: Array, kind: type[LocalModel], histogram: Histogram, prior: NoisePrior) -> Ascent:

@@ -162,18 +162,6 @@ def scores(
     return _chosen().scores(gradient, numbers, tau, deviation, count)
 
 
-def scoring_step(
-    place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
-) -> Array:
-    """The parameters (K,) after one step of Newton scoring within limits, with a ridge and a maximum length."""
-    return _chosen().scoring_step(place, gradient, curvature, low, high, damping, longest)
-
-
-def corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature (K, K) after a BFGS update with the ``drop`` of the gradient along a step."""
-    return _chosen().corrected(curvature, step, drop)
-
-
 def solve_rows(precision: Array, linear: Array) -> tuple[Array, Array, Array]:
     """Means, packed covariances and ln|cov| of Gaussian rows from their precision matrices and linear terms."""
     return _chosen().solve_rows(precision, linear)

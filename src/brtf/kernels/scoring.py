@@ -1,4 +1,4 @@
-"""Loops over histogram bins, and a Newton step in a few parameters, where the overhead of NumPy calls would dominate.
+"""A loop over histogram bins, where the overhead of NumPy calls would dominate.
 
 The definitions are those of :mod:`brtf.model.local_models`, bin by bin.
 """
@@ -75,58 +75,3 @@ def student_scores(flat, tau, probability, nu, width, constants, deviation, coun
             for j in range(4):
                 information[k, j] += count[b] * score[k] * score[j]
     return total
-
-
-@loop
-def scoring_step(place, gradient, curvature, low, high, damping, longest):
-    """The parameters after one step of Newton scoring within limits; unchanged if none is free.
-
-    Solved by elimination: the curvature plus a ridge is positive definite.
-    """
-    n = place.size
-    free, n_free = np.empty(n, np.int64), 0
-    for k in range(n):
-        held = (place[k] <= low[k] and gradient[k] < 0.0) or (place[k] >= high[k] and gradient[k] > 0.0)
-        free[n_free] = k
-        n_free += not held
-    matrix, step, largest = np.empty((n_free, n_free)), np.empty(n_free), 0.0
-    for k in range(n_free):
-        largest = max(largest, curvature[free[k], free[k]])
-    for k in range(n_free):
-        step[k] = gradient[free[k]]
-        for j in range(n_free):
-            matrix[k, j] = curvature[free[k], free[j]]
-        matrix[k, k] += damping * matrix[k, k] + 1e-10 * largest + 1e-300
-    for k in range(n_free):
-        for j in range(k + 1, n_free):
-            ratio = matrix[j, k] / matrix[k, k]
-            for i in range(k + 1, n_free):
-                matrix[j, i] -= ratio * matrix[k, i]
-            step[j] -= ratio * step[k]
-    candidate = place.copy()
-    for k in range(n_free - 1, -1, -1):
-        for i in range(k + 1, n_free):
-            step[k] -= matrix[k, i] * step[i]
-        step[k] /= matrix[k, k]
-    for k in range(n_free):
-        at = free[k]
-        candidate[at] = min(max(place[at] + min(max(step[k], -longest), longest), low[at]), high[at])
-    return candidate
-
-
-@loop
-def corrected(curvature, step, drop):
-    """The curvature after a BFGS update with the drop of the gradient along a step."""
-    n = step.size
-    along, met, expected = np.zeros(n), 0.0, 0.0
-    for k in range(n):
-        for j in range(n):
-            along[k] += curvature[k, j] * step[j]
-        met += drop[k] * step[k]
-        expected += along[k] * step[k]
-    found = curvature.copy()
-    if met > 0.0 and expected > 0.0:
-        for k in range(n):
-            for j in range(n):
-                found[k, j] += drop[k] * drop[j] / met - along[k] * along[j] / expected
-    return found

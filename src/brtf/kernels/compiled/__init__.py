@@ -17,7 +17,7 @@ from brtf.kernels.compiled.local import (
     solve_completed,
 )
 from brtf.kernels.compiled.rows import solve_rows
-from brtf.kernels.compiled.scoring import corrected, scores, scoring_step
+from brtf.kernels.compiled.scoring import scores
 from brtf.kernels.compiled.truncated import solve_truncated
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "completed",
     "contract",
     "contract_one",
-    "corrected",
     "count_deviations",
     "evidence",
     "fibre_evidence",
@@ -34,7 +33,6 @@ __all__ = [
     "low_rank_at",
     "positions",
     "scores",
-    "scoring_step",
     "smooth_chain",
     "smooth_fibres",
     "solve_completed",

@@ -20,15 +20,3 @@ def scores(
     flat, *others = numbers
     value = scoring.student_scores(flat, tau, *others, plain(deviation), plain(count), by_parameter, information)
     return value, by_parameter, information
-
-
-def scoring_step(
-    place: Array, gradient: Array, curvature: Array, low: Array, high: Array, damping: float, longest: float
-) -> Array:
-    """The parameters (K,) after one step of Newton scoring within limits."""
-    return scoring.scoring_step(place, gradient, curvature, low, high, damping, longest)
-
-
-def corrected(curvature: Array, step: Array, drop: Array) -> Array:
-    """The curvature (K, K) after a BFGS update with the drop of the gradient along a step."""
-    return scoring.corrected(curvature, step, drop)

@@ -11,7 +11,7 @@ from brtf.kernels.reference.local import (
     solve_completed,
 )
 from brtf.kernels.reference.rows import solve_rows
-from brtf.kernels.reference.scoring import corrected, scores, scoring_step
+from brtf.kernels.reference.scoring import scores
 from brtf.kernels.reference.truncated import solve_truncated
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "completed",
     "contract",
     "contract_one",
-    "corrected",
     "count_deviations",
     "evidence",
     "fibre_evidence",
@@ -28,7 +27,6 @@ __all__ = [
     "low_rank_at",
     "positions",
     "scores",
-    "scoring_step",
     "smooth_chain",
     "smooth_fibres",
     "solve_completed",
