@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import gammaln, logsumexp
+from scipy.special import logsumexp
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -24,6 +24,7 @@ from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
 from brtf.kernels.arguments import WeighedEntries
 from brtf.model.distributions import Gamma
+from brtf.model.relative_precisions import log_gain
 from brtf.model.smooth_residual import LARGEST_MEMORY, SMALLEST_VARIANCE, SmoothResidual
 from brtf.model.state import State
 
@@ -139,9 +140,7 @@ def _best_concentration(sizes: Array, power: Array, present: float) -> float:
     """a at the maximum of Σ_f ln ∫ Ga(η | a, a) η^{T_f/2} e^{−η power_f/2} dη, where q(η) is updated with it."""
 
     def loss(log_a: float) -> float:
-        a = math.exp(log_a)
-        each = gammaln(a + 0.5 * sizes) - (a + 0.5 * sizes) * np.log1p(0.5 * power / a) - 0.5 * sizes * log_a
-        return float(sizes.size * gammaln(a) - each.sum())
+        return -log_gain(math.exp(log_a), 0.5 * sizes, 0.5 * power)
 
     bounds = math.log(RELATIVE[0]), -math.log(LEAST_DIFFERENT)
     found = float(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
