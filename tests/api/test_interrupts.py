@@ -93,7 +93,7 @@ class TestCtrlC:
     @pytest.mark.parametrize("name", CASES)
     def test_the_best_so_far_is_kept(self, name, monkeypatch):
         data, options = CASES[name]
-        model, notes = interrupted(monkeypatch, 30, data, **options)
+        model, notes = interrupted(monkeypatch, 26, data, **options)
         assert model.stop_reason_ == StopReason.INTERRUPTED.value
         assert not model.converged_
         assert notes[-1].startswith("The model keeps the best of ")
@@ -156,13 +156,13 @@ class TestCtrlC:
         assert str(resumed.choices_["arrangement"]) == str(whole.choices_["arrangement"])
 
     def test_it_can_be_saved(self, monkeypatch, tmp_path):
-        model, _ = interrupted(monkeypatch, 30, SMALL)
+        model, _ = interrupted(monkeypatch, 26, SMALL)
         model.save(tmp_path / "a.brtf")
         assert brtf.load(tmp_path / "a.brtf").stop_reason_ == model.stop_reason_
 
     def test_data_in_chunks(self, monkeypatch, tmp_path):
         np.save(tmp_path / "y.npy", SMALL)
-        model, _ = interrupted(monkeypatch, 30, Observations.from_chunks(np.load(tmp_path / "y.npy", mmap_mode="r")))
+        model, _ = interrupted(monkeypatch, 26, Observations.from_chunks(np.load(tmp_path / "y.npy", mmap_mode="r")))
         assert model.result_.observations.in_chunks
         assert model.stop_reason_ == StopReason.INTERRUPTED.value
         assert 0 < model.outlier_rate_ < 0.5
@@ -202,7 +202,7 @@ class TestCtrlC:
 class TestMaxSeconds:
     @pytest.mark.usefixtures("clock")
     @pytest.mark.parametrize("name", CASES)
-    @pytest.mark.parametrize("seconds", [1, 5, 40])
+    @pytest.mark.parametrize("seconds", [1, 5, 20])
     def test_the_best_so_far_is_kept(self, name, seconds):
         data, options = CASES[name]
         model = brtf.BRTF(random_state=0, max_seconds=seconds, **options)
@@ -308,7 +308,7 @@ class TestCheckpoints:
     @pytest.mark.parametrize("name", CASES)
     def test_load_gives_the_best_so_far(self, name, tmp_path):
         data, options = CASES[name]
-        model = write_checkpoint(tmp_path / "c.brtf", 30, data, **options)
+        model = write_checkpoint(tmp_path / "c.brtf", 26, data, **options)
         with pytest.warns(UserWarning, match=r"c.brtf is a checkpoint of an unfinished fit: .* after \d+ sweeps\."):
             loaded = brtf.load(tmp_path / "c.brtf")
         assert loaded.stop_reason_ == StopReason.UNFINISHED.value
@@ -327,7 +327,7 @@ class TestCheckpoints:
         assert str(brtf.load(tmp_path / "saved.brtf").summary()) == str(loaded.summary())
 
     def test_intervals_that_need_entries_held_back_are_refused(self, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL, calibrate="conformal")
+        write_checkpoint(tmp_path / "c.brtf", 26, SMALL, calibrate="conformal")
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         assert np.isfinite(loaded.predict_interval()).all()
@@ -335,7 +335,7 @@ class TestCheckpoints:
             loaded.predict_interval(of="observation")
 
     def test_what_was_loaded_goes_on(self, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
+        write_checkpoint(tmp_path / "c.brtf", 26, SMALL)
         with pytest.warns(UserWarning, match="unfinished"):
             loaded = brtf.load(tmp_path / "c.brtf")
         loaded.fit(SMALL, resume=tmp_path / "c.brtf")
@@ -347,7 +347,7 @@ class TestCheckpoints:
     def test_labels_are_kept(self, tmp_path):
         xarray = pytest.importorskip("xarray")
         labelled = xarray.DataArray(SMALL, dims=("day", "site", "kind"), name="flow")
-        write_checkpoint(tmp_path / "c.brtf", 30, labelled)
+        write_checkpoint(tmp_path / "c.brtf", 26, labelled)
         with pytest.warns(UserWarning, match="unfinished"):
             assert brtf.load(tmp_path / "c.brtf").result_.observations.labels.dims == ("day", "site", "kind")
 
@@ -365,7 +365,7 @@ class TestCheckpoints:
             assert (outcome.exit_code, outcome.stderr) == (2, f"brtf: error: {said}\n")
 
     def test_show(self, tmp_path):
-        model = write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
+        model = write_checkpoint(tmp_path / "c.brtf", 26, SMALL)
         outcome = invoke("show", tmp_path / "c.brtf")
         assert outcome.exit_code == 0
         assert "c.brtf is a checkpoint of an unfinished fit: this is the best state so far, after " in outcome.stderr
@@ -375,7 +375,7 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("options", [{}, {"inference": "paper"}])
     def test_report(self, tmp_path, options):
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL, **options)
+        write_checkpoint(tmp_path / "c.brtf", 26, SMALL, **options)
         outcome = invoke("report", tmp_path / "c.brtf")
         assert outcome.exit_code == 0, outcome.stderr
         assert "c.brtf is a checkpoint of an unfinished fit" in outcome.stderr
@@ -391,7 +391,7 @@ class TestCheckpoints:
 
     def test_of_another_version(self, tmp_path):
         """It cannot be gone on from, but looked at."""
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
+        write_checkpoint(tmp_path / "c.brtf", 26, SMALL)
         header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         brtf.io.storage.write_archive(tmp_path / "c.brtf", {**header, "library": "0.0.1"}, arrays)
         with pytest.warns(UserWarning, match="unfinished"):
@@ -410,7 +410,7 @@ class TestCheckpoints:
         ],
     )
     def test_forged_files(self, forge, tmp_path):
-        write_checkpoint(tmp_path / "c.brtf", 30, SMALL**2, link="sqrt")
+        write_checkpoint(tmp_path / "c.brtf", 26, SMALL**2, link="sqrt")
         header, arrays = brtf.io.storage.read_archive(tmp_path / "c.brtf")
         forge(header)
         brtf.io.storage.write_archive(tmp_path / "c.brtf", header, arrays)
@@ -542,7 +542,7 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
 
 
 def test_the_keeper_writes_what_a_result_needs(tmp_path):
-    write_checkpoint(tmp_path / "c.brtf", 30, SMALL)
+    write_checkpoint(tmp_path / "c.brtf", 26, SMALL)
     outline = brtf.io.storage.read_archive(tmp_path / "c.brtf")[0]["outline"]
     assert outline["shape"] == list(SMALL.shape)
     assert Keeper(tmp_path / "d.brtf", None).outline == ({}, {})

@@ -270,7 +270,7 @@ FITS = {
 @pytest.mark.usefixtures("no_waiting")
 @pytest.mark.filterwarnings("ignore:Stopped after max_sweeps")
 class TestFit:
-    @pytest.mark.parametrize(("name", "n_moments"), [("calibrated", 1), *((name, 40) for name in FITS)])
+    @pytest.mark.parametrize(("name", "n_moments"), [("calibrated", 1), *((name, 20) for name in FITS)])
     def test_an_interrupted_one_ends_where_it_would_have_ended(self, name, n_moments, tmp_path, monkeypatch):
         data, options = FITS[name]
         path = tmp_path / "c.brtf"
@@ -289,7 +289,7 @@ class TestFit:
         interrupted, uninterrupted = (np.random.RandomState(5) for _ in range(2))
         model, path = brtf.BRTF(init="random", random_state=interrupted, **PLAIN), tmp_path / "c.brtf"
         with monkeypatch.context() as patch:
-            interrupt_after(patch, 60)
+            interrupt_after(patch, 20)
             with pytest.raises(KeyboardInterrupt):
                 model.fit(SMALL, checkpoint=path)
         model.fit(SMALL, resume=path)
@@ -319,7 +319,7 @@ class TestFit:
     def test_threads_may_differ(self, tmp_path, monkeypatch):
         path = tmp_path / "c.brtf"
         with monkeypatch.context() as patch:
-            interrupt_after(patch, 40)
+            interrupt_after(patch, 20)
             with pytest.raises(KeyboardInterrupt):
                 brtf.BRTF(random_state=0, n_jobs=2, **PLAIN).fit(SMALL, checkpoint=path)
         resumed = brtf.BRTF(random_state=0, **PLAIN).fit(SMALL, resume=path)

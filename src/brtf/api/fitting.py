@@ -62,7 +62,7 @@ def fit(
     """
     if observations.in_chunks:
         _check_chunked(settings)
-    given_reading(observations, settings)
+    given_reading(observations, settings)  # raises where the settings do not go with the data
     held_back = None
     if settings.calibrate is not None:
         observations, held_back = _hold_back(observations, rng)

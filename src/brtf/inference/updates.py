@@ -1,7 +1,6 @@
-"""Statistics of the data and the closed-form updates that use them: one pair per posterior factor.
+"""Closed-form updates of all posterior factors but the rows, which :mod:`~brtf.inference.update_rows` updates.
 
-Every statistic is a sum over blocks of entries; every update is a function of such sums. Keys U1–U6 and R1 are those
-of ``docs/equations.md``.
+Every update is a function of sums over the entries. Keys U2–U6 and R1 are those of ``docs/equations.md``.
 """
 
 from __future__ import annotations

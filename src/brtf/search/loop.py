@@ -29,6 +29,11 @@ SLACK = 2
 """Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
 
 
+def no_starts() -> list[State]:
+    """The starts of a search that has left its first phase: their memory is free."""
+    return []
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A move failed at a point of this kind; it is not worth asking again until the bound is higher than ``until``."""
@@ -116,11 +121,13 @@ class Search:
         """Whether a move failed at a point so similar to the best one that it would fail again."""
         if self.progress.best is None:
             return False
-        refusal = self.refusals.pop(move.name, None)
-        if refusal is None or refusal.kind != self.progress.kind(move) or self.progress.best.bound > refusal.until:
+        refusal = self.refusals.get(move.name)
+        if refusal is None:
             return False
-        self.refusals[move.name] = refusal
-        return True
+        holds = refusal.kind == self.progress.kind(move) and self.progress.best.bound <= refusal.until
+        if not holds:
+            del self.refusals[move.name]
+        return holds
 
     def _settle(self, trial: Trial) -> Iterator[Step]:
         """Make the sweeps of the trial, stage by stage."""
@@ -200,7 +207,7 @@ class Search:
         """Begin a round of a phase."""
         if phase < len(PHASES) and PHASES[phase].holds_cap:
             self.progress.most = self.progress.wishes.cap
-        self.progress.starts = list  # no longer needed
+        self.progress.starts = no_starts
         self.phase, self.move, self.memory = phase, 0, ()
         self.changed, self.mark = False, None
         self.sweeps = PHASES[phase].sweeps(self.progress) if phase < len(PHASES) else None

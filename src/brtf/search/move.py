@@ -93,7 +93,9 @@ class Trial(Proposal):
 
 @dataclass(eq=False)
 class Progress:
-    """Progress of a search. Moves read it and the loop writes it; the starts set ``skips_rough`` and the form too.
+    """Progress of a search. Moves read it; the loop and the sweeps of :mod:`~brtf.search.settle` write it.
+
+    A move writes only what it spends or skips: ``n_sweeps`` of its own sweeps, and ``skips_rough`` of the starts.
 
     Attributes
     ----------
@@ -146,8 +148,8 @@ class Progress:
         """Limit of sweeps so far: half of all while the rank may exceed the cap."""
         return self.max_sweeps if self.most == self.wishes.cap else self.max_sweeps // 2
 
-    def may_sweep(self, k: int, n_sweeps: int) -> bool:
-        """Whether sweep ``k`` of so many may still be made; if so, count it."""
+    def take_sweep(self, k: int, n_sweeps: int) -> bool:
+        """Take sweep ``k`` of ``n_sweeps`` from the budget; False where none is left."""
         if k >= n_sweeps or self.n_sweeps >= self.budget:
             return False
         self.n_sweeps += 1

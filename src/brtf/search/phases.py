@@ -61,36 +61,46 @@ class Phase:
 
 NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors(), Order(), SecondCourses())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
+ASKED_FOR = (
+    Cheaper(),
+    Order(asked=True),
+    Noise(asked=True),
+    Structure(),
+    Replacement(),
+    Channels(),
+    Smoothness(),
+)
+ROUGH = (
+    Noise(coarse=True),
+    *NOISE,
+    Plainer(pulling=True),
+    LocalModels(pulling=True),
+    OutlierKinds(coarse=True),
+    *COMPONENTS,
+)
+FINE = (
+    Noise(),
+    *NOISE,
+    Shifted(),
+    Plainer(pulling=False),
+    LocalModels(pulling=False),
+    OutlierKinds(),
+    *COMPONENTS,
+    Reconsider(),
+    WithoutNegative(),
+)
 PHASES = (
     Phase("start", (Start(),)),
-    Phase(
-        "asked for",
-        (
-            *(Cheaper(), Order(asked=True), Noise(asked=True), Structure(), Replacement(), Channels()),
-            Smoothness(),
-        ),
-    ),
+    Phase("asked for", ASKED_FOR),
     Phase(
         "rough",
-        (
-            *(Noise(coarse=True), *NOISE, Plainer(pulling=True), LocalModels(pulling=True), OutlierKinds(coarse=True)),
-            *COMPONENTS,
-        ),
+        ROUGH,
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
         skipped=lambda progress: progress.skips_rough,
     ),
     Phase("cap", (Cap(),), holds_cap=True),
-    Phase(
-        "fine",
-        (
-            *(Noise(), *NOISE, Shifted(), Plainer(pulling=False), LocalModels(pulling=False), OutlierKinds()),
-            *COMPONENTS,
-            *(Reconsider(), WithoutNegative()),
-        ),
-        lambda progress: Sweeps(0.1 * WORTH, 100),
-        counted=Refresh.name,
-    ),
+    Phase("fine", FINE, lambda progress: Sweeps(0.1 * WORTH, 100), counted=Refresh.name),
     Phase("tighter", (Tighter(),), follow_up="fine"),
     Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),

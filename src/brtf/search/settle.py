@@ -47,7 +47,7 @@ def converge(progress: Progress, sweeps: Sweeps) -> tuple[Sweeps | None, Event |
     """One sweep of the best point; returns the remaining sweeps, and the event unless the sweep failed."""
     if sweeps.k == 0:
         progress.anderson = Anderson()
-    if not progress.may_sweep(sweeps.k, sweeps.n_sweeps):
+    if not progress.take_sweep(sweeps.k, sweeps.n_sweeps):
         return None, None
     before = progress.point
     swept = _swept(progress, before, sweeps.k, hold_noise=sweeps.hold_noise)
@@ -73,7 +73,7 @@ def settle(progress: Progress, trial: Trial) -> Trial:
 
 def _hold(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
     """Sweep with noise and precisions held fixed; once that gains little, learn the noise."""
-    if progress.may_sweep(trial.k, limit):
+    if progress.take_sweep(trial.k, limit):
         held = {"hold_precisions": True, "hold_noise": True, "ahead": trial.k + 1 < limit}
         swept = sweep(progress.problem, trial.point, **held)
         enough = swept.bound - trial.point.bound < HELD_LONG_ENOUGH * progress.roughly
@@ -92,7 +92,7 @@ def _approach(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
         if not _is_far_off(point.state, progress.point.state):
             return trial, True
         point = with_noise_learnt(progress.problem, point, GaussianSlab)
-    if progress.may_sweep(trial.k, limit):
+    if progress.take_sweep(trial.k, limit):
         before, point = point, prune(progress.problem, sweep(progress.problem, point))
         if trial.k < FEWEST_NEAR or point.bound - before.bound >= progress.roughly:
             return replace(trial, point=point, k=trial.k + 1), False
@@ -106,7 +106,7 @@ def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
         return trial, True
     condensed = evaluate(progress.problem, state)
     for k in range(limit):
-        if not progress.may_sweep(k, limit):
+        if not progress.take_sweep(k, limit):
             break
         condensed = sweep(progress.problem, condensed)
         if judge(condensed, trial.point):
@@ -137,7 +137,7 @@ def _sweep_freely(progress: Progress, trial: Trial, limit: int, *, roughly: bool
         progress.anderson = Anderson()
         trial = replace(trial, bounds=(trial.point.bound,))
     k = trial.k
-    if not progress.may_sweep(k, limit):
+    if not progress.take_sweep(k, limit):
         return trial, True
     point = _swept(progress, trial.point, k, hold_noise=_holds_noise(k))
     bounds = (*trial.bounds[-4:], point.bound)

@@ -86,7 +86,7 @@ def contract_one(block: Block, entry_values: Array | None, matrix: Array, mode: 
 
 
 def contract_one_dense(block: Block, dense: Array, matrix: Array, mode: int, out: Array) -> None:
-    """:func:`contract` for a dense array that is zero at missing entries."""
+    """:func:`contract_one` for a dense array that is zero at missing entries."""
     if mode == 0:
         flat = dense.reshape(dense.shape[0], -1)
         out += (flat.T @ matrix[block.rows]).reshape(out.shape)

@@ -74,7 +74,7 @@ class Smoothness(Once):
         """The state after a few sweeps."""
         point = evaluate(problem, state)
         for k in range(FEW_SWEEPS):
-            if not progress.may_sweep(k, FEW_SWEEPS):
+            if not progress.take_sweep(k, FEW_SWEEPS):
                 break
             point = prune(problem, sweep(problem, point))
         return point
