@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import brtf
 from brtf.foreground import ForegroundStream
-from brtf.kernels.pixels import course_of_levels
+from brtf.kernels.pixels import course_of_levels, displaced_density
 from brtf.metrics import f_measure
 from brtf.video.camera import shifted
 from brtf.video.decision import whole_objects
@@ -189,3 +190,40 @@ def test_a_pixel_that_objects_cover_follows_the_light_of_its_surroundings() -> N
     assert len(courses) == 1
     before, after = even[100:104, 0, :20], even[100:104, 0, 45:]
     np.testing.assert_allclose(before.mean(axis=1), after.mean(axis=1), atol=2)  # five levels without the light
+
+
+def test_what_moved_is_matched_by_one_displacement_of_its_neighbourhood() -> None:
+    rng = np.random.default_rng(0)
+    height, width, n_levels = 6, 7, 2
+    n = height * width
+    values = rng.normal(0, 2, (n, 2, 2)).astype(np.float32)
+    mean, variance = rng.normal(0, 2, (n, n_levels, 2)), rng.uniform(1, 2, (n, n_levels, 2))
+    share = rng.dirichlet([1.0, 1.0], n)
+    share[3] = 0, 1
+    wanted, other = rng.random((n, 2)) < 0.6, rng.normal(-5, 1, (n, 2))
+    near = rng.dirichlet(np.ones(9)).reshape(3, 3)
+    found = np.full((n, 2), -7.0)
+    displaced_density(values, mean, variance, share, near, width, wanted, other, 0.2, found)
+
+    def matches(p: int, t: int, down: int, right: int) -> float:
+        row, column = p // width + down, p % width + right
+        q = row * width + column
+        inside = 0 <= row < height and 0 <= column < width
+        densities = (
+            share[q, j] * norm.pdf(values[p, :, t], mean[q, j], np.sqrt(variance[q, j])).prod() for j in range(n_levels)
+        )
+        return np.log(0.8 * (sum(densities) if inside else 0.0) + 0.2 * np.exp(other[p, t]))
+
+    for p, t in np.ndindex(n, 2):
+        if not wanted[p, t]:
+            assert found[p, t] == -7
+            continue
+        around = [
+            q for q in range(n)
+            if wanted[q, t] and max(abs(q // width - p // width), abs(q % width - p % width)) <= 2
+        ]  # fmt: skip
+        total = sum(
+            near[down + 1, right + 1] * np.exp(np.mean([matches(q, t, down, right) for q in around]))
+            for down in (-1, 0, 1) for right in (-1, 0, 1)
+        )  # fmt: skip
+        assert found[p, t] == pytest.approx(np.log(total), rel=1e-5)

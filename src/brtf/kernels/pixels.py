@@ -12,7 +12,7 @@ import numpy as np
 
 from brtf.kernels.jit import loop
 
-__all__ = ["course_of_levels", "difference_noise", "displaced_density", "fit_levels", "follow_light", "level_density",
+__all__ = ["course_of_levels", "difference_noise", "displaced_density", "fit_levels", "level_density",
            "nearest_level", "settle_field"]  # fmt: skip
 
 LN_2PI = math.log(2 * math.pi)
@@ -234,10 +234,12 @@ def level_density(values: Any, mean: Any, variance: Any, share: Any, degrees: An
 
 @loop
 def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: Any, width: Any, wanted: Any,
-                      density: Any) -> None:  # fmt: skip
+                      other: Any, strange: Any, density: Any) -> None:  # fmt: skip
     """Log density of a scene that moved a little: the levels of the pixels around, in weights ``near`` (rows, columns).
 
-    Computed where ``wanted`` (pixels, frames).
+    Computed where ``wanted`` (pixels, frames). Neighbours move together: the density of a displacement is the geometric
+    mean over all wanted pixels within 5 × 5, each of which may with a share ``strange`` show something else, which has
+    the log density ``other`` (pixels, frames).
     """
     n_pixels, n_channels, n_frames = values.shape
     n_levels = mean.shape[1]
@@ -248,30 +250,53 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
         for j in range(n_levels):
             for c in range(n_channels):
                 size[p, j] += 0.5 * (math.log(variance[p, j, c]) + LN_2PI)
-    for p in range(n_pixels):
-        row, column = p // width, p % width
-        for t in range(n_frames):
-            if not wanted[p, t]:
-                continue
-            total, weights = 0.0, 0.0
-            for down in range(-reach, reach + 1):
-                if row + down < 0 or row + down >= height:
-                    continue
-                for right in range(-reach, reach + 1):
-                    if column + right < 0 or column + right >= width:
-                        continue
-                    q = (row + down) * width + column + right
-                    weight = near[down + reach, right + reach]
-                    weights += weight
-                    for j in range(n_levels):
-                        if share[q, j] <= 0:
-                            continue
-                        d = 0.0
-                        for c in range(n_channels):
-                            d += (values[p, c, t] - mean[q, j, c]) ** 2 / variance[q, j, c]
-                        if d < FAR_OUT:
-                            total += weight * share[q, j] * math.exp(-0.5 * d - size[q, j])
-            density[p, t] = math.log(total / weights + 1e-30)
+    single, counts = np.zeros((height + 1, width + 1)), np.zeros((height + 1, width + 1))  # sums of all above and left
+    for t in range(n_frames):
+        n_wanted = 0
+        for p in range(n_pixels):
+            n_wanted += wanted[p, t]
+            if wanted[p, t]:
+                density[p, t] = 0.0
+        if n_wanted == 0:
+            continue
+        for row in range(height):
+            run = 0.0
+            for column in range(width):
+                run += wanted[row * width + column, t]
+                counts[row + 1, column + 1] = counts[row, column + 1] + run
+        for down in range(-reach, reach + 1):
+            for right in range(-reach, reach + 1):
+                weight = near[down + reach, right + reach]
+                for row in range(height):
+                    run = 0.0
+                    for column in range(width):
+                        p = row * width + column
+                        if wanted[p, t]:
+                            total = 0.0
+                            if 0 <= row + down < height and 0 <= column + right < width:
+                                q = p + down * width + right
+                                for j in range(n_levels):
+                                    if share[q, j] <= 0:
+                                        continue
+                                    d = 0.0
+                                    for c in range(n_channels):
+                                        d += (values[p, c, t] - mean[q, j, c]) ** 2 / variance[q, j, c]
+                                    if d < FAR_OUT:
+                                        total += share[q, j] * math.exp(-0.5 * d - size[q, j])
+                            run += math.log((1 - strange) * total + strange * math.exp(other[p, t]))
+                        single[row + 1, column + 1] = single[row, column + 1] + run
+                for row in range(height):
+                    top, bottom = max(0, row - 2), min(height, row + 3)
+                    for column in range(width):
+                        p = row * width + column
+                        if wanted[p, t]:
+                            left, end = max(0, column - 2), min(width, column + 3)
+                            n = counts[bottom, end] - counts[top, end] - counts[bottom, left] + counts[top, left]
+                            s = single[bottom, end] - single[top, end] - single[bottom, left] + single[top, left]
+                            density[p, t] += weight * math.exp(s / n)
+        for p in range(n_pixels):
+            if wanted[p, t]:
+                density[p, t] = math.log(density[p, t] + 1e-30)
 
 
 @loop
@@ -388,52 +413,3 @@ def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: A
             for i in range(height):
                 for j in range(width):
                     expected[i, j] = math.tanh(0.5 * odds[t, i, j])
-
-
-@loop
-def follow_light(values: Any, course: Any, near: Any, slope: Any, gain: Any) -> None:
-    """How every pixel and channel follows a common ``course`` (frames,), by Tukey's robust regression.
-
-    It begins with ``slope`` (pixels, channels), which is filled, and with everything that a pixel shows, unless that
-    slope is ``near``: then with what lies as close to the line as most frames do. ``gain`` is the log of the ratio of
-    the median absolute residuals without and with the course.
-    """
-    n_pixels, n_channels, n_frames = values.shape
-    level, time, rest = np.empty(n_frames), np.empty(n_frames), np.empty(n_frames)
-    for p in range(n_pixels):
-        for c in range(n_channels):
-            n = 0
-            for t in range(n_frames):
-                if values[p, c, t] == values[p, c, t]:
-                    level[n], time[n] = values[p, c, t], course[t]
-                    n += 1
-            gain[p, c] = 0.0
-            if n < 4:
-                slope[p, c] = 0.0
-                continue
-            without = np.median(np.abs(level[:n] - np.median(level[:n])))
-            b = float(slope[p, c])
-            rest[:n] = level[:n] - b * time[:n]
-            a = np.median(rest[:n])
-            spread = np.median(np.abs(rest[:n] - a))
-            scale = max(spread / NORMAL_QUARTILE if near else float(np.std(rest[:n])), 0.3)
-            for _ in range(12):
-                s0, s1, s2, sy, sxy = 1e-9, 0.0, 1e-9, 0.0, 0.0
-                reach = 4.7 * scale
-                for i in range(n):
-                    r = (level[i] - a - b * time[i]) / reach
-                    if abs(r) < 1:
-                        w = (1 - r * r) ** 2
-                        s0 += w
-                        s1 += w * time[i]
-                        s2 += w * time[i] ** 2
-                        sy += w * level[i]
-                        sxy += w * time[i] * level[i]
-                det = s0 * s2 - s1 * s1
-                if det <= 1e-9 * s0 * s2:
-                    break
-                a, b = (s2 * sy - s1 * sxy) / det, (s0 * sxy - s1 * sy) / det
-                spread = np.median(np.abs(level[:n] - a - b * time[:n]))
-                scale = max(spread / NORMAL_QUARTILE, 0.5 * scale, 0.3)
-            slope[p, c] = b
-            gain[p, c] = math.log((without + 0.2) / (spread + 0.2))

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.kernels.pixels import follow_light
+from brtf.kernels.light import follow_light
 
 Single = NDArray[np.float32]
 Array = NDArray[np.float64]

@@ -26,8 +26,12 @@ QUIETEST = 0.3
 DEGREES = (2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
 """Degrees of freedom among which the tails of the noise are chosen."""
 N_SAMPLED = 100_000
-REACH = 3
+REACH = 5
 """Pixels by which a part of the scene may move: leaves in the wind, what is left of a shaking camera."""
+STRANGE = 0.3
+"""Share of what moved that shows parts of two things, or what was hidden before."""
+MOST_MOVING = 0.9
+"""Largest share of a scene that moves."""
 REGION = 7
 """Side of the square in which pixels share the rates of foreground and of moving scene."""
 PRIOR_FRAMES = 10.0
@@ -150,9 +154,9 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     """Log Bayes factor of an object against the scene.
 
     The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
-    move, and a camera shakes. Its share ρ and the share of objects are learnt in the neighbourhood of every pixel, and
-    the degrees of freedom of t from all pixels. An object has a normal law of colours, that of what deviates from the
-    scene, or any colour.
+    move, and a camera shakes, and neighbours move together. Its share ρ and the share of objects are learnt in the
+    neighbourhood of every pixel, ρ times how much every frame moves (gusts), and the degrees of freedom of t from all
+    pixels. An object has a normal law of colours, that of what deviates from the scene, or any colour.
 
     Parameters
     ----------
@@ -174,24 +178,29 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     moved = np.full_like(density, -1e4)
     reach = np.arange(-REACH, REACH + 1)
     near = np.exp(-0.5 * (reach[:, None] ** 2 + reach**2) / (1 + REACH / 2) ** 2)
-    displaced_density(values, mean, variance, share, near / near.sum(), width, deviates, moved)
+    displaced_density(values, mean, variance, share, near / near.sum(), width, deviates, broad, STRANGE, moved)
 
     def pooled(counts: NDArray[Any]) -> Array:
         return np.asarray(uniform_filter(counts.reshape(-1, width), REGION, mode="nearest").ravel())
 
-    n_seen = pooled(np.count_nonzero(~np.isnan(distance), axis=1).astype(np.float64))
-    objects, moving = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05)
+    seen = ~np.isnan(distance)
+    n_seen = pooled(np.count_nonzero(seen, axis=1).astype(np.float64))
+    objects, moving, gust = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05), np.ones(n_frames)
     pixel, frame = np.nonzero(deviates)
     own, other, away = (part[pixel, frame].astype(np.float64) for part in (density, broad, moved))
     for _ in range(N_RATES):
-        still = np.maximum(1 - objects - moving, 0.05)
-        parts = np.stack([np.log(still)[pixel] + own, np.log(objects)[pixel] + other, np.log(moving)[pixel] + away])
+        moves = np.minimum(moving[pixel] * gust[frame], MOST_MOVING)
+        still = np.maximum(1 - objects[pixel] - moves, 0.05)
+        parts = np.stack([np.log(still) + own, np.log(objects)[pixel] + other, np.log(moves) + away])
         parts = np.exp(parts - parts.max(axis=0))
         parts /= parts.sum(axis=0)
+        gust = (np.bincount(frame, parts[2], n_frames) + 1.0) / (moving @ seen + 1.0)
+        gust /= gust.mean()
         objects = (pooled(np.bincount(pixel, parts[1], n_pixels)) + 0.5) / (n_seen + PRIOR_FRAMES)
         moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (n_seen + PRIOR_FRAMES)
-    scene = np.log(np.maximum(1 - objects - moving, 0.05))[:, None] + density
-    scene[pixel, frame] = np.logaddexp(scene[pixel, frame], np.log(moving)[pixel] + away)
+    moves = np.minimum(moving[:, None] * gust, MOST_MOVING)
+    scene = np.log(np.maximum(1 - objects[:, None] - moves, 0.05)) + density
+    scene[pixel, frame] = np.logaddexp(scene[pixel, frame], np.log(moves[pixel, frame]) + away)
     return Evidence((broad - scene).astype(np.float32), deviates, broad, degrees, float(moving.mean()))
 
 
