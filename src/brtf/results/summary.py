@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from brtf.results.choices import choices_of
+from brtf.results.choices import FEWEST, choices_of
 from brtf.results.result import Result
-
-NO_OUTLIERS = 1e-5
-"""Outlier rate below which there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +85,7 @@ class Summary:
         rate = self.numbers["outlier_rate"]
         if np.isnan(rate):
             return "not known without the data"
-        return "none" if rate < NO_OUTLIERS else f"{100 * rate:.3g} % of the observed entries"
+        return "none" if rate < FEWEST else f"{100 * rate:.3g} % of the observed entries"
 
     def __str__(self) -> str:
         rows = self.rows()

@@ -10,10 +10,11 @@ from markupsafe import Markup
 from brtf.data.arrays import Array
 from brtf.data.checks import count_of
 from brtf.data.observations import Observations
+from brtf.results.choices import FEWEST
 from brtf.results.halves import SplitHalf
 from brtf.results.headline import headline, percent
 from brtf.results.result import Result
-from brtf.results.summary import NO_OUTLIERS, fitted_to
+from brtf.results.summary import fitted_to
 from brtf.view.entries import unseen
 from brtf.view.report.layout import layout_of
 from brtf.view.report.parts import PARTS
@@ -92,7 +93,7 @@ def _lead(result: Result) -> str:
     found = [count_of(result.rank, "component", "components")]
     rate = result.outlier_rate
     if result.state.local.has_outliers and not np.isnan(rate):
-        found.append("no outliers" if rate < NO_OUTLIERS else f"outliers in {percent(rate)} of the observed entries")
+        found.append("no outliers" if rate < FEWEST else f"outliers in {percent(rate)} of the observed entries")
     sd, differ = _noise_sd(result)
     units = _units(result)
     found.append(
@@ -123,7 +124,7 @@ def _tiles(subject: Subject) -> list[tuple[str, str, str]]:
         likely = np.count_nonzero(subject.probability > 0.5)
         outliers = f"{likely:,} entries with p\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}½"
     rate = "?" if np.isnan(result.outlier_rate) else percent(result.outlier_rate)
-    if result.outlier_rate < NO_OUTLIERS:
+    if result.outlier_rate < FEWEST:
         rate = "none"
     return [
         ("Rank", str(result.rank), "no cap" if settings.max_rank is None else f"capped at {settings.max_rank}"),
