@@ -15,7 +15,7 @@ from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
 from brtf.search.loop import Search
-from brtf.search.phases import PHASES
+from brtf.search.phases import NAMES, PHASES
 from brtf.search.run import _problem, affordable_rank, calibrated_starts
 
 
@@ -102,3 +102,14 @@ class TestRefusals:
         search.refusals.clear()
         search.take_up(state, position)
         assert search._is_refused(move("death"))
+
+
+@pytest.mark.parametrize("phase, n_sweeps, again", [("rough", 2, True), ("rough", 10, False), ("fine", 10, True)])
+def test_a_rough_round_follows_only_where_sweeps_gain_more_than_rough_ones(search, phase, n_sweeps, again):
+    """Five nats in ten sweeps are less than those of a point that has roughly converged: what is left is for later."""
+    progress = search.progress
+    assert progress.roughly == 1.0
+    search.phase = NAMES.index(phase)
+    search.mark = progress.point.bound - 5.0, progress.problem.collapsed, progress.n_sweeps - n_sweeps
+    search._next_round()
+    assert (search.phase == NAMES.index(phase)) is again

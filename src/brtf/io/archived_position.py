@@ -85,8 +85,8 @@ def unpack_position(header: Header, arrays: Arrays, observations: Observations) 
     for name, (kinds, least) in POSITION_NUMBERS.items():
         _check_number(name, numbers[name], kinds, least)
     mark = numbers["mark"]
-    if mark is not None and (len(mark), *map(type, mark)) != (2, float, bool):
-        raise ValueError(f"the mark {mark} is not a bound and a flag")
+    if mark is not None and (len(mark), *map(type, mark)) != (3, float, bool, int):
+        raise ValueError(f"the mark {mark} is not a bound, a flag and a number of sweeps")
     if not all([type(part) for part in refusal] == [str, str, float] for refusal in numbers["refusals"]):
         raise ValueError("a refusal is not (move, kind of point, bound)")
     damping, points = header["damping"], arrays["points"]

@@ -307,14 +307,14 @@ class State:
             "rates": structure.rates is not None,
             "sides": structure.sides is not None,
             "law": structure.law is not None,
+            "rows": tuple(prior.name for prior in self.row_priors),
         }
         return ", ".join([self.kind_of_components, *(f"{name} {part}" for name, part in parts.items())])
 
     @property
     def kind_of_components(self) -> str:
-        """What the low-rank part is, apart from its numbers: rank, row priors, and the mode of smooth courses."""
-        rows, smooth = tuple(prior.name for prior in self.row_priors), self.smooth
-        return f"rank {self.rank}, rows {rows}, smooth {None if smooth is None else smooth.mode}"
+        """What the low-rank part is, apart from its numbers: rank, and the mode of smooth courses."""
+        return f"rank {self.rank}, smooth {None if self.smooth is None else self.smooth.mode}"
 
     def with_factor(self, mode: int, rows: RowGaussians, row_prior: RowPrior | None = None) -> State:
         """The state with another posterior for one mode's rows, and another prior if one is given."""

@@ -75,7 +75,7 @@ class Search:
         self.memory: Memory = ()
         self.refusals: dict[str, Refusal] = {}
         self.changed = False
-        self.mark: tuple[float, bool] | None = None
+        self.mark: tuple[float, bool, int] | None = None
         self.sweeps: Sweeps | None = None
         self.trial: Trial | None = None
 
@@ -111,7 +111,7 @@ class Search:
         move = phase.moves[self.move]
         if not self.memory:
             if move.name == phase.counted:
-                self.mark = self.progress.point.bound, self.progress.problem.collapsed
+                self.mark = self.progress.point.bound, self.progress.problem.collapsed, self.progress.n_sweeps
             if self._is_refused(move):
                 return None
         self.trial, self.memory = move.propose(self.progress, self.memory)
@@ -189,11 +189,12 @@ class Search:
         self.move, self.memory = self.move + 1, ()
 
     def _next_round(self) -> None:
-        """Another round of the phase if the last one gained a nat or changed the form, otherwise the next phase."""
+        """Another round of the phase if the last one gained enough or changed the form, otherwise the next phase."""
         progress, phase = self.progress, PHASES[self.phase]
         if self.mark is not None:
-            bound, collapsed = self.mark
-            if progress.point.bound > bound + WORTH or collapsed is not progress.problem.collapsed:
+            bound, collapsed, n_sweeps = self.mark
+            enough = max(WORTH, phase.per_sweep(progress) * (progress.n_sweeps - n_sweeps))
+            if progress.point.bound > bound + enough or collapsed is not progress.problem.collapsed:
                 self._enter(self.phase)
                 return
         following = self.phase + 1

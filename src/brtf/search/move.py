@@ -130,7 +130,7 @@ class Progress:
         return self.best
 
     def kind(self, move: Move) -> str:
-        """What the best point is to a move, apart from its numbers: form, rank, rows, and mostly noise and outliers.
+        """What the best point is to a move, apart from its numbers: form, rank, and mostly rows, noise and outliers.
 
         A proposal that failed at a point can succeed at another one of the same kind only if that is much better.
         """
@@ -177,7 +177,7 @@ class Move(ABC):
     """A way to change the best point. The search asks it for proposals until it has none left.
 
     ``back_to`` names the move at which the round continues after an accepted proposal; None for the same move.
-    ``of_components`` says that it changes components: other noise or outliers matter to it by what the bound gained.
+    ``of_components`` says that it changes components: other rows, noise or outliers matter by what the bound gained.
     """
 
     name: str

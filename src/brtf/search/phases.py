@@ -45,6 +45,7 @@ class Phase:
     sweeps : the sweeps at the start of a round
     counted : the move from which gains count: another round follows if they total a nat, as the noise may have to be
         chosen again; None for a single round
+    per_sweep : nats that they must total besides, for every sweep of the round
     follow_up : the next phase if any proposal was accepted; None for the one that follows
     holds_cap : whether intermediate ranks obey the cap from here on
     skipped : whether the phase is skipped
@@ -54,6 +55,7 @@ class Phase:
     moves: tuple[Move, ...] = ()
     sweeps: Callable[[Progress], Sweeps | None] = lambda progress: None
     counted: str | None = None
+    per_sweep: Callable[[Progress], float] = lambda progress: 0.0
     follow_up: str | None = None
     holds_cap: bool = False
     skipped: Callable[[Progress], bool] = lambda progress: False
@@ -97,6 +99,7 @@ PHASES = (
         ROUGH,
         lambda progress: Sweeps(progress.roughly, 100),
         counted=Refresh.name,
+        per_sweep=lambda progress: progress.roughly,
         skipped=lambda progress: progress.skips_rough,
     ),
     Phase("cap", (Cap(),), holds_cap=True),

@@ -20,7 +20,7 @@ class Position:
     phase, move : index of the phase and of the move in it; a phase index past the end means that the search is over
     memory : memory of the move
     changed : whether a proposal of this phase was accepted
-    mark : bound and form from which the gain of the round is counted, once set
+    mark : bound, form and sweeps from which the gain of the round is counted, once set
     sweeps : sweeps of the best point in progress
     proposal, trial : the proposal on trial, and its current state
     ahead, trial_ahead : whether the next factors of the best state and of the trial were computed with the old noise
@@ -35,7 +35,7 @@ class Position:
     move: int
     memory: Memory
     changed: bool
-    mark: tuple[float, bool] | None
+    mark: tuple[float, bool, int] | None
     sweeps: Sweeps | None
     proposal: Proposal | None
     trial: State | None

@@ -360,13 +360,13 @@ class Runner:
 
 
 def part_of(observations: Observations, rng: np.random.Generator, in_runs: Collection[int] = ()) -> Observations:
-    """The entries at random positions of every mode, about as many as the plan says; all of small data.
+    """The entries at random positions of every mode, about as many as the plan says; all of data up to twice as many.
 
     Of modes ``in_runs``, which may have a period, neighbouring positions.
     """
-    share = (observations.plan.raced_data / observations.n_observed) ** (1.0 / observations.order)
-    if share >= 1.0:
+    if observations.n_observed <= 2 * observations.plan.raced_data:  # or the winner would begin again for little
         return observations
+    share = (observations.plan.raced_data / observations.n_observed) ** (1.0 / observations.order)
     counts = [max(min(length, 2), math.ceil(share * length)) for length in observations.shape]
     chosen = [
         int(rng.integers(length - count + 1)) + np.arange(count)
