@@ -1,11 +1,10 @@
 """Births: new components that fit the residual.
 
 Proposes all components that a sketch of the weighted or the clipped residual shows; from small data one or a few, by
-rank-one fits, and after every success twice as many; after three births in a row, and then after six, twelve, …, many
-at once. A sketch costs two passes, the
-fits a few dozen, many at once 30 to 130 sweeps; settling costs up to 68 sweeps, and 60 more where the proposal is far
-from an accurate fit. After a success it proposes again; after a failure it tries another variant, unless the residual
-shows no more structure than chance.
+rank-one fits, and after every success twice as many; there also, after three births in a row, and then after six,
+twelve, …, many at once. A sketch costs two passes, the fits a few dozen, many at once 30 to 130 sweeps; settling costs
+up to 68 sweeps, and 60 more where the proposal is far from an accurate fit. After a success it proposes again; after a
+failure it tries another variant, unless the residual shows no more structure than chance.
 """
 
 from __future__ import annotations
@@ -163,12 +162,13 @@ class Birth(Move):
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         failures, successes, hopeless, attempt = memory or (0, 0, (), -1)
         rank, most = progress.point.rank, progress.most
-        n_many = min(MANY_TIMES * rank, most)
-        if failures == 0 and attempt < 0 and _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2:
+        n_many, sketched = min(MANY_TIMES * rank, most), is_sketched(progress.problem)
+        is_time = failures == 0 and _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2
+        if attempt < 0 and is_time and not sketched:
             attempt = 0
         if attempt >= 0:
             return self._many(progress, n_many, attempt), (failures, successes, hopeless, attempt)
-        variants = SKETCHED_BIRTHS if is_sketched(progress.problem) else BIRTHS
+        variants = SKETCHED_BIRTHS if sketched else BIRTHS
         while failures < len(variants) and rank < most:
             n_components, clipped = variants[failures]
             n_components = min(n_components * 2 ** min(successes, 30), max(rank, START_COMPONENTS), most - rank)
