@@ -68,6 +68,12 @@ class TestRefusals:
         raise_bound(search, 1.0)
         assert not search._is_refused(move("birth"))
 
+    def test_what_lacked_no_known_number_waits_for_a_nat(self, search):
+        """A component beyond the cap is only measured, and a file cannot hold infinity."""
+        search._refuse(move("cap"), np.inf)
+        assert np.isfinite(search.refusals["cap"].until)
+        assert search._is_refused(move("cap"))
+
     def test_a_point_of_another_kind_is_asked_about_again(self, search):
         search._refuse(move("birth"), 50.0)
         progress = search.progress

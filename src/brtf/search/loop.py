@@ -178,7 +178,8 @@ class Search:
         """Do not ask a move again until the bound has risen by what its proposal lacked, or at least by a nat."""
         progress = self.progress
         before = self.refusals.get(move.name)
-        until = progress.point.bound + max(lacking, WORTH)
+        # what only measures, or has no bound, lacks no known number of nats
+        until = progress.point.bound + (max(lacking, WORTH) if math.isfinite(lacking) else WORTH)
         self.refusals[move.name] = Refusal(progress.kind(move), until if before is None else min(until, before.until))
 
     def _next_move(self) -> None:
