@@ -7,7 +7,7 @@ import pytest
 from brtf import BRTF
 from brtf.data.observe import observe
 from brtf.datasets import synthetic
-from brtf.inference.rounding import largest_precision, rounding_step
+from brtf.inference.rounding import largest_precision, rounding_step, typical_gap
 from brtf.model.state import LARGEST_PRECISION
 
 RNG = np.random.default_rng(0)
@@ -115,12 +115,21 @@ def test_rounding_above_which_there_is_noise_changes_nothing():
     assert rounded.noise_variance_ == pytest.approx(exact.noise_variance_ + 0.01 / 12, rel=0.02)
 
 
-def test_of_transformed_data_the_smallest_gap_is_known():
+def test_of_transformed_data_the_typical_gap_is_known():
+    """The geometric mean over the entries of half the distance between the values above and below."""
     plain, logged = (BRTF(2, link=name, random_state=0).fit(PIXELS + 1).result_ for name in (None, "log"))
     assert plain.state.prior.largest_precision == pytest.approx(12 * plain.observations.scale**2)
-    gap = np.diff(np.log(np.unique(PIXELS + 1))).min()
-    scale = logged.scale
-    assert logged.state.prior.largest_precision == pytest.approx(12 * (scale / gap) ** 2, rel=1e-6)
+    levels = np.log(np.unique(PIXELS + 1))
+    gaps = np.gradient(levels)  # at the ends the distance to the only neighbour
+    of_entries = gaps[np.searchsorted(levels, np.log(PIXELS + 1).ravel() - 1e-9)]
+    gap = np.exp(np.mean(np.log(of_entries)))
+    assert logged.state.prior.largest_precision == pytest.approx(12 * (logged.scale / gap) ** 2, rel=1e-6)
+
+
+def test_gap_of_values_a_step_apart_is_the_step():
+    values = observe(0.25 * np.random.default_rng(0).integers(0, 9, (12, 11, 10)))
+    assert typical_gap(values) == pytest.approx(0.25, rel=1e-9) == rounding_step(values)
+    assert typical_gap(observe(np.random.default_rng(0).normal(size=(12, 11, 10)))) == 0.0
 
 
 def test_what_is_known_stays_known():

@@ -233,6 +233,26 @@ def spoilt_like(matrix, layout):
     return Observations.from_coords(coords, matrix[coords], matrix.shape)
 
 
+@pytest.mark.parametrize("seed", [0, 2])
+def test_zeros_of_counts_are_no_noise(seed):
+    """Trips from eight places to eight, of which every pair has a mixture of courses of its own; many are zero.
+
+    A noise level that fits the zeros alone, or modes read one by one, err by more than the counts themselves do.
+    """
+    rng, n_hours = np.random.default_rng(seed), 150
+    courses = 1.2 + np.cos(2.0 * np.pi * (np.arange(n_hours)[:, None] / 24.0 + rng.random(3)))
+    mixture = rng.gamma(0.5, 1.0, (8, 8, 3)) * np.exp(rng.normal(0.0, 1.0, (8, 8, 1)))
+    rate = np.einsum("ijk,tk->ijt", mixture, courses)
+    rate *= 3.0 / rate.mean()
+    counts = rng.poisson(rate).astype(float)
+    assert np.mean(counts == 0.0) > 0.3
+    hidden = rng.random(counts.shape) < 0.4
+    model = BRTF(random_state=0).fit(np.where(hidden, np.nan, counts))
+    assert model.arrangement_ == ((0, 1), (2,))
+    error = (model.predict(of="signal") - rate)[hidden]
+    assert np.sqrt(np.mean(error**2)) < np.sqrt(np.mean(rate[hidden]))
+
+
 def test_values_that_repeat_exactly_choose_no_link():
     """Black pixels would gain the density of zero in the square root, ln 1/√y each, whatever the rest."""
     rng = np.random.default_rng(0)

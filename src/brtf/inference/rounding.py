@@ -26,10 +26,9 @@ ULPS, COARSE = 4.0, 16.0
 def largest_precision(observations: Observations, *, linked: bool = False) -> float:
     """Upper limit of the noise precision, in units of the data's scale: that of rounding, or a very large one.
 
-    Values that were rounded and then transformed by a link are not a step apart; there the smallest gap between two
-    values that occur takes its place.
+    Values that were rounded and then transformed by a link are not a step apart; there the typical gap takes its place.
     """
-    step = smallest_gap(observations) if linked else rounding_step(observations)
+    step = typical_gap(observations) if linked else rounding_step(observations)
     return min(LARGEST_PRECISION, 12.0 * (observations.scale / step) ** 2) if step > 0 else LARGEST_PRECISION
 
 
@@ -57,23 +56,31 @@ def rounding_step(observations: Observations) -> float:
     return step * unit if enough else 0.0
 
 
-def smallest_gap(observations: Observations) -> float:
-    """The smallest difference of two values, where values repeat as rounded ones do; zero otherwise."""
+def typical_gap(observations: Observations) -> float:
+    """Geometric mean over the entries of the gaps around their values, where these repeat as rounded ones do; or zero.
 
-    def look(_: Sums, block: Block) -> NDArray[np.floating[Any]] | None:
-        levels = np.unique(block.values)
-        return levels if levels.size <= max(FEWEST_LEVELS, block.n_entries // ENTRIES_PER_LEVEL) else None
+    Rounded values have probabilities, which are at most one: on average over the entries, no density may exceed the
+    inverse of the gap. Where all values are a step apart, this is the step.
+    """
+
+    def look(_: Sums, block: Block) -> tuple[NDArray[np.floating[Any]], NDArray[np.intp]] | None:
+        levels, counts = np.unique(block.values, return_counts=True)
+        return (levels, counts) if levels.size <= max(FEWEST_LEVELS, block.n_entries // ENTRIES_PER_LEVEL) else None
 
     _, looks = visit(observations, tuple, look)
     found = [levels for levels in looks if levels is not None]
     if len(found) < len(looks):
         return 0.0
-    levels = np.unique(np.concatenate(found)).astype(np.float64)
+    levels, at = np.unique(np.concatenate([levels for levels, _ in found]).astype(np.float64), return_inverse=True)
+    counts = np.bincount(at, np.concatenate([counts for _, counts in found]))
+    error = COARSE * ULPS * float(np.finfo(observations.values.dtype).eps) * float(np.abs(levels).max())
+    first = np.concatenate([[0], 1 + np.flatnonzero(np.diff(levels) > error)])  # others are apart by rounding only
+    levels, counts = levels[first], np.add.reduceat(counts, first)
     if not FEWEST_LEVELS <= levels.size <= observations.n_observed // ENTRIES_PER_LEVEL:
         return 0.0
-    error = ULPS * float(np.finfo(observations.values.dtype).eps) * float(np.abs(levels).max())
-    gaps = np.diff(levels)
-    return float(np.min(gaps[gaps > COARSE * error], initial=np.inf)) if np.any(gaps > COARSE * error) else 0.0
+    between = np.diff(levels)
+    around = 0.5 * (np.concatenate([between[:1], between]) + np.concatenate([between, between[-1:]]))
+    return float(np.exp(counts @ np.log(around) / counts.sum()))
 
 
 def _levels_of(values: NDArray[np.floating[Any]], unit: float, error: float) -> tuple[Array, Array, int] | None:
