@@ -88,6 +88,28 @@ class TestDetector:
             AnomalyDetector(model=model).fit(np.eye(5))
 
 
+def test_the_threshold_is_for_single_new_samples():
+    """Regular samples between the two sides of the labels are not anomalies, and neither are empty ones."""
+    rng = np.random.default_rng(0)
+    mixing = rng.normal(size=(2, 12))
+    samples = rng.normal(size=(100, 2)) @ mixing + 0.1 * rng.normal(size=(100, 12))
+    samples[:3] += 2.0 * rng.normal(size=(3, 12))
+    detector = AnomalyDetector(random_state=0).fit(samples)
+    assert detector.labels_.tolist() == [1] * 3 + [0] * 97
+    new = rng.normal(size=(300, 2)) @ mixing + 0.1 * rng.normal(size=(300, 12))
+    assert detector.predict(new).sum() <= 1
+    assert detector.threshold_ > 1
+    assert detector.predict(np.full((2, 12), np.nan)).tolist() == [0, 0]
+    assert detector.predict(samples[:3]).all()
+
+
+def test_an_option_of_others_is_explained():
+    with pytest.raises(TypeError, match="AnomalyDetector has no option contamination=: the share of anomalies is fou"):
+        AnomalyDetector(contamination=0.1)
+    with pytest.raises(TypeError, match="Imputer has no option modle=: did you mean model="):
+        Imputer(modle=None)
+
+
 class TestImputer:
     def test_better_than_the_mean_in_any_units(self):
         full, gaps, units = table()

@@ -20,26 +20,29 @@ P = ParamSpec("P")
 def suggests_options(constructor: Callable[P, None]) -> Callable[P, None]:
     """A constructor that answers an option it does not have with the one that was probably meant."""
     names = list(inspect.signature(constructor).parameters)[1:]
+    owner = constructor.__qualname__.partition(".")[0]
 
     @functools.wraps(constructor)
     def checked(*args: P.args, **options: P.kwargs) -> None:
-        check_options(options, names, TypeError)
+        check_options(options, names, TypeError, owner)
         constructor(*args, **options)
 
     return checked
 
 
-def check_options(given: Iterable[str], names: Sequence[str], error: type[Exception]) -> None:
+def check_options(given: Iterable[str], names: Sequence[str], error: type[Exception], owner: str = "BRTF") -> None:
     """Raise the error for the first option that is none of the names, with the one that was probably meant."""
     for option in given:
         if option in names:
             continue
         close = difflib.get_close_matches(option, names, n=1)
-        if option in RENAMED:
+        if option == "contamination":
+            remedy = "the share of anomalies is found; q= is the share of false alarms among what is listed."
+        elif option in RENAMED and RENAMED[option] in names:
             remedy = f"it is now {RENAMED[option]}=."
         else:
             remedy = f"did you mean {close[0]}=?" if close else f"its options are {', '.join(names)}."
-        raise error(f"BRTF has no option {option}=: {remedy}")
+        raise error(f"{owner} has no option {option}=: {remedy}")
 
 
 class TakesY:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from brtf.api.estimator import BRTF
 from brtf.api.fitting import on_new_rows
+from brtf.api.sklearn_compat import suggests_options
 from brtf.data.arrays import Array
 from brtf.data.observe import observe
 from brtf.data.scale import SD_PER_MEDIAN
@@ -113,6 +114,7 @@ class AnomalyDetector(_OnSamples):
     array([7])
     """
 
+    @suggests_options
     def __init__(
         self, q: float = 0.1, *, model: BRTF | None = None, scale: bool = True, random_state: Any = None
     ) -> None:
@@ -137,18 +139,17 @@ class AnomalyDetector(_OnSamples):
             model.set_params(noise_modes=tuple(range(1, order)))
 
     def _threshold(self) -> float:
-        """The largest score labelled 0; where nothing is labelled 1, that of a sample which alone would be."""
-        if self.labels_.any() and not self.labels_.all():
-            return float(self.decision_scores_[self.labels_ == 0].max())
-        if self.labels_.any():
-            return float(np.nextafter(self.decision_scores_.min(), -np.inf))
-        return float(brentq(lambda score: float(self._probability(np.array([score]))[0]) - (1.0 - self.q), -FAR, FAR))
+        """The score from which a sample alone would be labelled 1, as far as the labels of the fitted ones allow."""
+        alone = brentq(lambda score: float(self._probability(np.array([score]))[0]) - (1.0 - self.q), -FAR, FAR)
+        most_regular = self.decision_scores_[self.labels_ == 0].max(initial=-np.inf)
+        least_anomalous = self.decision_scores_[self.labels_ == 1].min(initial=np.inf)
+        return float(max(most_regular, min(alone, np.nextafter(least_anomalous, -np.inf))))
 
     def _probability(self, scores: Array) -> Array:
         return Evidence.probability_of(scores, self._seen)
 
     def decision_function(self, X: Any) -> Array:
-        """The evidence of new samples in nats, larger for anomalies, with the fit held fixed."""
+        """The evidence of new samples in nats, larger for anomalies, with the fit held fixed; 0 for empty ones."""
         _, scaled = self._new(X, allow_nd=True)
         if np.isnan(scaled).all():
             return np.zeros(len(scaled))
@@ -200,6 +201,7 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, _OnSamples):
     array([ 6., 12., 18.])
     """
 
+    @suggests_options
     def __init__(self, *, model: BRTF | None = None, scale: bool = True, random_state: Any = None) -> None:
         self.model = model
         self.scale = scale
