@@ -96,7 +96,8 @@ class Ordered(KnownOrder):
         rank, n_groups = rows.rank, self.centre.shape[1]
         phi = np.exp(np.outer(np.arange(1, n_rows + 1), memories(self.n_memories)))
         course = courses(self.carriers, self.places[-1] + np.arange(n_rows + 1))
-        share, growth = self.share.reshape(rank, len(course), -1), course[:, 1:] / course[:, :1]
+        share = self.share.reshape(rank, len(course), self.n_memories)
+        growth = course[:, 1:] / course[:, :1]
         kept, kept_square = (np.einsum("rcn,hn,ch->hr", share, phi**power, growth**power) for power in (1, 2))
         fresh = np.einsum("rcn,hn,ch->hr", share, 1.0 - phi**2, course[:, 1:] ** 2)
         centre, around = np.zeros((n_rows, rank)), np.zeros((n_rows, rank))
