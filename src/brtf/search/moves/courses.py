@@ -26,7 +26,7 @@ from brtf.search.components import add_components
 from brtf.search.move import Once, Progress, Sweeps, Trial
 
 SCREENED_ROWS = 2048
-"""Rows that are compared, those in a row with most data."""
+"""Rows that are compared: the consecutive ones with the most data."""
 SCREENED_COMPONENTS = 10
 """Components that are compared, the strongest ones."""
 SECOND_SHARE = 0.25
@@ -134,7 +134,7 @@ class Sums:
 
 
 def _densest(information: Array, n_rows: int) -> int:
-    """The first of so many rows in a row with the most information."""
+    """The first of ``n_rows`` consecutive rows that have the most information."""
     if information.size <= n_rows:
         return 0
     total = np.concatenate([[0.0], np.cumsum(information)])
