@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from brtf import cli
+from brtf.api.synthetic import synthetic
 from brtf.cli import bench as command
 from brtf.inference.trace import Event, Kind, Record
 from brtf.research.bench import answers, fits, measure, page, peers
@@ -85,6 +86,14 @@ def test_an_answer_without_its_rival_is_skipped_with_a_word(monkeypatch):
     (row,) = answers.answers(measure.Effort(quick=True, n_repeats=1))
     assert row.value is None
     assert "nobody: skipped, no_such_package is not installed" in row.against
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_start_knows_nothing_of_the_truth(seed):
+    """A rival whose start is drawn from the stream that drew the data begins at the true factors, and is done at once."""
+    data = synthetic((20, 20, 20), 5, seed=seed)
+    for start, truth in zip(peers.random_start(data), data.factors, strict=True):
+        assert abs(np.corrcoef(start.ravel(), truth.ravel())[0, 1]) < 0.5  # 5 standard errors of 100 numbers
 
 
 def test_one_pass_over_coordinates_reads_every_mode(monkeypatch):

@@ -29,6 +29,12 @@ class Peer:
     limit: float | None = None
 
 
+def random_start(data: Synthetic) -> list[Array]:
+    """Standard normal factors from a stream of their own: generated data with the same seed are not where they are."""
+    rng = np.random.default_rng([0, 1])
+    return [rng.standard_normal((length, _rank(data))) for length in data.low_rank.shape]
+
+
 def huber(data: Synthetic) -> Array:
     """CP under Huber's loss by L-BFGS, from a random start."""
     import pyttb
@@ -36,8 +42,7 @@ def huber(data: Synthetic) -> Array:
     from pyttb.gcp.handles import Objectives
     from pyttb.gcp.optimizers import LBFGSB
 
-    rng = np.random.default_rng(0)
-    start = [rng.standard_normal((length, _rank(data))) for length in data.low_rank.shape]
+    start = random_start(data)
     tensor, mask = pyttb.tensor(_filled(data)), pyttb.tensor(data.mask.astype(float))
     threshold = HUBER_THRESHOLD * math.sqrt(data.noise_variance)
     objective: Any = setup(Objectives.HUBER, additional_parameter=threshold)
