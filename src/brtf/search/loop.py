@@ -19,11 +19,11 @@ from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Proposal, Sweeps, Trial
 from brtf.search.moves.form import begins_collapsed
 from brtf.search.moves.outlier_kind import undivided
+from brtf.search.options import SearchOptions
 from brtf.search.phases import NAMES, PHASES
 from brtf.search.position import Position
 from brtf.search.settle import converge, settle
 from brtf.search.starts import START_COMPONENTS, compact
-from brtf.search.wishes import Wishes
 
 SLACK = 2
 """Largest intermediate rank as a multiple of the cap: where components overlap, a small rank is reached from above."""
@@ -63,14 +63,14 @@ class Search:
         affordable: int,
     ) -> None:
         observations = problem.observations
-        wishes = Wishes.of(observations, settings, affordable)
-        cap, most = wishes.cap, wishes.cap
+        options = SearchOptions.of(observations, settings, affordable)
+        cap, most = options.cap, options.cap
         if settings.max_rank is not None:
             enough = replace(settings, max_rank=None).rank_limit(observations.shape, observations.n_observed)
             most = min(max(SLACK * cap, cap + 2), affordable, enough)
         problem = replace(problem, collapsed=begins_collapsed(problem, min(most, START_COMPONENTS)))
         found = cache(lambda: [compact(state) for state in starts(most)])
-        self.progress = Progress(problem, wishes, rng, found, settings.max_sweeps, most)
+        self.progress = Progress(problem, options, rng, found, settings.max_sweeps, most)
         self.phase, self.move = 0, 0
         self.memory: Memory = ()
         self.refusals: dict[str, Refusal] = {}
@@ -208,7 +208,7 @@ class Search:
     def _enter(self, phase: int) -> None:
         """Begin a round of a phase."""
         if phase < len(PHASES) and PHASES[phase].holds_cap:
-            self.progress.most = self.progress.wishes.cap
+            self.progress.most = self.progress.options.cap
         self.progress.starts = no_starts
         self.phase, self.move, self.memory = phase, 0, ()
         self.changed, self.mark = False, None
@@ -217,12 +217,12 @@ class Search:
     def _mind_budget(self) -> None:
         """Jump to the phase of the cap when half of the sweeps are spent."""
         progress = self.progress
-        if progress.best is None or progress.most == progress.wishes.cap or progress.n_sweeps < progress.budget:
+        if progress.best is None or progress.most == progress.options.cap or progress.n_sweeps < progress.budget:
             return
-        state, wishes = progress.point.state, progress.wishes
-        lacks_structure = state.structure is None and bool(wishes.shared_modes or wishes.replaced)
-        lacks_noise = state.slices is None and wishes.noise_differs
-        progress.most, progress.skips_rough = wishes.cap, lacks_structure or lacks_noise
+        state, options = progress.point.state, progress.options
+        lacks_structure = state.structure is None and bool(options.shared_modes or options.replaced)
+        lacks_noise = state.slices is None and options.noise_differs
+        progress.most, progress.skips_rough = options.cap, lacks_structure or lacks_noise
         self._enter(NAMES.index("asked for" if progress.skips_rough else "cap"))
 
     # ---- save and resume -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
-from brtf.search.wishes import Wishes
+from brtf.search.options import SearchOptions
 
 Memory = tuple[Any, ...]
 """Memory of a move between proposals, as plain numbers that a file can store; empty before the first proposal."""
@@ -110,7 +110,7 @@ class Progress:
     """
 
     problem: Problem
-    wishes: Wishes
+    options: SearchOptions
     rng: np.random.Generator
     starts: Callable[[], list[State]]
     max_sweeps: int
@@ -146,7 +146,7 @@ class Progress:
     @property
     def budget(self) -> int:
         """Limit of sweeps so far: half of all while the rank may exceed the cap."""
-        return self.max_sweeps if self.most == self.wishes.cap else self.max_sweeps // 2
+        return self.max_sweeps if self.most == self.options.cap else self.max_sweeps // 2
 
     def take_sweep(self, k: int, n_sweeps: int) -> bool:
         """Take sweep ``k`` of ``n_sweeps`` from the budget; False where none is left."""

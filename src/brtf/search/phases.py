@@ -105,7 +105,7 @@ PHASES = (
     Phase("cap", (Cap(),), holds_cap=True),
     Phase("fine", FINE, lambda progress: Sweeps(0.1 * WORTH, 100), counted=Refresh.name),
     Phase("tighter", (Tighter(),), follow_up="fine"),
-    Phase("end", (), lambda progress: Sweeps(progress.wishes.converged_gain, progress.max_sweeps)),
+    Phase("end", (), lambda progress: Sweeps(progress.options.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),
     Phase("beyond the cap", (Beyond(),)),
 )

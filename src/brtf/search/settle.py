@@ -116,7 +116,7 @@ def _condense(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool
 
 def _as_asked(progress: Progress, trial: Trial, limit: int) -> tuple[Trial, bool]:
     """Take away the negative loadings of modes that may have none: the starts find components without this limit."""
-    modes = progress.wishes.nonnegative_modes
+    modes = progress.options.nonnegative_modes
     if all(not trial.point.state.row_priors[mode].signed for mode in modes):
         return trial, True
     return replace(trial, point=evaluate(progress.problem, without_negative(trial.point.state, modes))), True

@@ -30,7 +30,7 @@ class Cap(Move):
     name = "cap"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
-        point, cap = progress.point, progress.wishes.limit(progress.point.state)
+        point, cap = progress.point, progress.options.limit(progress.point.state)
         if point.rank <= cap:
             return None, memory
         target = cap if point.rank == cap + 1 else cap + 1

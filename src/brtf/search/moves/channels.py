@@ -21,7 +21,7 @@ class Channels(Once):
     name = "channels"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        point, shared_modes = progress.point, progress.wishes.shared_modes
+        point, shared_modes = progress.point, progress.options.shared_modes
         structure, sums = point.state.structure, point.structure_sums
         if not shared_modes or structure is None or sums is None:
             return None

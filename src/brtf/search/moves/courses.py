@@ -41,7 +41,7 @@ class SecondCourses(Once):
     def proposal(self, progress: Progress) -> Trial | None:
         state, shape = progress.point.state, progress.problem.observations.shape
         ordered = [mode for mode, prior in enumerate(state.row_priors) if isinstance(prior, Ordered)]
-        room = progress.wishes.limit(state) - state.rank
+        room = progress.options.limit(state) - state.rank
         if len(shape) != 2 or not ordered or state.smooth is not None or room < 1:
             return None
         mode = max(ordered, key=lambda one: shape[one])

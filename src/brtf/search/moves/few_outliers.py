@@ -41,8 +41,8 @@ class FewOutliers(Once):
     name = "few outliers"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        point, problem, wishes = progress.point, progress.problem, progress.wishes
-        if not are_mostly_outliers(point.state) or wishes.shared_modes or wishes.replaced:
+        point, problem, options = progress.point, progress.problem, progress.options
+        if not are_mostly_outliers(point.state) or options.shared_modes or options.replaced:
             return None
         settled = settle_noise(problem, evaluate_at(problem, with_few_outliers(problem, point), point.fit))
         return progress.trial(

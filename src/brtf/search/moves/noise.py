@@ -34,17 +34,17 @@ class Noise(Once):
         self.name = "noise asked for" if asked else "noise of one mode" if coarse else "noise"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        wishes, point, problem = progress.wishes, progress.point, progress.problem
+        options, point, problem = progress.options, progress.point, progress.problem
         mostly_outliers = are_mostly_outliers(point.state)
-        if not wishes.noise_modes or (self.asked and not wishes.noise_differs):
+        if not options.noise_modes or (self.asked and not options.noise_differs):
             return None
-        worth = WORTH + math.log(len(wishes.noise_modes))  # each set is as likely a priori
+        worth = WORTH + math.log(len(options.noise_modes))  # each set is as likely a priori
         present = () if point.state.slices is None else point.state.slices.modes
-        limit = 1 if self.coarse and len(wishes.noise_modes) > 1 else math.inf
-        candidates = tuple(modes for modes in wishes.noise_modes if set(modes) > set(present) and len(modes) <= limit)
+        limit = 1 if self.coarse and len(options.noise_modes) > 1 else math.inf
+        candidates = tuple(modes for modes in options.noise_modes if set(modes) > set(present) and len(modes) <= limit)
         if not candidates:
             return None
-        if not wishes.noise_differs and not mostly_outliers:
+        if not options.noise_differs and not mostly_outliers:
             promised = promised_by_slices(problem, point, candidates)
             ranked = sorted(zip(promised, candidates, strict=True), reverse=True)
             candidates = tuple(modes for gain, modes in ranked[:MOST_SETTLED] if gain > worth)
@@ -61,6 +61,6 @@ class Noise(Once):
             Kind.NOISE,
             f"noise per slice of {modes}",
             best,
-            worth=-math.inf if wishes.noise_differs else worth,
+            worth=-math.inf if options.noise_differs else worth,
             then=Sweeps(progress.roughly, 60),
         )

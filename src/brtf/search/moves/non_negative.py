@@ -64,7 +64,7 @@ class WithoutNegative(Move):
     name = "non-negative"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
-        state, undecided = progress.point.state, progress.wishes.undecided_modes
+        state, undecided = progress.point.state, progress.options.undecided_modes
         if not memory:
             promising = candidates(state, undecided) if state.rank else ()
             sets = (promising, *((mode,) for mode in promising if len(promising) > 1)) if promising else ()

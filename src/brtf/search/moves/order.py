@@ -42,7 +42,7 @@ class Order(Move):
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         first, modes = memory[0] if memory else 0, progress.problem.modes
         for number, mode in enumerate(modes[first:], start=first + 1):
-            if mode in (progress.wishes.ordered_modes if self.asked else progress.wishes.undecided_modes):
+            if mode in (progress.options.ordered_modes if self.asked else progress.options.undecided_modes):
                 trial = self._trial(progress, mode)
                 if trial is not None:
                     return trial, (number,)
@@ -51,7 +51,7 @@ class Order(Move):
     def _trial(self, progress: Progress, mode: int) -> Trial | None:
         state = progress.point.state
         rows, present = state.factors[mode], state.row_priors[mode]
-        positions = progress.wishes.positions[mode]
+        positions = progress.options.positions[mode]
         if not isinstance(present, IndependentRows | NonNegative) or isinstance(present, NonNegativeOrder):
             return None
         if rows.n_rows < FEWEST_ROWS and not self.asked:

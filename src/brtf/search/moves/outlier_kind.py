@@ -60,11 +60,11 @@ class OutlierKinds(Once):
         self.name = "replaced values" if coarse else "outlier kind"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        problem, point, wishes = progress.problem, progress.point, progress.wishes
-        if not wishes.kinds_open or not point.state.local.has_outliers:
+        problem, point, options = progress.problem, progress.point, progress.options
+        if not options.kinds_open or not point.state.local.has_outliers:
             return None
         structure = point.state.structure or OutlierStructure()
-        law = law_of_values(problem) if wishes.may_replace and structure.law is None else None
+        law = law_of_values(problem) if options.may_replace and structure.law is None else None
         alone = structure.law is None and not structure.modes
         modes = [mode for mode, length in enumerate(problem.observations.shape) if length > 1]
         rated = [] if self.coarse or structure.rates or not alone else modes

@@ -32,7 +32,7 @@ class Plainer(Once):
         point, problem = progress.point, progress.problem
         points = [
             settle_noise(problem, self._with_best_model(problem, evaluate_at(problem, state, point.fit)))
-            for state in plainer(point.state, noise_differs=progress.wishes.noise_differs)
+            for state in plainer(point.state, noise_differs=progress.options.noise_differs)
         ]
         if not points:
             return None

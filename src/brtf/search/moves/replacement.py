@@ -49,7 +49,7 @@ class Replacement(Once):
 
 def with_added_outliers(progress: Progress) -> Point:
     """The best point with additive outliers, noise and outlier parameters re-estimated at its factors."""
-    problem, point, shared_modes = progress.problem, progress.point, progress.wishes.shared_modes
+    problem, point, shared_modes = progress.problem, progress.point, progress.options.shared_modes
     slices = point.state.slices
     state = with_noise(point.state, 1.0, START_MODEL, problem.observations.n_observed)
     point = evaluate_at(problem, replace(state, slices=None, structure=None), point.fit)

@@ -22,8 +22,8 @@ from brtf.model.row_priors.chain_kinds import n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial
+from brtf.search.options import SearchOptions
 from brtf.search.periods_of_rows import carriers_along, likeliest_periods
-from brtf.search.wishes import Wishes
 
 
 class RowPriors(Once):
@@ -32,7 +32,7 @@ class RowPriors(Once):
     name = "row prior"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        state, chosen = with_best_row_priors(progress.point.state, WORTH, progress.wishes)
+        state, chosen = with_best_row_priors(progress.point.state, WORTH, progress.options)
         if not chosen:
             return None
         point = evaluate_at(progress.problem, update_component_precisions(state), progress.point.fit)
@@ -41,7 +41,9 @@ class RowPriors(Once):
         return progress.trial(kind, f"rows of {rows}", point, then=Sweeps(progress.roughly, 60))
 
 
-def with_best_row_priors(state: State, worth: float, wishes: Wishes | None = None) -> tuple[State, dict[int, str]]:
+def with_best_row_priors(
+    state: State, worth: float, options: SearchOptions | None = None
+) -> tuple[State, dict[int, str]]:
     """The state with the best row prior of every signed mode, changed only for a gain of at least ``worth`` nats.
 
     Modes that are to be in order stay so. Also returns the names of the priors that changed, by mode.
@@ -51,10 +53,10 @@ def with_best_row_priors(state: State, worth: float, wishes: Wishes | None = Non
         if not present.signed or not state.rank:
             continue
         others: list[RowPrior | None] = []
-        if wishes is None or mode not in wishes.ordered_modes:
+        if options is None or mode not in options.ordered_modes:
             others = [kind.proposed(rows, state.lam) for kind in ROW_PRIORS.values() if type(present) is not kind]
-        if wishes is not None and mode in (*wishes.ordered_modes, *wishes.undecided_modes):
-            others += _other_centres(present, rows, state.lam, wishes.positions[mode])
+        if options is not None and mode in (*options.ordered_modes, *options.undecided_modes):
+            others += _other_centres(present, rows, state.lam, options.positions[mode])
         best, least = present, present.kl(rows, state.lam) - worth
         for other in others:
             if other is not None and other.kl(rows, state.lam) < least:

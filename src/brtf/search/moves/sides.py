@@ -28,7 +28,7 @@ class OneSided(Once):
         structure = point.state.structure or OutlierStructure()
         if not point.state.local.has_outliers or structure.modes or structure.law is not None:
             return None
-        asked = progress.wishes.one_sided
+        asked = progress.options.one_sided
         if asked and structure.sides:
             return None
         worth = -math.inf if asked else 0.0 if structure.sides else WORTH

@@ -43,12 +43,12 @@ class Smoothness(Once):
     name = "smooth residual"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        wishes, point = progress.wishes, progress.point
-        if point.state.smooth is not None or not wishes.smooth_modes:
+        options, point = progress.options, progress.point
+        if point.state.smooth is not None or not options.smooth_modes:
             return None
         problem = replace(progress.problem, collapsed=True)
-        modes = wishes.smooth_modes
-        if not wishes.smooth_asked:
+        modes = options.smooth_modes
+        if not options.smooth_asked:
             alike = neighbours_alike(problem, point.state, point.fit, point.local)
             modes = tuple(mode for mode in modes if alike[mode] > BEYOND_CHANCE)
         if not modes:

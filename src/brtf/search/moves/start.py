@@ -34,7 +34,7 @@ class Start(Move):
         which, starts = memory[0] if memory else 0, progress.starts()
         if progress.best is None and is_expensive(progress, max(start.rank for start in starts)):
             progress.problem = replace(progress.problem, collapsed=False)
-        n_starts = len(starts) + (progress.wishes.many and len(starts) > 1)
+        n_starts = len(starts) + (progress.options.many and len(starts) > 1)
         if which > 0 and n_starts == len(START_PRECISIONS):
             progress.skips_rough = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
             if progress.skips_rough:
@@ -42,9 +42,9 @@ class Start(Move):
         if which < len(starts):
             state = expanded(starts[which])
         else:
-            state = least_squares(progress.problem, progress.wishes.cap, starts[0], progress.rng)
+            state = least_squares(progress.problem, progress.options.cap, starts[0], progress.rng)
         worth = 0.0 if which else -math.inf
-        stages = (*STAGES, *(AS_ASKED if progress.wishes.nonnegative_modes else ()))
+        stages = (*STAGES, *(AS_ASKED if progress.options.nonnegative_modes else ()))
         return progress.trial(Kind.START, "start with {rank}", state, stages, worth=worth), (which + 1, n_starts)
 
     def could_remember(self, memory: Memory, rank: int) -> bool:

@@ -27,11 +27,11 @@ class Structure(Once):
     name = "structure"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        wishes, problem, point = progress.wishes, progress.problem, progress.point
-        if not (wishes.shared_modes or wishes.replaced):
+        options, problem, point = progress.options, progress.problem, progress.point
+        if not (options.shared_modes or options.replaced):
             return None
-        law = law_of_values(problem) if wishes.replaced else None
-        state = replace(point.state, structure=OutlierStructure(wishes.shared_modes, law=law))
+        law = law_of_values(problem) if options.replaced else None
+        state = replace(point.state, structure=OutlierStructure(options.shared_modes, law=law))
         settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
         return progress.trial(
             Kind.STRUCTURE, "outliers structured", settled, worth=-math.inf, then=Sweeps(progress.roughly, 60)

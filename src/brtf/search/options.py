@@ -1,4 +1,4 @@
-"""What the settings ask of a search."""
+"""The settings that matter to a search, as its moves read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brtf.search.starts import START_COMPONENTS
 
 
 @dataclass(frozen=True)
-class Wishes:
+class SearchOptions:
     """The settings that matter to a search.
 
     Attributes
@@ -56,8 +56,8 @@ class Wishes:
     converged_gain: float
 
     @classmethod
-    def of(cls, observations: Observations, settings: Settings, affordable: int) -> Wishes:
-        """What the settings ask of a search of these data with ``cap`` components at most."""
+    def of(cls, observations: Observations, settings: Settings, affordable: int) -> SearchOptions:
+        """The options of a search of these data with ``affordable`` components at most."""
         limits = (
             settings.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
             for in_order in (False, True)
