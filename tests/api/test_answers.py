@@ -8,6 +8,7 @@ import xarray as xr
 
 from brtf import BRTF, Observations, load
 from brtf.datasets import synthetic
+from brtf.io.storage import CorruptFile, read_archive, write_archive
 
 Y = synthetic((9, 8, 7), 2, strengths=(1, 1), outliers=0.05, missing=0.2, seed=0).observed
 MATRIX = Y.reshape(9, -1)[:, :20]
@@ -148,10 +149,105 @@ def test_float32_stays_float32():
     assert filled.dtype == np.float32
 
 
-def test_files_remember_labels_and_no_more(tmp_path):
+def brought(kind):
+    """The same numbers in one of the containers that people use."""
+    long = labelled().to_series().dropna().reset_index()
+    frame = pd.DataFrame(MATRIX, index=pd.Index(SITES, name="site"), columns=[f"c{k}" for k in range(20)])
+    if kind.startswith("polars"):
+        polars = pytest.importorskip("polars")
+        wide = polars.DataFrame({f"c{k}": MATRIX[:, k] for k in range(20)})
+        labels = polars.Series("site", SITES)
+        own = {"polars": wide, "polars, labelled": wide.clone().insert_column(0, labels)}
+        return own[kind] if kind in own else Observations.from_frame(polars.from_pandas(long))
+    return {
+        "array": Y,
+        "masked": np.ma.masked_invalid(Y),
+        "sparse": scipy.sparse.csr_array(np.nan_to_num(MATRIX)),
+        "wide": frame,
+        "wide, numbered": pd.DataFrame(MATRIX),
+        "long": Observations.from_frame(long),
+    }[kind]
+
+
+KINDS = ("array", "masked", "sparse", "wide", "wide, numbered", "long", "polars", "polars, labelled", "polars, long")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loaded_models_answer_in_the_same_type(kind, tmp_path):
+    model = fit(brought(kind))
+    model.save(tmp_path / "fit.brtf")
+    again = load(tmp_path / "fit.brtf")
+    for answer in ANSWERS.values():
+        found, wanted = answer(again), answer(model)
+        assert type(found) is type(wanted)
+        if isinstance(wanted, pd.DataFrame):
+            pd.testing.assert_frame_equal(found, wanted)
+        elif hasattr(wanted, "equals"):
+            assert found.equals(wanted)
+        else:
+            dense = [one.toarray() if scipy.sparse.issparse(one) else one for one in (found, wanted)]
+            np.testing.assert_array_equal(*dense)
+
+
+def test_loaded_models_keep_coordinates_and_attributes(tmp_path):
+    data = labelled().assign_attrs(missing=float("nan"), flags=np.array([1, 2], np.int16), history=["a", {"b": 1}])
+    data["height"].attrs["units"] = "m"
+    data["site"].attrs["long_name"] = "measuring site"
+    model = fit(data)
+    model.save(tmp_path / "fit.brtf")
+    again = load(tmp_path / "fit.brtf")
+    for answer in ANSWERS.values():
+        xr.testing.assert_identical(answer(again), answer(model))
+    loadings = again.transform(data[:4])
+    xr.testing.assert_identical(again.inverse_transform(loadings), model.inverse_transform(model.transform(data[:4])))
+    xr.testing.assert_identical(again.to_xarray(), model.to_xarray())
+
+
+def test_attributes_that_no_file_can_hold_are_named(tmp_path):
+    model = fit(labelled().assign_attrs(made_by=print))
+    with pytest.warns(UserWarning, match="The attribute 'made_by' of Y, a builtin_function_or_method, is not saved"):
+        model.save(tmp_path / "fit.brtf")
+    assert load(tmp_path / "fit.brtf").low_rank().attrs == labelled().attrs
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "pickle"},
+        {"kind": "wide"},
+        {"kind": "sparse", "class": "issparse"},
+        {"coords": [{"name": "site", "dims": ["day"], "is_label": True, "attrs": []}]},
+        {"coords": [{"name": "x", "dims": [], "is_label": False, "attrs": []}]},
+        {"attrs": [["units", None, True]]},
+        {"attrs": 3},
+    ],
+)
+def test_files_that_were_altered_are_refused(change, tmp_path):
     fit(labelled()).save(tmp_path / "fit.brtf")
-    found = load(tmp_path / "fit.brtf").low_rank()
-    assert found.dims == ("site", "day", "hour") and "height" not in found.coords
+    header, arrays = read_archive(tmp_path / "fit.brtf")
+    header["container"] |= change
+    write_archive(tmp_path / "fit.brtf", header, arrays)
+    with pytest.raises(CorruptFile, match="its content does not fit"):
+        load(tmp_path / "fit.brtf")
+
+
+@pytest.mark.parametrize("kind", ["wide", "polars", "polars, labelled", "labelled"])
+def test_tables_grow_block_by_block(kind):
+    data = labelled() if kind == "labelled" else brought(kind)
+    model = BRTF(2, tol=1e-4, random_state=0).partial_fit(data[:6]).partial_fit(data[6:])
+    assert len(data) == 9
+    for answer in ANSWERS.values():
+        found = answer(model)
+        assert type(found) is type(data) and found.shape == data.shape
+        if kind == "wide":
+            assert found.index.equals(data.index)
+        elif kind == "polars, labelled":
+            assert found["site"].to_list() == SITES
+        elif kind == "labelled":
+            assert found["site"].to_numpy().tolist() == SITES
+    assert model.inverse_transform(model.transform(data[:2])).shape == (
+        data[:2].shape if kind != "polars, labelled" else (2, 20)
+    )
 
 
 class TestLabels:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.containers import Container, LabelledArrays, LongFrame
+from brtf.data.containers import Container, LongFrame, labelled
 from brtf.data.dataframes import as_pandas
 from brtf.data.exports import mode_names
 from brtf.data.observations import Observations
@@ -47,8 +47,7 @@ def _container(observations: Observations) -> Container:
         return observations.container or Container()
     if observations.layout == "coordinates":
         return LongFrame(is_polars=False)
-    coords = {dim: (dim, names) for dim, names in zip(labels.dims, labels.coords, strict=True) if names is not None}
-    return LabelledArrays(labels.dims, coords, {}, labels.name)
+    return labelled(labels)
 
 
 def positions_of(observations: Observations, coords: Any) -> Any:

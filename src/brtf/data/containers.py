@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import Labels
 from brtf.data.dataframes import row_label
 from brtf.data.extras import require
 
@@ -37,6 +39,10 @@ class Container:
     def slices(self, values: NDArray[Any], fitted: Observations) -> Any:
         """Slices of the first mode that were computed from loadings which came in this container."""
         return values
+
+    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
+        """The container of these rows and of new ones after them; ``labels`` are those of all rows."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +84,7 @@ class WideFrame(Container):
         return self._frame(like(values, observations), self.columns)
 
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
-        return self.dense(placed, observations)
+        return self.dense(_filled(placed), observations)
 
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
@@ -93,6 +99,13 @@ class WideFrame(Container):
         own = fitted.container
         columns = own.columns if isinstance(own, WideFrame) else range(values.shape[1])
         return self._frame(like(values, fitted), [str(name) for name in columns] if self.is_polars else columns)
+
+    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
+        """Tables of one library: one index after the other; else rows are numbered."""
+        if not isinstance(new, WideFrame) or new.is_polars != self.is_polars or self.index is None or new.index is None:
+            return replace(self, index=None)
+        first = self.index.clone() if self.is_polars else self.index  # polars appends in place
+        return replace(self, index=first.append(new.index))
 
     def _frame(self, values: NDArray[Any], columns: Any) -> Any:
         if not self.is_polars:
@@ -145,12 +158,20 @@ class LongFrame(Container):
         return to_frame(columns)
 
 
+class Coordinate(NamedTuple):
+    """A coordinate of an xarray.DataArray, as its constructor takes it."""
+
+    dims: tuple[Any, ...]
+    values: Any
+    attrs: Mapping[Any, Any] = {}
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledArrays(Container):
     """xarray.DataArray with all coordinates and attributes; probabilities have no units."""
 
     dims: tuple[Any, ...]
-    coords: Mapping[Any, Any]
+    coords: Mapping[Any, Coordinate]
     attrs: Mapping[Any, Any]
     name: Any
 
@@ -159,8 +180,8 @@ class LabelledArrays(Container):
 
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         if name != "outliers":
-            return self._array(placed, self.dims, self.coords, {}, name)
-        return self.dense(placed, observations, name)
+            return self._array(_filled(placed), self.dims, self.coords, {}, name)
+        return self.dense(_filled(placed), observations, name)
 
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
@@ -178,17 +199,28 @@ class LabelledArrays(Container):
         rest = {name: coord for name, coord in own.coords.items() if own.dims[0] not in coord.dims}
         return self._array(like(values, fitted), own.dims, rest | first, own.attrs, own.name)
 
+    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
+        """Labels, attributes and no other coordinates, which end with the earlier rows."""
+        return self if labels is None else labelled(labels, self.attrs)
+
     @staticmethod
     def _array(values: NDArray[Any], dims: tuple[Any, ...], coords: Any, attrs: Any, name: Any) -> Any:
         xarray = require("xarray", extra="label", purpose="labelled arrays")
         return xarray.DataArray(values, dims=dims, coords=coords, attrs=attrs, name=name)
 
 
+def labelled(labels: Labels, attrs: Mapping[Any, Any] = MappingProxyType({})) -> LabelledArrays:
+    """Labelled arrays with no other coordinates than the labels of the data."""
+    named = zip(labels.dims, labels.coords, strict=True)
+    coords = {dim: Coordinate((dim,), names) for dim, names in named if names is not None}
+    return LabelledArrays(labels.dims, coords, attrs, labels.name)
+
+
 def container_of(Y: Any) -> Container:
     """What a tensor came in."""
     package = type(Y).__module__.partition(".")[0]
     if package == "xarray" and hasattr(Y, "dims"):
-        coords = {name: coord.variable.to_base_variable() for name, coord in Y.coords.items()}
+        coords = {name: Coordinate(coord.dims, coord.variable.data, coord.attrs) for name, coord in Y.coords.items()}
         return LabelledArrays(tuple(Y.dims), coords, dict(Y.attrs), Y.name)
     if package == "pandas" and hasattr(Y, "columns"):
         return WideFrame(Y.index, Y.columns, is_polars=False)
@@ -200,6 +232,11 @@ def container_of(Y: Any) -> Container:
     if package == "scipy" and hasattr(Y, "tocoo"):
         return SparseArrays(type(Y))
     return Container()
+
+
+def _filled(placed: Any) -> NDArray[Any]:
+    """A tensor with zeros where nothing is stored."""
+    return placed.toarray() if hasattr(placed, "toarray") else placed
 
 
 def like(values: NDArray[Any], observations: Observations) -> NDArray[Any]:

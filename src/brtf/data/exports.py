@@ -107,7 +107,8 @@ def to_dataset(
     """
     xarray = require("xarray", extra="label", purpose="to_xarray()")
     dims, labels, own = mode_names(observations), observations.labels, observations.container
-    units, coords = {}, {}
+    units: dict[Any, Any] = {}
+    coords: dict[Any, Any] = {}
     if isinstance(own, LabelledArrays) and [*own.dims] == dims:
         units, coords = {**own.attrs}, {**own.coords}
     elif labels is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from brtf.data.checks import Labels, check_labels, check_shape
 from brtf.data.chunks import outline
 from brtf.data.observations import Observations
+from brtf.io.archived_container import STORED_KINDS, pack_container, unpack_container
 from brtf.io.contents import Arrays, Header, checked_array
 
 
@@ -42,12 +43,22 @@ def _pack_frame(observations: Observations, header: Header, arrays: Arrays) -> N
         header["labels"] = {"dims": list(labels.dims), "name": labels.name}
         for mode, coords in enumerate(labels.coords):
             if coords is not None:
-                plain = coords.dtype.kind in "biufUSmM"
+                plain = coords.dtype.kind in STORED_KINDS
                 arrays[f"labels.{mode}"] = coords if plain else coords.astype(str)
+    if observations.container is not None:
+        header["container"] = pack_container(observations.container, arrays)
 
 
 def unpack_observations(header: Header, arrays: Arrays) -> Observations:
-    """The data, or an outline of data that were not saved."""
+    """The data, or an outline of data that were not saved, with what they came in."""
+    observations = _unpack_frame(header, arrays)
+    if "container" not in header:  # files of earlier versions
+        return observations
+    container = unpack_container(header["container"], arrays, observations.labels, observations.shape)
+    return replace(observations, container=container)
+
+
+def _unpack_frame(header: Header, arrays: Arrays) -> Observations:
     shape = check_shape(header["shape"], "shape")
     scale = float(header["scale"])
     if not 0 < scale < np.inf:

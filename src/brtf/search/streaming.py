@@ -13,7 +13,6 @@ import numpy as np
 
 from brtf.data.arrays import Array
 from brtf.data.checks import Labels
-from brtf.data.containers import LabelledArrays
 from brtf.data.observations import Observations
 from brtf.data.passes import workers
 from brtf.inference.factor_update import weighing
@@ -265,14 +264,11 @@ def place_last(block: Observations, earlier: Observations) -> Observations:
     coords = block.entry_coords().copy()
     coords[0] += earlier.shape[0]
     coords.flags.writeable = False
-    labels, container = earlier.labels, earlier.container
+    labels = earlier.labels
     if labels is not None:
         first = (labels.coords[0], None if block.labels is None else block.labels.coords[0])
         rows = None if first[0] is None or first[1] is None else np.concatenate([first[0], first[1]])
         labels = Labels(labels.dims, (rows, *labels.coords[1:]), labels.name)
-        if isinstance(container, LabelledArrays):  # its coordinates end with the earlier rows
-            named = zip(labels.dims, labels.coords, strict=True)
-            coordinates = {dim: (dim, names) for dim, names in named if names is not None}
-            container = replace(container, coords=coordinates)
+    container = None if earlier.container is None else earlier.container.followed_by(block.container, labels)
     shape = (earlier.shape[0] + block.shape[0], *block.shape[1:])
     return Observations(shape, block.values.reshape(-1), None, coords, earlier.scale, labels, container=container)
