@@ -151,6 +151,18 @@ def test_a_posterior_that_is_too_narrow_is_widened(fits):
     assert all(replace(narrow, widening=c * widest).log_density(hidden).sum() < best for c in (0.8, 1.25))
 
 
+def test_a_posterior_that_is_right_stays_as_it_is(fits):
+    """New entries drawn from the predictive distribution ask for other widths by chance only."""
+    y, mask, bound, _ = fits
+    some = np.flatnonzero(~mask)[::10]
+    places = np.unravel_index(some, y.shape)
+    draws = bound.sample(20, coords=places, random_state=0)
+    for draw in draws:
+        hidden = np.full(y.shape, np.nan)
+        hidden[places] = draw
+        assert last_word._widening(bound.result_, replace(observe(hidden), scale=bound.result_.scale)) == 1.0
+
+
 @pytest.mark.slow
 def test_what_is_in_order_stays_so(fits):
     y, mask, *_ = fits

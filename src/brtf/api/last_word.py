@@ -5,8 +5,8 @@ small components it charges them more than they cost in prediction, and stops to
 and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
 each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises.
 It wins if it predicts them better than the fit of the search, and beyond chance better than one of that size which
-begins anew too. The winner is fitted to all entries. From the same entries follows by how much its posterior is too
-narrow.
+begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one predicts the same entries
+better beyond chance.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class Candidate:
 
     def beats(self, other: Candidate) -> bool:
         """Whether it predicts the held-out entries better beyond chance."""
-        gains = self.log_density - other.log_density
-        return bool(np.mean(gains) > STANDARD_ERRORS * np.std(gains) / math.sqrt(gains.size))
+        return _is_beyond_chance(self.log_density - other.log_density)
 
 
 def has_the_last_word(result: Result) -> bool:
@@ -248,11 +247,26 @@ class _Fits:
         return point
 
 
+def _is_beyond_chance(gains: Array) -> bool:
+    """Whether the mean of the gains at the held-out entries is more than chance may give."""
+    return bool(np.mean(gains) > STANDARD_ERRORS * np.std(gains) / math.sqrt(gains.size))
+
+
 def _widening(result: Result, kept_out: Observations) -> float:
-    """The factor, at least one, of the posterior variance at which the held-out entries are most probable."""
+    """The factor of the posterior variance at which the held-out entries are most probable.
 
-    def lost(log_factor: float) -> float:
-        return -float(np.sum(replace(result, widening=math.exp(log_factor)).log_density(kept_out)))
+    One unless they are more probable beyond chance: where the variance is small beside the noise, a little more noise
+    among the held-out entries than among the others would ask for any factor.
+    """
 
-    found = minimize_scalar(lost, bounds=(0.0, math.log(WIDEST)), method="bounded", options={"xatol": 0.01})
-    return math.exp(float(found.x)) if found.fun < lost(0.0) else 1.0
+    def widened(log_factor: float) -> Array:
+        return replace(result, widening=math.exp(log_factor)).log_density(kept_out)
+
+    found = minimize_scalar(
+        lambda log_factor: -float(np.sum(widened(log_factor))),
+        bounds=(0.0, math.log(WIDEST)),
+        method="bounded",
+        options={"xatol": 0.01},
+    )
+    log_factor = float(found.x)
+    return math.exp(log_factor) if _is_beyond_chance(widened(log_factor) - widened(0.0)) else 1.0
