@@ -7,12 +7,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.special import ndtri
 
 import brtf
 from brtf.datasets import synthetic
 from brtf.metrics import coverage
 from brtf.model.local_models import FlatSlab, GaussianSlab, StudentSlab
-from brtf.model.uncertainty import hidden_variance, honest_rows, information
+from brtf.model.state import component_amplitudes
+from brtf.model.uncertainty import hidden_law, hidden_variance, honest_rows, information
 
 MODELS = [
     GaussianSlab(0.1, 1e4, 100.0),
@@ -74,6 +76,40 @@ def test_what_is_hidden_shrinks_with_the_noise_and_with_strong_components(weak):
     assert hidden_variance(quieter) < hidden / 10  # fewer are below a lower edge
     louder = replace(state, tau=replace(state.tau, rate=state.tau.rate * 1e6))
     assert hidden_variance(louder) <= (1 + 1e-12) * 1e6 / float(state.tau.mean)  # to rounding
+
+
+def test_what_is_hidden_is_a_negative_binomial_number_of_weak_components(weak):
+    """Components of exponential power, drawn until one more than was found can be seen: the others are hidden."""
+    state, rng = weak.result_.state, np.random.default_rng(0)
+    state = replace(state, tau=replace(state.tau, rate=100.0 * state.tau.rate))  # so much noise hides some
+    tau, power = float(state.tau.mean), float(np.mean(component_amplitudes(state) ** 2))
+    n_counted = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
+    per_entry = information(state.local)[0]
+    edge = sum(math.sqrt(rows.n_rows) for rows in state.factors) / math.sqrt(tau * n_counted * per_entry)
+    totals = np.zeros(40_000)
+    for place in range(totals.size):
+        n_seen = 0
+        while n_seen <= state.rank:
+            drawn = rng.exponential(power)
+            n_seen += drawn > edge**2
+            totals[place] += drawn if drawn <= edge**2 else 0.0
+    law = hidden_law(state)
+    assert law.weight[1] == pytest.approx(np.mean(totals > 0), abs=0.01)
+    if_any = float(np.mean(totals[totals > 0]))
+    assert law.scale_sq[1] == pytest.approx(if_any / (1.0 + tau * if_any), rel=0.03)
+
+
+def test_draws_lie_inside_intervals_as_often_as_the_level_says(weak):
+    """What may be hidden gives long tails, not wider middles."""
+    result = weak.result_
+    state = replace(result.state, tau=replace(result.state.tau, rate=100.0 * result.state.tau.rate))
+    result = replace(result, state=state)
+    draws = result.sample(400, np.random.default_rng(0), of="low_rank")
+    for level in (0.5, 0.8, 0.95):
+        low, high = result.interval(level=level)
+        assert np.mean((low <= draws) & (draws <= high)) == pytest.approx(level, abs=0.015)
+    low, high = result.interval(level=0.5)
+    assert np.mean(high - low) < 0.9 * np.mean(2.0 * ndtri(0.75) * result.std())
 
 
 def test_an_observation_does_not_count_what_is_hidden_twice(weak):

@@ -13,6 +13,7 @@ import numpy as np
 
 from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import LocalModel
+from brtf.model.predictive import ErrorLaw
 from brtf.model.state import MeanFieldOutliers, State, component_amplitudes
 
 QUADRATURE_NODES = 4001
@@ -20,6 +21,9 @@ QUADRATURE_NODES = 4001
 
 LARGEST_RATIO = 50.0
 """Ratio of the smallest detectable power to the mean power found, above which all noise may be hidden components."""
+
+NEARLY_ZERO = 1e-12
+"""Share of a variance that stands for zero where a width is tabulated over logarithms."""
 
 
 @lru_cache(maxsize=64)
@@ -61,25 +65,43 @@ def honest_rows(state: State, widening: float = 1.0) -> tuple[RowGaussians, ...]
     return tuple(RowGaussians(rows.mean, rows.cov_packed * (widening / ratio)) for rows in factors)
 
 
-def hidden_variance(state: State) -> float:
-    """C21: variance of x from components too weak to be detected, in units of the squared scale.
+def hidden_law(state: State) -> ErrorLaw:
+    """C21: distribution of the part of x in components too weak to be detected, in units of the scale.
 
     Noise alone has rank-one fits of amplitude α* = Σ_n √I_n / J^{1/2}, J the Fisher information of all entries: weaker
     components are not detected. The power α² of a component is assumed exponential, the maximum-entropy distribution,
     with the mean power P of those found. A component is then hidden with probability F = 1 − e^{−t}, t = α*²/P; if R
-    were found, about (R + 1) F / (1 − F) are hidden, with total variance (R + 1) P (eᵗ − 1 − t). If none was found, P
-    is taken to be α*² and each hidden component as large as possible. The estimated noise contains them, so it limits
-    their variance. Zero in the paper's inference.
+    were found, the number of hidden ones is negative binomial, (R + 1) F / (1 − F) in the mean. With probability
+    (1 − F)^{R+1} none is; the mean of their total variance is (R + 1) P (eᵗ − 1 − t), and their sum, if there are any,
+    is taken to be Gaussian. If none was found, P is taken to be α*², and one or more are hidden, each as large as
+    possible. The estimated noise contains them, so it limits their variance. Zero in the paper's inference.
     """
     if isinstance(state.local, MeanFieldOutliers):
-        return 0.0
+        return _gaussian_or_zero(1.0, 0.0)
     n_counted = 2.0 * (float(state.tau.concentration) - state.prior.tau_concentration)
     per_entry, tau = information(state.local)[0], float(state.tau.mean)
     edge_square = sum(math.sqrt(rows.n_rows) for rows in state.factors) ** 2 / (tau * per_entry * n_counted)
     power = float(np.mean(component_amplitudes(state) ** 2)) if state.rank else 0.0
     if power > 0:
         ratio = min(edge_square / power, LARGEST_RATIO)
+        probability = -math.expm1(-(state.rank + 1) * ratio)
         hidden = (state.rank + 1) * power * (math.expm1(ratio) - ratio)
     else:
-        hidden = edge_square * math.expm1(1.0)
-    return hidden / (1.0 + tau * hidden)
+        probability, hidden = 1.0, edge_square * math.expm1(1.0)
+    if_any = hidden / probability if hidden > 0.0 else 0.0
+    return _gaussian_or_zero(probability, if_any / (1.0 + tau * if_any))
+
+
+def hidden_variance(state: State) -> float:
+    """The variance of that distribution, in units of the squared scale."""
+    law = hidden_law(state)
+    return float(law.weight @ law.scale_sq)
+
+
+def _gaussian_or_zero(probability: float, variance: float) -> ErrorLaw:
+    """Gaussian of that variance with the given probability, otherwise zero, up to ``NEARLY_ZERO`` of the variance."""
+    if probability < 1.0 and variance > 0.0:
+        weight, scale_sq = np.array([1.0 - probability, probability]), variance * np.array([NEARLY_ZERO, 1.0])
+    else:
+        weight, scale_sq = np.ones(1), np.array([variance])
+    return ErrorLaw(weight, np.full(weight.size, np.inf), scale_sq, np.zeros(weight.size))

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from scipy.special import ndtri
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -16,7 +15,7 @@ from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.inference.statistics import fit_at_entries
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
-from brtf.model.uncertainty import hidden_variance
+from brtf.model.uncertainty import hidden_law
 
 if TYPE_CHECKING:
     from brtf.results.summary import Summary
@@ -57,7 +56,7 @@ class Result(FittedEntries):
     def interval(
         self, coords: Any = None, *, level: float = 0.95, of: Quantity = "low_rank", regular: bool = False
     ) -> tuple[Array, Array]:
-        """Central credible interval of the low-rank part or the signal (Gaussian in t(Y)), or of an observation (27).
+        """Central credible interval of the low-rank part, the signal or an observation (27).
 
         With ``regular`` that of an observation which is not an outlier, without conformal calibration.
         """
@@ -65,8 +64,7 @@ class Result(FittedEntries):
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
         centre, own = self._centre_and_own(coords, of)
         if of != "observation":
-            high = ndtri(0.5 * (1 + level)) * np.sqrt(self.low_rank_variance(coords) + own)
-            low = -high
+            low, high = hidden_law(self.state).interval(level, self.factor_variance(coords) + own)
         else:
             relative, variance = self._relative_precision_at(coords), self.factor_variance(coords) + own
             law, spread, variance = self._error_law_in_slices(relative, variance)
@@ -173,7 +171,7 @@ class Result(FittedEntries):
             smooth, variance = self._smooth_at(coords)
             draws += smooth + np.sqrt(variance) * rng.standard_normal(draws.shape)
         if of != "observation":
-            draws += math.sqrt(hidden_variance(self.state)) * rng.standard_normal(draws.shape)
+            draws += hidden_law(self.state).draw(rng, draws.shape)
         else:
             self._add_errors(draws, rng, coords)
         return self.link.inverse(draws * self.scale)
