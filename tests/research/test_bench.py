@@ -90,7 +90,7 @@ def test_an_answer_without_its_rival_is_skipped_with_a_word(monkeypatch):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_start_knows_nothing_of_the_truth(seed):
-    """A rival whose start is drawn from the stream that drew the data begins at the true factors, and is done at once."""
+    """A rival that starts from the stream that drew the data begins at the true factors, and is done at once."""
     data = synthetic((20, 20, 20), 5, seed=seed)
     for start, truth in zip(peers.random_start(data), data.factors, strict=True):
         assert abs(np.corrcoef(start.ravel(), truth.ravel())[0, 1]) < 0.5  # 5 standard errors of 100 numbers
