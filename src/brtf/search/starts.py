@@ -14,6 +14,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up
+from brtf.inference.factor_update import update_with_weights, weighing
 from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, typical_residual, with_noise
 from brtf.inference.point import evaluate, evaluate_at
@@ -269,10 +270,14 @@ def _of_the_kind_of(problem: Problem, state: State, present: State) -> State:
 
 
 def _fit_by_least_squares(problem: Problem, n_components: int, precision: float, rng: np.random.Generator) -> State:
-    """Random components, then sweeps without outliers at a fixed noise level: regularised alternating least squares."""
+    """Random components, then sweeps without outliers at a fixed noise level: regularised alternating least squares.
+
+    Without outliers the weights of the entries stay as they are, and nothing asks for the bound.
+    """
     plain = replace(problem, collapsed=False)
     state = random_start(plain, n_components, NoOutliers(), rng)
-    point = evaluate(plain, with_noise(state, precision, NoOutliers(), problem.observations.n_observed), ahead=True)
+    state = with_noise(state, precision, NoOutliers(), problem.observations.n_observed)
+    weigh = weighing(plain, state, Fit.of(plain, state))
     for _ in range(30):
-        point = sweep(plain, point, hold_precisions=True, hold_noise=True, ahead=True)
-    return point.state
+        state = update_with_weights(plain, state, weigh)
+    return state
