@@ -150,7 +150,9 @@ class TestCtrlC:
         assert np.isfinite(model.low_rank()).all()
         assert "cut short before others were compared" in model.choices_["arrangement"].sentence
         with pytest.warns(UserWarning, match="unfinished fit"):
-            assert brtf.load(path).rank_ == model.rank_
+            loaded = brtf.load(path)
+        assert loaded.rank_ == model.rank_
+        assert loaded.choices_["arrangement"].sentence == "Every mode is read on its own: no other was compared."
         whole, resumed = brtf.BRTF(random_state=0).fit(COMPLETE), brtf.BRTF(random_state=0).fit(COMPLETE, resume=path)
         assert resumed.bound_ == whole.bound_
         assert str(resumed.choices_["arrangement"]) == str(whole.choices_["arrangement"])

@@ -431,9 +431,12 @@ class TestAccidents:
         assert told(brtf.BRTF(random_state=0, **PLAIN).fit(SMALL, resume=path)) == told(model)
 
     def test_a_path_that_cannot_be_written_to_is_noticed_at_once(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("brtf.search.run.INFERENCES", {})  # nothing can be fitted
+        monkeypatch.setattr("brtf.api.fitting.choose", None)  # nothing can be fitted
         with pytest.raises(OSError, match="absent"):
             brtf.BRTF().fit(SMALL, checkpoint=tmp_path / "absent" / "c.brtf")
+        with pytest.raises(TypeError):
+            brtf.BRTF().fit(SMALL, checkpoint=tmp_path / "c.brtf")
+        assert os.listdir(tmp_path) == []
 
     def test_no_other_file_is_lost(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("years of work")
@@ -586,6 +589,7 @@ FORGED_HEADERS = {
     "no trace": _without("events"),
     "no generator": _without("rng"),
     "no origin": _without("origin"),
+    "number for an outline": lambda header: header.update(outline=3),
     "text for a number of the prior": lambda header: header["state"]["prior"].update(tau_rate="1"),
     "whole number beyond floats": lambda header: header["state"]["prior"].update(tau_rate=10**400),
     "number for a shape": lambda header: header["origin"]["data"].update(shape=3),

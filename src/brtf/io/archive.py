@@ -71,9 +71,9 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
     settings, link = unpack_settings(header["settings"]), reading.link
     held_back = unpack_held_back(arrays, observations)
-    for data in (observations, held_back):
-        if data is not None and not data.in_chunks:
-            link.check(data)
+    in_memory = [data for data in (observations, held_back) if data is not None and not data.in_chunks]
+    for data in in_memory:
+        link.check(data)
     result = Result(
         observations=observations,
         state=state,
@@ -90,6 +90,8 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         widening=float(header["widening"]),
         diagnosis=tuple(Doubt(*(str(one[k]) for k in ("kind", "sentence", "remedy"))) for one in header["diagnosis"]),
     )
+    for data in in_memory:
+        result.as_modelled(data)  # raises where values are not of the scale that the file gives
     if observations.in_chunks:
         tell_of_entries(result, header)
     return result

@@ -27,16 +27,8 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     OSError
         The disk refuses; the error names `path`.
     """
-    target = os.path.realpath(path)
-    require_regular_file(target)
+    target, file = _begun(path)
     directory = os.path.dirname(target)
-    if not os.path.isdir(directory):
-        raise FileNotFoundError(
-            f"{os.fspath(path)} cannot be written: the directory {directory} does not exist. Create it first."
-        )
-    _remove_abandoned(directory)
-    with name_written(path):
-        file = _partial_file(directory)
     try:
         with name_written(path), file:
             if os.path.exists(target):  # before any content, so that a private file is never readable by others
@@ -55,6 +47,27 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def require_writable(path: str | os.PathLike[str]) -> None:
+    """Raise if :func:`atomic_file` could not begin to write there; leaves nothing behind."""
+    _, file = _begun(path)
+    file.close()
+    os.remove(file.name)
+
+
+def _begun(path: str | os.PathLike[str]) -> tuple[str, IO[bytes]]:
+    """The path with links followed, and a new partial file beside it."""
+    target = os.path.realpath(path)
+    require_regular_file(target)
+    directory = os.path.dirname(target)
+    if not os.path.isdir(directory):
+        raise FileNotFoundError(
+            f"{os.fspath(path)} cannot be written: the directory {directory} does not exist. Create it first."
+        )
+    _remove_abandoned(directory)
+    with name_written(path):
+        return target, _partial_file(directory)
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from brtf.io.archive import (
 from brtf.io.archived_data import unpack_observations
 from brtf.io.archived_position import pack_position, unpack_position
 from brtf.io.archived_state import pack_state, unpack_state
+from brtf.io.atomic_file import require_writable
 from brtf.io.contents import Arrays, Header, add_part, part_of, refusing
 from brtf.io.origin import DATA_NAMES, Origin, as_plain, bit_generator_of, describe_data, settings_names
 from brtf.io.storage import read_archive, write_archive
@@ -173,9 +174,8 @@ class Checkpoint:
 class Keeper:
     """Writes checkpoints of a run: keeps the latest moment in memory, and writes it at intervals and at the end.
 
-    A context manager whose value is called with every moment. It writes a last checkpoint however the run ends. The
-    first moment is written before anything is computed, so that a path that cannot be written to is noticed at once; if
-    writing fails later, the previous file is kept, a warning is given, and the run continues.
+    A context manager whose value is called with every moment. It writes a last checkpoint however the run ends. If
+    writing fails, the previous file is kept, a warning is given, and the run continues, but for the first moment.
 
     Attributes
     ----------
@@ -263,6 +263,7 @@ def begin(
             f"{os.fspath(path)} exists, and a checkpoint would overwrite it. Resume from it, name another file, or "
             "remove it."
         )
+    require_writable(path)  # now, and not after hours
     return earlier, keeper
 
 
@@ -301,6 +302,8 @@ def _unpack(name: str, header: Header, arrays: Arrays) -> Checkpoint:
         shape = origin.data["shape"]
         if not (isinstance(shape, list) and all(type(length) is int for length in shape)):
             raise ValueError(f"the shape is {shape!r}")
+        if not isinstance(header["outline"], dict):
+            raise ValueError(f"the outline is {header['outline']!r}")
         return Checkpoint(name, origin, float(header["seconds"]), header, arrays)
 
 

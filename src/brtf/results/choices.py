@@ -266,8 +266,8 @@ def _reading(result: Result, option: str) -> Choice:
         why = "no mode has a clear period"
         if result.observations.order > 2:
             why += ", and the residual leaves nothing to merge for"
-    if result.observations.in_chunks and not found:
-        why = "data in chunks are read as they are"
+    if result.observations.in_chunks and not found:  # or without its entries, as from a checkpoint
+        why = "no other was compared"
     elif result.stop_reason in CUT_SHORT and not found:
         why = "the fit was cut short before others were compared"
     gain = tried[0][1] if tried else None
