@@ -335,6 +335,7 @@ class TestAllOrNothing:
         with pytest.raises(OSError, match="No space left on device") as caught:
             write_archive(written, {"new": 1}, {"array": np.zeros(1000)})
         assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(written))
+        assert str(caught.value) == f"[Errno {errno.ENOSPC}] No space left on device: {str(written)!r}"
         assert ".part" not in str(caught.value)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

@@ -395,7 +395,7 @@ DAMAGES = {
     "mask of another count": (put("mask", np.logical_not), "values is not what it should be"),
     "values of another count": (put("values", lambda values: values[1:]), "values is not what it should be"),
     "values that are infinite": (put("values", first_entry(np.inf)), "values is not what it should be"),
-    "values of another scale": (put("values", first_entry(1e300)), "Y reaches 1e+300, more than 1e+100 times the scale"),
+    "values of another scale": (put("values", first_entry(1e300)), "Y reaches 1e+300, more than 1e+100 times"),
     "values of integers": (put("values", lambda values: values.astype(int)), "values is not what it should be"),
     "masked values without mask": (drop("mask"), "values is not what it should be"),
     "a trace of two lengths": (put("trace.rank", lambda rank: rank[1:]), "a value has the wrong type or size"),

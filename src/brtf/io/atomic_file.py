@@ -80,7 +80,8 @@ def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
             raise
         if error.errno is None:
             raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
-        error.filename, error.filename2 = os.fspath(path), None
+        error.filename = os.fspath(path)
+        del error.filename2  # None would be told as a second file
         raise
 
 
