@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from sklearn.exceptions import NotFittedError
 
 from brtf import BRTF
@@ -47,6 +48,22 @@ def test_noise_per_slice_is_told_as_a_range():
     found = BRTF(max_rank=2, noise="per-slice", random_state=0).fit(DATA.observed)
     assert "differs along mode 0" in str(found.summary())
     assert np.shape(found.summary().numbers["noise_sd"]) == (8,)
+
+
+def test_rows_are_told_in_plain_words():
+    rng = np.random.default_rng(0)
+    stations = rng.normal(size=(40, 2)) * np.where(np.arange(40) < 4, 10.0, 0.3)[:, None]
+    hours, days = 1 + 0.3 * rng.normal(size=(30, 2)), rng.normal(size=(10, 2))
+    level = np.einsum("ir,jr,kr->ijk", stations, hours, days) + 0.1 * rng.normal(size=(40, 30, 10))
+    found = BRTF(2, random_state=0).fit(xr.DataArray(level, dims=("station", "hour", "day")))
+    assert ("rows", found.summary().numbers["rows"]) in found.summary().rows()
+    assert found.summary().numbers["rows"] == (
+        "Loadings of station differ much in size, few large among many small; those of hour vary about a common "
+        "centre; those of day vary about zero."
+    )
+    assert BRTF(2, inference="paper", tol=1e-3, random_state=0).fit(level).summary().numbers["rows"] == (
+        "Loadings of mode 0, mode 1 and mode 2 vary about zero."
+    )
 
 
 def test_a_model_that_is_not_fitted_says_so():

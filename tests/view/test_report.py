@@ -159,6 +159,7 @@ class TestPage:
         words = Page(build_page(model.result_)).text
         for choice in model.choices_.values():
             assert str(choice) in words
+        assert words.count(model.summary().numbers["rows"]) == 2  # among the choices and in the details
 
     def test_a_label_with_half_a_surrogate_pair_is_written(self, tmp_path, model):
         model.report(tmp_path / "page.html", title="broken \ud800 name")

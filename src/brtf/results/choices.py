@@ -82,8 +82,7 @@ def _rank(result: Result) -> Choice:
 
 def modes_in_words(modes: Sequence[int]) -> str:
     """Modes as text, such as modes 0 and 1."""
-    *first, last = map(str, modes)
-    return f"modes {', '.join(first)} and {last}" if first else f"mode {last}"
+    return f"mode{'s' if len(modes) > 1 else ''} {listed([str(mode) for mode in modes])}"
 
 
 def named_modes(result: Result, modes: Sequence[int]) -> str:
@@ -91,8 +90,7 @@ def named_modes(result: Result, modes: Sequence[int]) -> str:
     labels = result.observations.labels
     if labels is None:
         return modes_in_words(modes)
-    *first, last = (str(labels.dims[mode]) for mode in modes)
-    return f"{', '.join(first)} and {last}" if first else last
+    return listed([str(labels.dims[mode]) for mode in modes])
 
 
 def _noise(result: Result) -> Choice:
@@ -200,6 +198,28 @@ def _modes(result: Result) -> Choice:
         gains = [-max(tried)] if tried else []
     words = {mode: words[0] if len(words) == 1 else words for mode, words in modes_of(result).items()}
     return Choice("modes", words, sum(gains) if gains else None, " ".join(sentences))
+
+
+def rows_in_words(result: Result) -> str:
+    """How the loadings of each mode vary according to the prior that the bound chose for them, as a sentence."""
+    said: dict[str, list[str]] = {}
+    before: tuple[int, ...] = ()
+    for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
+        name = named_modes(result, group)
+        if group == before:  # of a folded mode: first its rounds, then its phases
+            name = f"the phases of {name}"
+        elif len(group) > 1:
+            name = f"{name} together"
+        said.setdefault(prior.words, []).append(name)
+        before = group
+    told = [f"of {listed(names)} {words}" for words, names in said.items()]
+    return f"Loadings {'; those '.join(told)}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as text, such as time, latitude and longitude."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:

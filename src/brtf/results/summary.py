@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from brtf.results.choices import FEWEST, choices_of
+from brtf.results.choices import FEWEST, choices_of, rows_in_words
 from brtf.results.result import Result
 
 
@@ -40,6 +40,7 @@ class Summary:
                 "folding": {str(mode): period for mode, period in result.arrangement.folds},
                 "smooth_residual": result.smooth_mode,
                 "choices": {option: {"value": c.value, "gain": c.gain, "sentence": c.sentence} for option, c in chosen},
+                "rows": rows_in_words(result),
                 "rank": result.rank,
                 "max_rank": settings.max_rank,
                 "noise_sd": np.sqrt(noise_variance).tolist(),
@@ -65,6 +66,7 @@ class Summary:
             ("inference", numbers["inference"]),
             ("fitted to", fitted_to(numbers["link"])),
             ("rank", rank_in_words(numbers)),
+            ("rows", numbers["rows"]),
             ("noise", self._noise()),
             ("outliers", self._outliers()),
             ("bound", f"{numbers['bound']:.8g} nats"),

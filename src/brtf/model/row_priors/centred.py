@@ -25,6 +25,7 @@ class KnownCentre(IndependentRows):
     mean: Array
     var: Array
     name = "about a known centre"
+    words = "vary about a common centre"
 
     def __post_init__(self) -> None:
         if not (self.var > 0).all():

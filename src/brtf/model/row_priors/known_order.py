@@ -56,6 +56,7 @@ class KnownOrder(RowPrior):
     carriers: Array
     start: Array
     name = "in a known order"
+    words = "follow each other"
 
     def __post_init__(self) -> None:
         for field in fields(self):  # as files give them back: sums over another order differ in the last digits

@@ -44,6 +44,7 @@ class NonNegative(RowPrior):
     location: Array
     precision: Array
     name = "non-negative"
+    words = "are never negative"
     signed = False
 
     def __post_init__(self) -> None:

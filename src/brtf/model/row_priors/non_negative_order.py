@@ -42,6 +42,7 @@ class NonNegativeOrder(NonNegative):
     steps: Array
     share: Array
     name = "non-negative in order"
+    words = "are never negative and follow each other"
 
     def __post_init__(self) -> None:
         super().__post_init__()

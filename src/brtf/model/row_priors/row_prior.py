@@ -60,6 +60,8 @@ class RowPrior(ABC):
 
     name: ClassVar[str]
     """Name in files and events."""
+    words: ClassVar[str]
+    """What is said of the loadings of a mode with this prior, in plain words."""
     rotates: ClassVar[bool] = False
     """Whether the prior of a row is N(0, diag(λ)⁻¹), but for a factor: only then may components be rotated."""
     signed: ClassVar[bool] = True

@@ -43,6 +43,7 @@ class KnownUnequal(IndependentRows):
     mean: Array
     var: Array
     name = "of unequal size, as known"
+    words = "differ much in size, few large among many small"
 
     def __post_init__(self) -> None:
         numbers = (self.concentration, self.shape, self.rate)
@@ -171,6 +172,7 @@ class UnequalCentred(Unequal):
     """Rows of unequal size around a centre learnt from them: μ ~ N(0, diag(λ)⁻¹), as a row of size one."""
 
     name = "centred, of unequal size"
+    words = "vary about a common centre, some of them far from it"
     rotates = False
 
     @property

@@ -19,6 +19,7 @@ class ZeroMean(IndependentRows):
     """The paper's prior (7): a_i ~ N(0, diag(λ)⁻¹)."""
 
     name = "about zero"
+    words = "vary about zero"
     rotates = True
 
     @classmethod

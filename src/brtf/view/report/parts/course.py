@@ -6,7 +6,7 @@ from typing import Any
 
 from brtf.inference.trace import Kind, comparable, imposed
 from brtf.model.settings import Settings
-from brtf.results.choices import choices_of
+from brtf.results.choices import choices_of, rows_in_words
 from brtf.results.summary import Summary
 from brtf.view.report import charts
 from brtf.view.report.blocks import Card, Cards, Cell, Facts, Fold, Key, Part, Table, Words
@@ -15,6 +15,7 @@ from brtf.view.report.svg import glyph, number
 from brtf.view.view_data import moves
 
 MOST_MOVES = 200
+ROWS = "How the loadings of a mode vary is chosen for every mode, without an option."
 MOVE_WORDS = {"birth": "birth", "death": "death", "merge": "merge", "prune": "prune", "other": "other change"}
 
 
@@ -37,7 +38,7 @@ def choices_part(subject: Subject) -> Part:
         "e times as probable. Each can be made by hand through the option of the same name."
     )
     table = Table(["option", "chosen", "nats better", "in words"], rows, n_wordy=1, n_labels=2, file="choices")
-    return Part("choices", "Choices", [Words(about), table])
+    return Part("choices", "Choices", [Words(about), table, Words(f"{ROWS} {rows_in_words(subject.result)}")])
 
 
 def course_part(subject: Subject) -> Part:
