@@ -118,6 +118,23 @@ def mixtures() -> dict[str, np.ndarray]:
     }
 
 
+def scattering() -> tuple[Any, np.ndarray]:
+    """Landscapes of mixtures as the instrument gives them, with scattered light; and the emission spectra."""
+    import xarray as xr
+
+    rng = np.random.default_rng(2)
+    emission, excitation = np.arange(272, 500, 6.0), np.arange(230, 330, 6.0)
+    bands = [(emission, [300, 340, 400], 22), (excitation, [250, 275, 300], 14)]
+    spectra = [np.exp(-0.5 * ((grid[:, None] - centres) / width) ** 2) for grid, centres, width in bands]
+    pure = np.einsum("ir,jr,kr->ijk", rng.uniform(20, 100, (10, 3)), *spectra)
+    lines = [(excitation, 150), (2 * excitation, 60), (1 / (1 / excitation - 3400e-7), 8)]
+    light = sum(height * np.exp(-0.5 * ((emission[:, None] - line) / 5) ** 2) for line, height in lines)
+    measured = pure + light * rng.uniform(0.5, 1.5, (10, 1, 1)) + rng.normal(0, 0.5, pure.shape)
+    coords = {"emission": emission, "excitation": excitation}
+    landscapes = xr.DataArray(measured, coords, ("sample", "emission", "excitation"), "fluorescence", {"units": "RU"})
+    return landscapes, spectra[0]
+
+
 def alike(found: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Largest cosine of every true column with a found one."""
     found, true = (columns / np.linalg.norm(columns, axis=0) for columns in (found, true))

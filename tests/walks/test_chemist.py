@@ -1,5 +1,7 @@
 """A chemist with fluorescence of mixtures: as many substances as there are, their spectra, tables of loadings."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ import xarray as xr
 
 import brtf
 from brtf.ranks import core_consistency
-from people import alike, brtf_command, mixtures, page_text
+from people import alike, brtf_command, mixtures, page_text, scattering
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,24 @@ def test_loadings_are_tables_with_wavelengths(brought):
     assert list(spectra.index) == list(emission)
     assert spectra.shape == (34, 3)
     assert list(dataset["factor_sample"].to_pandas().index[:2]) == ["S0", "S1"]
+
+
+def test_scattered_light_is_left_out(tmp_path):
+    landscapes, emissions = scattering()
+    landscapes.to_netcdf(tmp_path / "landscapes.nc")
+    fitted = ("fit", tmp_path / "landscapes.nc", "--scatter", 20, "--arrangement", "none")
+    told = brtf_command(*fitted, "--out", tmp_path / "out")
+    assert "rank       3" in told
+    assert "scatter    195 of 646 cells of emission and excitation left out: 20 nm above the excitation" in told
+    model = brtf.load(tmp_path / "out" / "result.brtf")
+    assert alike(model.factors_[1], emissions).min() > 0.9  # the short end of a spectrum lies in the scatter
+    with xr.open_dataarray(tmp_path / "out" / "imputed.nc") as filled:
+        assert filled.attrs == {"units": "RU"}
+        place = {"sample": 0, "emission": -1, "excitation": 3}  # 494 nm, twice 248 nm
+        assert float(landscapes[place] - filled[place]) > 20
+    assert "Scattered light: 195 of 646 cells" in page_text(tmp_path / "out" / "report.html")
+    said = brtf_command(*fitted[:3], "width=20,raman=none,emission=1,excitation=excitation", "--max-rank", 3, "--json")
+    assert "Raman" not in json.loads(said)["scatter"]
 
 
 def test_new_samples_get_concentrations(model, brought):

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from brtf.api.fitted import Fitted
-from brtf.api.fitting import on_new_rows
-from brtf.api.sklearn_compat import check_like_fitted
+from brtf.api.fitting import new_data, on_new_rows
 from brtf.data.exports import as_frame
-from brtf.data.observe import observe
 from brtf.results.anomalies import Of, anomaly_table, shared_pattern
 
 
@@ -64,7 +62,5 @@ class FindsAnomalies(Fitted):
         """
         result, shares = self._fitted().at_hand, None
         if Y is not None:
-            observations = observe(Y, dtype=result.observations.values.dtype)
-            check_like_fitted(observations, result.observations, same_rows=False)
-            result, shares = on_new_rows(observations, shared_pattern(result)), result
+            result, shares = on_new_rows(new_data(Y, result), shared_pattern(result)), result
         return as_frame(anomaly_table(result, q, of=of, mode=mode, level=level, shares=shares), result.observations)

@@ -14,7 +14,7 @@ from brtf.api.anomalies import FindsAnomalies
 from brtf.api.answers import loadings_contained
 from brtf.api.exports import Exports
 from brtf.api.fitted import FittedAttributes
-from brtf.api.fitting import fit, fit_on, processing
+from brtf.api.fitting import fit, fit_on, new_data, processing
 from brtf.api.forecasts import Forecasts
 from brtf.api.predictions import Predicts
 from brtf.api.shown import Shown
@@ -22,7 +22,6 @@ from brtf.api.sklearn_compat import (
     TakesY,
     UnavailableError,
     as_tuple,
-    check_like_fitted,
     check_options,
     generator,
     mask_argument,
@@ -109,6 +108,12 @@ class BRTF(
         its own, an autoregression whose variance is learnt. "auto": the bound chooses the mode, or none; tried only
         where neighbouring residuals resemble each other beyond chance. Such a course can take the place of many small
         components, which may predict better: compare by :func:`brtf.evaluate`. Not available for data in chunks.
+    scatter : None, float or dict
+        Fluorescence: leave out scattered light, as if it were missing. The number is a width in nm: left out are cells
+        whose emission is at most so much longer than the excitation, or shorter, or so near to twice the excitation or
+        to the Raman lines of water of the first two orders. Wavelengths are the labels of the modes whose names begin
+        with em and ex, or {"width": 15, "emission": 1, "excitation": 2} says which. With "raman": 2900 it is another
+        solvent, by its shift per cm, and with "raman": None there is no Raman scatter. New slices are read likewise.
     rank_by : "auto" or "bound"
         What has the last word on the rank. "bound": the bound. "auto": where entries are missing and the bound leaves
         structure unexplained, one entry in twenty is held out, larger ranks compete in predicting those, and the winner
@@ -196,6 +201,7 @@ class BRTF(
         link: str | None = "auto",
         arrangement: Any = "auto",
         smooth_residual: Any = None,
+        scatter: Any = None,
         rank_by: str = "auto",
         max_sweeps: int = 500,
         max_seconds: float | None = None,
@@ -219,6 +225,7 @@ class BRTF(
         self.link = link
         self.arrangement = arrangement
         self.smooth_residual = smooth_residual
+        self.scatter = scatter
         self.rank_by = rank_by
         self.max_sweeps = max_sweeps
         self.max_seconds = max_seconds
@@ -276,26 +283,9 @@ class BRTF(
 
     def _settings(self) -> Settings:
         """The options, checked."""
-        return Settings(
-            max_rank=self.max_rank,
-            inference=self.inference,
-            robust=self.robust,
-            init=self.init,
-            modes=said_of_modes(self.modes),
-            noise=self.noise,
-            noise_modes=as_tuple(self.noise_modes),
-            outlier_modes=as_tuple(self.outlier_modes),
-            outlier_kind=self.outlier_kind,
-            calibrate=self.calibrate,
-            link=self.link,
-            arrangement=self.arrangement,
-            smooth_residual=self.smooth_residual,
-            rank_by=self.rank_by,
-            max_sweeps=self.max_sweeps,
-            max_seconds=self.max_seconds,
-            tol=self.tol,
-            n_jobs=self.n_jobs,
-        )
+        given = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
+        given |= {name: as_tuple(given[name]) for name in ("noise_modes", "outlier_modes")}
+        return Settings(**given | {"modes": said_of_modes(self.modes)})
 
     def _fit(
         self,
@@ -315,7 +305,8 @@ class BRTF(
                     "array, a file mapped by numpy.load(…, mmap_mode='r') or Observations.from_parts, got "
                     f"{type_name(Y)}."
                 )
-            settings = settings.with_numbered_modes(() if observations.labels is None else observations.labels.dims)
+            names = () if observations.labels is None else observations.labels.dims
+            settings = settings.with_numbered_modes(names, observations.order)
             rng = generator(self.random_state)
             earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
             if earlier is not None:
@@ -391,8 +382,7 @@ class BRTF(
             self._warn()
             return self
         earlier = self.result_
-        block = observe(Y, mask_argument(y, mask), dtype=self.dtype)
-        check_like_fitted(block, earlier.observations, same_rows=False)
+        block = new_data(Y, earlier, mask_argument(y, mask))
         self._adopt(fit_on(block, earlier, progress="" if self.progress else None))
         self._warn()
         return self
@@ -413,8 +403,7 @@ class BRTF(
         the fitted data, and the loadings of a row are those of its round times those of its phase.
         """
         result = self._fitted()
-        observations = observe(Y, dtype=result.observations.values.dtype)
-        check_like_fitted(observations, result.observations, same_rows=False)
+        observations = new_data(Y, result)
         rows, prior = fold_in(result.as_modelled(observations), result.state, result.settings)
         mean, std = result.loadings(rows, prior, observations.shape[0])
         modes, names = result.arrangement.groups[0], self.get_feature_names_out().tolist()

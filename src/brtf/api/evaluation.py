@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from brtf.data.observations import Observations, distinct_columns, entry_positions
 from brtf.data.observe import observe
+from brtf.data.scatter import resolved, without_scatter
 
 if TYPE_CHECKING:
     from brtf.api.estimator import BRTF
@@ -110,6 +111,10 @@ def evaluate(
     for repeat in range(n_repeats):
         hidden = draw_hidden(observations, hold_out, rng, pattern=pattern, mode=mode)
         shown, held_out = observations.select(~hidden), observations.select(hidden)
+        for given in models.values():  # what one of them leaves out is asked of none
+            if given.scatter is not None:
+                names = () if held_out.labels is None else held_out.labels.dims
+                held_out = without_scatter(held_out, resolved(given.scatter, names, held_out.order))
         for name, given in models.items():
             options = copy.deepcopy(given.get_params())
             if options["random_state"] is None:

@@ -13,11 +13,14 @@ import numpy as np
 from brtf import __version__
 from brtf.api.last_word import has_the_last_word, last_word
 from brtf.api.progress import Show, progress_bar
+from brtf.api.sklearn_compat import check_like_fitted
 from brtf.data.checks import count_of
 from brtf.data.executors import executing
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
+from brtf.data.observe import observe
 from brtf.data.passes import count_workers
+from brtf.data.scatter import without_scatter
 from brtf.inference.trace import StopReason
 from brtf.io.archive import pack_reading
 from brtf.io.archived_data import pack_outline
@@ -62,6 +65,7 @@ def fit(
     """
     if observations.in_chunks:
         _check_chunked(settings)
+    observations = without_scatter(observations, settings.scatter)
     given_reading(observations, settings)  # raises where the settings do not go with the data
     held_back = None
     if settings.calibrate is not None:
@@ -221,6 +225,17 @@ def _run_in_range(
     ) from cause
 
 
+def new_data(Y: Any, result: Result, mask: Any = None, *, same_rows: bool = False) -> Observations:
+    """New slices of the first mode, or with ``same_rows`` other entries of the fitted data, read like these."""
+    observations = observe(Y, mask, dtype=None if same_rows else result.observations.values.dtype)
+    check_like_fitted(observations, result.observations, same_rows=same_rows)
+    labels = result.observations.labels
+    if labels is not None and not same_rows:
+        own = None if observations.labels is None else observations.labels.coords[0]
+        labels = replace(labels, coords=(own, *labels.coords[1:]))
+    return without_scatter(observations, result.settings.scatter, labels)
+
+
 def on_new_rows(observations: Observations, earlier: Result) -> Result:
     """The result for new slices of the first mode, with everything but their rows as fitted earlier."""
     if earlier.settings.inference == "paper":
@@ -254,6 +269,7 @@ def _check_chunked(settings: Settings) -> None:
         ("link", None),
         ("arrangement", None),
         ("smooth_residual", None),
+        ("scatter", None),
         ("calibrate", None),
     ):
         if getattr(settings, name) not in (plain, "auto"):

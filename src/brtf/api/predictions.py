@@ -8,14 +8,10 @@ import numpy as np
 
 from brtf.api.answers import contained, entries_contained, positions_of
 from brtf.api.fitted import Fitted
-from brtf.api.sklearn_compat import (
-    check_like_fitted,
-    generator,
-    mask_argument,
-)
+from brtf.api.fitting import new_data
+from brtf.api.sklearn_compat import generator, mask_argument
 from brtf.data.arrays import Array
 from brtf.data.containers import container_of
-from brtf.data.observe import observe
 from brtf.results.result import Quantity, check_quantity
 
 
@@ -121,9 +117,7 @@ class Predicts(Fitted):
         :meth:`fit`. With a link it is still a density of Y, so models with different links can be compared.
         """
         result = self._fitted()
-        observations = observe(Y, mask_argument(y, mask))
-        check_like_fitted(observations, result.observations, same_rows=True)
-        return float(np.mean(result.log_density(observations)))
+        return float(np.mean(result.log_density(new_data(Y, result, mask_argument(y, mask), same_rows=True))))
 
     def inverse_transform(self, X: Any) -> Any:
         """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.

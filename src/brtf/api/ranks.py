@@ -207,7 +207,7 @@ def split_half(fitted: Any, *, mode: int | None = None, seed: int = 0) -> SplitH
     drawn = np.random.default_rng(seed).permutation(observations.shape[split])
     positions = tuple(np.sort(half) for half in np.array_split(drawn, 2))
     options = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}
-    options |= {"max_rank": result.rank, "link": result.link.name, "calibrate": None}
+    options |= {"max_rank": result.rank, "link": result.link.name, "calibrate": None, "scatter": None}
     options["arrangement"] = arrangement.periods or arrangement.groups
     if not isinstance(options["init"], str):
         options["init"] = "spectral"  # factors of the whole tensor

@@ -71,6 +71,27 @@ def _one_mode(_: click.Context, parameter: click.Parameter, text: str) -> Any:
         raise click.BadParameter(f"{parameter.opts[0]} must be a mode, auto or none; got {text}.") from None
 
 
+def _scatter(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+    """Parse a width, or NAME=VALUE separated by commas: width, emission, excitation and raman."""
+    if text is None:
+        return None
+    try:
+        if "=" not in text:
+            return float(text)
+        pairs = [pair.strip().partition("=") for pair in text.split(",")]
+        said: dict[str, Any] = {name: value for name, _, value in pairs}
+        for name in said.keys() & {"width", "raman"}:
+            said[name] = None if said[name] == "none" else float(said[name])
+        for name in said.keys() & {"emission", "excitation"}:
+            said[name] = int(said[name]) if said[name].lstrip("-").isdecimal() else said[name]
+        return said
+    except ValueError:
+        raise click.BadParameter(
+            f"{parameter.opts[0]} must be a width in nm, or such as width=15,emission=1,excitation=2,raman=none; got "
+            f"{text}."
+        ) from None
+
+
 def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of the model, passed to the command as ``model_options`` with the names of :class:`brtf.BRTF`."""
 
@@ -86,6 +107,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         link: str | None,
         arrangement: Any,
         smooth_residual: Any,
+        scatter: Any,
         rank_by: str,
         max_sweeps: int,
         max_seconds: float | None,
@@ -104,6 +126,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             "link": None if link == "none" else link,
             "arrangement": arrangement,
             "smooth_residual": smooth_residual,
+            "scatter": scatter,
             "rank_by": rank_by,
             "max_sweeps": max_sweeps,
             "max_seconds": max_seconds,
@@ -143,6 +166,13 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
             callback=_one_mode,
             help="Mode along which every fibre has a smooth course of its own beside the low-rank part; 'none', or "
             "chosen by the bound.",
+        ),
+        click.option(
+            "--scatter",
+            metavar="NM",
+            callback=_scatter,
+            help="Leave out scattered light of fluorescence, this many nm about its lines; or such as "
+            "width=15,emission=1,excitation=2,raman=3400  [default: nothing].",
         ),
         click.option(
             "--rank-by",

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
+from brtf.data.scatter import resolved
+
 INFERENCES = ("calibrated", "paper")
 INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
@@ -71,6 +73,20 @@ def _is_said_of_mode(pair: Any) -> bool:
     )
 
 
+def _is_scatter(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return _is_real(value) and value > 0
+    modes = [value.get(axis) for axis in ("emission", "excitation")]
+    raman = value.get("raman")
+    return (
+        value.keys() <= {"width", "emission", "excitation", "raman"}
+        and _is_real(value.get("width"))
+        and value["width"] > 0
+        and all(mode is None or isinstance(mode, str) or _is_int(mode) for mode in modes)
+        and (raman is None or (_is_real(raman) and raman > 0))
+    )
+
+
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
     "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
@@ -92,6 +108,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "arrangement": (
         lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_groups(v) or _is_folds(v),
         'None, "auto", groups of modes such as ((0, 1), (2,)), or periods by which modes are folded such as {0: 24}',
+    ),
+    "scatter": (
+        lambda v: v is None or _is_scatter(v),
+        'None, a width in nm, or a dictionary with "width" and, if need be, "emission", "excitation" and "raman"',
     ),
     "rank_by": (lambda v: isinstance(v, str) and v in ("auto", "bound"), '"auto" or "bound"'),
     "smooth_residual": (
@@ -126,6 +146,7 @@ class Settings:
     link: str | None = "auto"
     arrangement: Any = "auto"
     smooth_residual: Any = None
+    scatter: Any = None
     rank_by: str = "auto"
     max_sweeps: int = 500
     max_seconds: float | None = None
@@ -181,16 +202,19 @@ class Settings:
             changes["outlier_kind"] = "additive"
         return replace(self, **changes)
 
-    def with_numbered_modes(self, names: Sequence[str]) -> Settings:
-        """The settings with the names of modes in ``modes`` replaced by their numbers."""
+    def with_numbered_modes(self, names: Sequence[str], order: int) -> Settings:
+        """The settings with the names of modes in ``modes`` and ``scatter`` replaced by their numbers."""
+        scatter = None if self.scatter is None else resolved(self.scatter, names, order)
+        return replace(self, scatter=scatter, modes=self._numbered_modes(names))
+
+    def _numbered_modes(self, names: Sequence[str]) -> Any:
         if self.modes in (None, "auto"):
-            return self
+            return self.modes
         for mode, _ in self.modes:
             if isinstance(mode, str) and mode not in names:
                 known = f"Y has the modes {', '.join(map(repr, names))}" if names else "the modes of Y have no names"
                 raise ValueError(f"modes names {mode!r}, but {known}. Use its number.")
-        numbered = ((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
-        return replace(self, modes=tuple(numbered))
+        return tuple((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
 
     def said_of_modes(self, order: int) -> dict[int, tuple[str, ...]]:
         """What is said of each mode that ``modes`` names."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from brtf.data.exports import mode_names
+from brtf.data.scatter import scatter_cells
 from brtf.results.choices import FEWEST, choices_of, rows_in_words
 from brtf.results.result import Result
 
@@ -34,6 +36,7 @@ class Summary:
                 "shape": list(observations.shape),
                 "n_observed": observations.n_observed,
                 "observed_share": observations.n_observed / observations.n_entries,
+                "scatter": scatter_in_words(result),
                 "inference": settings.inference,
                 "link": result.link.name,
                 "arrangement": [list(group) for group in result.arrangement.groups],
@@ -63,6 +66,7 @@ class Summary:
             *(("doubt", f"{doubt['sentence']} {doubt['remedy']}") for doubt in numbers["diagnosis"]),
             ("shape", times(numbers["shape"])),
             ("observed", f"{numbers['n_observed']:,} entries, {100 * numbers['observed_share']:.4g} % of all"),
+            *([] if numbers["scatter"] is None else [("scatter", numbers["scatter"])]),
             ("inference", numbers["inference"]),
             ("fitted to", fitted_to(numbers["link"])),
             ("rank", rank_in_words(numbers)),
@@ -99,6 +103,21 @@ class Summary:
     def _repr_html_(self) -> str:
         cells = (f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self.rows())
         return f"<table>{''.join(cells)}</table>"
+
+
+def scatter_in_words(result: Result) -> str | None:
+    """How many cells were left out as scattered light, and which; None where the option was not used."""
+    said, observations = result.settings.scatter, result.observations
+    if said is None:
+        return None
+    cells = scatter_cells(said, observations.labels)
+    raman = "" if said["raman"] is None else f" and about the Raman lines of {said['raman']:,.0f} per cm"
+    names = mode_names(observations)
+    return (
+        f"{np.count_nonzero(cells):,} of {cells.size:,} cells of {names[said['emission']]} and "
+        f"{names[said['excitation']]} left out: {said['width']:g} nm above the excitation and all below, "
+        f"{said['width']:g} nm about its second order{raman}"
+    )
 
 
 def fitted_to(link: str | None) -> str:

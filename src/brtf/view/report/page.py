@@ -14,7 +14,7 @@ from brtf.results.choices import FEWEST
 from brtf.results.halves import SplitHalf
 from brtf.results.headline import headline, percent
 from brtf.results.result import Result
-from brtf.results.summary import fitted_to
+from brtf.results.summary import fitted_to, scatter_in_words
 from brtf.view.entries import unseen
 from brtf.view.report.layout import layout_of
 from brtf.view.report.parts import PARTS
@@ -103,8 +103,10 @@ def _lead(result: Result) -> str:
     of = "" if result.link.name is None else f" (fitted to {fitted_to(result.link.name)})"
     n_observed, n_entries = observations.n_observed, observations.n_entries
     seen = f"All {n_entries:,}" if n_observed == n_entries else f"{n_observed:,} of the {n_entries:,}"
+    scatter = scatter_in_words(result)
+    aside = "" if scatter is None else f" Scattered light: {scatter}."
     return (
-        f"{seen} entries of a {_described(observations)} were observed. The fit split them into "
+        f"{seen} entries of a {_described(observations)} were observed.{aside} The fit split them into "
         f"{', '.join(found[:-1])} and {found[-1]}{of}."
     )
 
