@@ -23,8 +23,7 @@ from brtf.data.observe import observe
 from brtf.data.scale import robust_scale
 from brtf.inference import sweep as calibrated
 from brtf.inference.learn_noise import with_noise
-from brtf.inference.noise_fit import MINORITY, Histogram, NoisePrior
-from brtf.inference.point import Point
+from brtf.inference.noise_fit import Histogram, NoisePrior
 from brtf.inference.statistics import entry_values, fit_at_entries
 from brtf.inference.update_rows import update_factor
 from brtf.inference.updates import (
@@ -703,7 +702,7 @@ def noise_objective(tau: float, model: LocalModel, histogram: Histogram, prior: 
     """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D) + 9 ln(1 − π), a bin standing for its entries."""
     log_evidence = model.posterior(tau * histogram.deviation).log_evidence
     total = (0.5 * histogram.count.sum() + prior.concentration) * np.log(tau) - prior.rate * tau
-    total += 9.0 * np.log1p(-model.probability)  # the prior Beta(1, 10) of π
+    total += rate_log_prior(model)
     return float(total - 0.5 * tau * model.largest_weight * histogram.penalty + histogram.count @ log_evidence)
 
 
@@ -758,7 +757,14 @@ def bound_samples(case: Case, n_draws: int, rng: np.random.Generator, *, collaps
     if isinstance(case.state.local, MeanFieldOutliers):
         return log_joint(case, draws) - log_posterior(case.state, draws)
     local = local_log_ratios(case, draws, collapsed=collapsed, rng=rng)
+    if draws.rates is None:
+        local += rate_log_prior(case.state.local_model)
     return log_prior(case, draws) - log_posterior(case.state, draws) + local
+
+
+def rate_log_prior(model: LocalModel) -> float:
+    """ln of the prior density Beta(1, 10) of the share of outliers, over that of none."""
+    return float(stats.beta.logpdf(model.probability, 1, 10) - stats.beta.logpdf(0.0, 1, 10))
 
 
 def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.random.Generator) -> Array:
@@ -1007,10 +1013,3 @@ def replacement_density(law: ReplacementLaw, value: float) -> float:
         if value < edges[k + 1]:
             return float(law.density[k])
     return float(law.density[-1])
-
-
-def bound_with_rate(point: Point) -> float:
-    """The bound with the prior of a common outlier rate, 9 ln(1 − π): it is learnt with it, but the bound has none."""
-    state = point.state
-    common = state.local_model.has_outliers and (state.structure is None or state.structure.rates is None)
-    return point.bound + (MINORITY * math.log1p(-state.local_model.probability) if common else 0.0)

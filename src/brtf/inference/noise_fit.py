@@ -14,12 +14,9 @@ import numpy as np
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.inference.ascent import LITTLE, Ascent, ascend
-from brtf.model.local_models import PROBABILITY_RANGE, LocalModel
+from brtf.model.local_models import MINORITY, PROBABILITY_RANGE, LocalModel
 from brtf.model.state import LARGEST_PRECISION, Sides
 
-MINORITY = 9.0
-"""Prior π ~ Beta(1, 10): outliers are rare unless the data show otherwise; it costs 8 nats at π = .6. Without it, data
-free of outliers could be fitted equally well by the narrowest slab with π near one."""
 ROUGHLY = 0.1
 """Gain in nats at which it stops while optima are being compared."""
 NOISE_QUANTILES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
@@ -126,7 +123,7 @@ def _objective(parameters: Array, kind: type[LocalModel], histogram: Histogram, 
     penalty = tau * (prior.rate + 0.5 * model.largest_weight * histogram.penalty)
     half = 0.5 * histogram.count.sum() + prior.concentration
     value = half * parameters[0] - penalty + log_evidence
-    value += MINORITY * math.log1p(-model.probability)
+    value += model.log_prior
     gradient[0] += prior.concentration - penalty
     gradient[1:] -= 0.5 * tau * histogram.penalty * model.largest_weight_gradient
     information[0, 0] += penalty

@@ -96,6 +96,7 @@ class Earlier:
             - state.lam.kl(state.prior.lam_concentration, state.prior.lam_rate)
             - state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
             - (0.0 if state.structure is None or state.structure.sides is None else state.structure.sides.kl)
+            + state.local_model.log_prior
         )
 
     def log_likelihood(self, state: State) -> float:

@@ -8,6 +8,7 @@ from brtf.model.local_models.flat_slab import FlatSlab
 from brtf.model.local_models.gaussian_slab import GaussianSlab
 from brtf.model.local_models.local_model import (
     LOCAL_MODELS,
+    MINORITY,
     OUTLIER_SHARES,
     PROBABILITY_RANGE,
     Branch,
@@ -22,6 +23,7 @@ from brtf.model.local_models.student_slab import StudentSlab
 
 __all__ = [
     "LOCAL_MODELS",
+    "MINORITY",
     "OUTLIER_SHARES",
     "PROBABILITY_RANGE",
     "WIDEST_SLAB",
