@@ -151,24 +151,34 @@ class TestOracle:
     def test_has_no_relative_error_at_rank_0(self, simulation):
         problem = simulation.draw_problem(0, simulation.Law.parse(["ranks=0"]))
         assert simulation.oracle_error(problem) is None
-        assert simulation.reachable_errors(problem, np.random.default_rng(0)) == []
+        assert simulation.informed_error(problem) is None
 
     @pytest.mark.parametrize("kind", ["uniform", "gaussian", "one-sided"])
-    def test_information_of_an_entry(self, kind, simulation):
-        """All of it without outliers; that of their own law where all are Gaussian; that of the others if they are
-        so large that nobody takes one for another, 1e6 noise sd."""
-        problem = simulation.draw_problem(0, simulation.Law.parse([f"outlier_kinds={kind}", "ranks=1"]))
-        assert simulation.law_information(replace(problem, rate=0.0)) == pytest.approx(1.0, rel=1e-4)
-        assert simulation.law_information(replace(problem, rate=0.3, size=1e6)) == pytest.approx(0.7, rel=1e-3)
-        if kind == "gaussian":
-            assert simulation.law_information(replace(problem, rate=1.0, size=2.0)) == pytest.approx(0.2, rel=1e-4)
+    def test_whoever_knows_the_law_finds_the_most_probable_factors(self, kind, simulation):
+        law = simulation.Law.parse([f"outlier_kinds={kind}", "ranks=2", "orders=3", "sizes=5:8", "outlier_sizes=6"])
+        problem = simulation.draw_problem(1, law)
+        factors, filled = simulation.informed_factors(problem), np.nan_to_num(problem.observed)
 
-    def test_reachable_errors_scatter_about_the_oracle_without_outliers(self, simulation):
-        """Nothing is then to be known of outliers. The mean of 20 squares, each of many degrees of freedom."""
-        law = simulation.Law.parse(["orders=3", "ranks=3", "outliers=0", "noise=1e-3"])
-        problem = simulation.draw_problem(4, law)
-        errors = simulation.reachable_errors(problem, np.random.default_rng(0))
-        assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(simulation.oracle_error(problem), rel=0.06)
+        def log_posterior(factors):
+            density = replace(problem, low_rank=simulation.composed(factors)).log_density(filled)
+            return np.sum(density[problem.mask]) - 0.5 * sum(np.sum(f**2) for f in factors) / problem.factor_variance
+
+        best = log_posterior(factors)
+        assert best > log_posterior(problem.factors)
+        sd = np.sqrt(problem.noise_variance / problem.factor_variance ** (len(factors) - 1))
+        for mode in range(len(factors)):
+            for direction in np.random.default_rng(0).standard_normal((4, *factors[mode].shape)):
+                for sign in (-1.0, 1.0):
+                    nudged = list(factors)
+                    nudged[mode] = factors[mode] + 0.3 * sign * sd * direction
+                    assert log_posterior(nudged) < best
+
+    def test_their_errors_are_those_of_the_oracle_without_outliers(self, simulation):
+        """Nothing is then to be known of outliers. The mean of squares, each of many degrees of freedom."""
+        law = simulation.Law.parse(["orders=3", "ranks=3", "outliers=0", "noise=1e-3", "missing=0"])
+        problems = [simulation.draw_problem(seed, law) for seed in range(8)]
+        ratios = [simulation.informed_error(problem) / simulation.oracle_error(problem) for problem in problems]
+        assert np.sqrt(np.mean(np.square(ratios))) == pytest.approx(1.0, abs=0.06)
 
 
 class KnowsTheLaw:
