@@ -13,7 +13,7 @@ from brtf.metrics import f_measure
 from brtf.video.camera import shifted
 from brtf.video.decision import whole_objects
 from brtf.video.light import even_light
-from brtf.video.steady import ROUNDING, find_levels
+from brtf.video.steady import ROUNDING, find_levels, gusts
 
 HEIGHT, WIDTH, FRAMES = 72, 96, 90
 
@@ -227,3 +227,19 @@ def test_what_moved_is_matched_by_one_displacement_of_its_neighbourhood() -> Non
             for down in (-1, 0, 1) for right in (-1, 0, 1)
         )  # fmt: skip
         assert found[p, t] == pytest.approx(np.log(total), rel=1e-5)
+
+
+def test_a_gust_moves_the_scene_elsewhere_too_and_an_object_does_not() -> None:
+    height, width, n_frames = 64, 80, 3
+    n = height * width
+    rate, seen = np.full(n, 0.01), np.ones((n, n_frames), dtype=bool)
+    place = np.zeros((height, width), dtype=bool)
+    place[20:30, 30:40] = True  # in the first frame something moves here, in the second everywhere
+    here = np.flatnonzero(place)
+    pixel = np.concatenate([here, np.arange(0, n, 10)])
+    frame = np.concatenate([np.zeros(here.size, dtype=int), np.ones(n // 10, dtype=int)])
+    found = gusts((pixel, frame), np.ones(pixel.size), rate, seen, width)
+    assert found[here, 0].max() < 0.1
+    assert found[0, 0] == pytest.approx(2, rel=0.2)  # but from afar it might be one
+    np.testing.assert_allclose(found[:, 1], 10, rtol=0.1)
+    assert found[:, 2].max() < 0.1

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
+from scipy.sparse import coo_array
 from scipy.special import gammaln
 
 from brtf.kernels.pixels import difference_noise, displaced_density, fit_levels, level_density
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
+Entries = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Pixel and frame of the entries of a clip."""
 
 ROUNDING = 1 / 12
 """Variance of the rounding of a level to a whole number."""
@@ -36,6 +39,8 @@ REGION = 7
 """Side of the square in which pixels share the rates of foreground and of moving scene."""
 PRIOR_FRAMES = 10.0
 """Frames of background that a pixel is given before its rates are learnt."""
+SQUARE = 8
+"""Side in pixels of the squares in which what moves is counted."""
 N_RATES = 8
 UNIFORM = 0.1
 """Share of colours of an object that follow no law but lie anywhere between 0 and 255."""
@@ -155,8 +160,8 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
 
     The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
     move, and a camera shakes, and neighbours move together. Its share ρ and the share of objects are learnt in the
-    neighbourhood of every pixel, ρ times how much every frame moves (gusts), and the degrees of freedom of t from all
-    pixels. An object has a normal law of colours, that of what deviates from the scene, or any colour.
+    neighbourhood of every pixel, ρ times how much the rest of the frame moves (gusts), and the degrees of freedom of t
+    from all pixels. An object has a normal law of colours, that of what deviates from the scene, or any colour.
 
     Parameters
     ----------
@@ -185,23 +190,44 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
 
     seen = ~np.isnan(distance)
     n_seen = pooled(np.count_nonzero(seen, axis=1).astype(np.float64))
-    objects, moving, gust = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05), np.ones(n_frames)
+    objects, moving, gust = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05), np.ones_like(density)
     pixel, frame = np.nonzero(deviates)
     own, other, away = (part[pixel, frame].astype(np.float64) for part in (density, broad, moved))
     for _ in range(N_RATES):
-        moves = np.minimum(moving[pixel] * gust[frame], MOST_MOVING)
+        moves = np.minimum(moving[pixel] * gust[pixel, frame], MOST_MOVING)
         still = np.maximum(1 - objects[pixel] - moves, 0.05)
         parts = np.stack([np.log(still) + own, np.log(objects)[pixel] + other, np.log(moves) + away])
         parts = np.exp(parts - parts.max(axis=0))
         parts /= parts.sum(axis=0)
-        gust = (np.bincount(frame, parts[2], n_frames) + 1.0) / (moving @ seen + 1.0)
-        gust /= gust.mean()
+        gust = gusts((pixel, frame), parts[2], moving, seen, width)
         objects = (pooled(np.bincount(pixel, parts[1], n_pixels)) + 0.5) / (n_seen + PRIOR_FRAMES)
-        moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (n_seen + PRIOR_FRAMES)
+        moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (
+            pooled(np.sum(gust, axis=1, where=seen)) + PRIOR_FRAMES
+        )
     moves = np.minimum(moving[:, None] * gust, MOST_MOVING)
     scene = np.log(np.maximum(1 - objects[:, None] - moves, 0.05)) + density
     scene[pixel, frame] = np.logaddexp(scene[pixel, frame], np.log(moves[pixel, frame]) + away)
     return Evidence((broad - scene).astype(np.float32), deviates, broad, degrees, float(moving.mean()))
+
+
+def gusts(entry: Entries, moved: Array, rate: Array, seen: NDArray[np.bool_], width: int) -> Single:
+    """How many times more than usual the scene moves in every frame, (pixels, frames), as seen away from each pixel.
+
+    A gust moves all that can move. An object that passes is in one place only, and must not be taken for a gust there:
+    the square of a pixel and the eight around it have no say.
+    """
+    n_pixels, n_frames = seen.shape
+    row, column = np.divmod(np.arange(n_pixels), width)
+    across = -(-width // SQUARE)
+    square = row // SQUARE * across + column // SQUARE
+    n_squares = int(square[-1]) + 1
+    found = np.bincount(square[entry[0]] * n_frames + entry[1], moved, n_squares * n_frames)
+    expected = coo_array((rate, (square, np.arange(n_pixels))), shape=(n_squares, n_pixels)) @ seen.astype(np.float64)
+    others = []
+    for count in (found.reshape(expected.shape), expected):
+        around = 9 * uniform_filter(count.reshape(-1, across, n_frames), (3, 3, 1), mode="constant")
+        others.append(np.maximum(count.sum(axis=0) - around.reshape(count.shape), 0))
+    return np.asarray((others[0] + 1) / (others[1] + 1), dtype=np.float32)[square]
 
 
 def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:
