@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 import brtf
 from brtf.foreground import ForegroundStream
+from brtf.kernels.masks import drop_fringe
 from brtf.kernels.pixels import course_of_levels, displaced_density
 from brtf.metrics import f_measure
 from brtf.video.camera import shifted
@@ -122,6 +123,35 @@ def test_evidence_of_single_pixels_is_overruled_and_of_many_is_not() -> None:
     assert not mask[5, 5]
     assert mask[13:21, 13:23].all()
     assert not mask[:10].any()
+
+
+class TestFringe:
+    """A bright object on a dark scene of one row of pixels thrice; the lens blurs its edges."""
+
+    @staticmethod
+    def kept(row: list[float], scene: float = 50.0) -> list[bool]:
+        light = np.tile(np.array(row, dtype=np.float32), 3)[:, None, None]
+        n = len(light)
+        mask = np.broadcast_to(np.array(row) != scene, (1, 3, n // 3)).copy()
+        found = np.empty_like(mask)
+        known = np.full(n, 0.5 < scene < 254.5)
+        drop_fringe(mask, light, np.full((n, 1), scene), np.ones((n, 1)), known, found)
+        return found[0, 1].tolist()
+
+    def test_an_edge_belongs_to_what_most_of_its_light_comes_from(self) -> None:
+        assert self.kept([50, 90, 200, 200, 200, 160, 50]) == [False, False, True, True, True, True, False]
+
+    def test_a_scene_brighter_than_the_scale_says_nothing_about_shares(self) -> None:
+        assert self.kept([255, 200, 90, 90, 90, 240, 255], scene=255.0) == [False, True, True, True, True, True, False]
+
+    def test_what_has_no_inside_is_kept(self) -> None:
+        assert self.kept([50, 90, 200, 50, 50]) == [False, True, True, False, False]
+
+    @pytest.mark.parametrize("bands", [1, 3])
+    def test_small_objects_have_the_outline_that_covers_half_of_a_pixel(self, bands: int) -> None:
+        data = brtf.datasets.toy_video("street", height=48, width=64, frames=50, bands=bands, seed=2)
+        found = brtf.foreground(np.moveaxis(data.observed.reshape(48, 64, bands, 50), 3, 0))
+        assert f_measure(found.mask, data.foreground_mask.reshape(48, 64, 50)) >= 0.9  # .83 with the fringe
 
 
 class TestStream:

@@ -45,5 +45,5 @@ def test_a_file_on_the_command_line(tmp_path):
     assert numbers["objects"] > 0
     clip = read_clip(tmp_path / "out" / "mask.mp4", gray=True)
     found = clip.values.reshape(clip.height, clip.width, 50) > 127
-    assert brtf.metrics.f_measure(found, street.foreground_mask.reshape(48, 64, 50)) > 0.8  # the codec blurs the edges
+    assert brtf.metrics.f_measure(found, street.foreground_mask.reshape(48, 64, 50)) > 0.85  # the codec blurs the edges
     assert "frame" in page_text(tmp_path / "out" / "report.html").lower()

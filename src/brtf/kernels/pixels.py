@@ -1,4 +1,4 @@
-"""Compiled loops over the pixels of a clip: noise, steady levels, densities, order in time, and the field of a mask.
+"""Compiled loops over the pixels of a clip: noise, steady levels, densities, and order in time.
 
 Values are (pixels, channels, frames), NaN in every channel of what is missing.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from brtf.kernels.jit import loop
 
 __all__ = ["course_of_levels", "difference_noise", "displaced_density", "fit_levels", "level_density",
-           "nearest_level", "settle_field"]  # fmt: skip
+           "nearest_level"]  # fmt: skip
 
 LN_2PI = math.log(2 * math.pi)
 NORMAL_QUARTILE = 0.6745
@@ -392,24 +392,3 @@ def course_of_levels(label: Any, apart: Any, kind: Any, side: Any, when: Any) ->
                     when[p, 0] = t
                 elif t > change and side[p, label[p, t]] == 2 and when[p, 1] < 0:
                     when[p, 1] = t
-
-
-@loop
-def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: Any) -> None:
-    """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect."""
-    n_frames, height, width = evidence.shape
-    reach = near.shape[0] // 2
-    for t in range(n_frames):
-        expected = np.tanh(0.5 * evidence[t])
-        for _ in range(n_rounds):
-            for i in range(height):
-                for j in range(width):
-                    total, weights = 0.0, 0.0
-                    for down in range(max(-reach, -i), min(reach, height - 1 - i) + 1):
-                        for right in range(max(-reach, -j), min(reach, width - 1 - j) + 1):
-                            total += near[down + reach, right + reach] * expected[i + down, j + right]
-                            weights += near[down + reach, right + reach]
-                    odds[t, i, j] = evidence[t, i, j] + (coupling * total / weights if weights > 0.0 else 0.0)
-            for i in range(height):
-                for j in range(width):
-                    expected[i, j] = math.tanh(0.5 * odds[t, i, j])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import distance_transform_edt
 from scipy.special import expit
 
-from brtf.kernels.pixels import settle_field
+from brtf.kernels.masks import drop_fringe, settle_field
 from brtf.video.camera import find_shifts, shifted
 from brtf.video.clips import Clip, read_clip
 from brtf.video.light import even_light
@@ -31,6 +31,8 @@ COUPLING = 10.0
 """Log odds that a pixel is given if all of its neighbours agree, against ln(1/ERRORS − 1) = 3.9 of its own at most."""
 RARE = -1.5
 """Log odds of an object at a pixel whose evidence is even."""
+DARKEST, BRIGHTEST = 0.5, 254.5
+"""Levels beyond which a scene may be darker or brighter than the camera tells."""
 FIELD_REACH, FIELD_WIDTH = 2, 1.2
 N_FIELD = 8
 
@@ -114,8 +116,8 @@ def foreground(source: Any, **reading: Any) -> Foreground:
 
     Frames are laid on each other if the camera shook, changes of light that the whole scene follows are taken out,
     every pixel is given up to three steady levels with their noise, of which those that were there before or come back
-    are the scene, shadows are told from objects, and pixels are decided together with their neighbours. All bands are
-    used jointly.
+    are the scene, shadows are told from objects, and pixels are decided together with their neighbours; at the edge of
+    an object those belong to it that have at least half of their light from it. All bands are used jointly.
 
     Parameters
     ----------
@@ -214,15 +216,17 @@ def _decide(clip: Clip) -> Foreground:
     levels, share, changes = scene_shares(levels, width)
     evidence = foreground_evidence(levels, share, width)
     usual, pixels = share.argmax(axis=1), np.arange(len(share))
-    odds, law = shadow_odds(
-        levels.values, levels.mean[pixels, usual], levels.variance[pixels, usual], levels.whitening, evidence.deviates,
-        evidence.objects, width,
-    )  # fmt: skip
+    scene, noise = levels.mean[pixels, usual], levels.variance[pixels, usual]
+    odds, law = shadow_odds(levels.values, scene, noise, levels.whitening, evidence.deviates, evidence.objects, width)
     with np.errstate(invalid="ignore"):  # NaN where missing
         frames = -np.logaddexp(-evidence.values, RARE - odds)
     frames = np.ascontiguousarray(frames.T).reshape(-1, height, width)
-    mask = whole_objects(frames)
-    background = levels.images(usual).reshape(height, width, -1)
+    background = levels.images(usual)
+    known = ((background > DARKEST) & (background < BRIGHTEST)).all(axis=1)
+    whole = whole_objects(frames)
+    mask = np.empty_like(whole)
+    drop_fringe(whole, levels.values, scene, noise, known, mask)
+    background = background.reshape(height, width, -1)
     probability = expit(frames + RARE)
     if shifts is not None:
         back = [np.asarray(corner) - shift for shift in shifts]

@@ -1,0 +1,74 @@
+"""Compiled loops over the pixels of a mask: the field that makes objects whole, and the light at their edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from brtf.kernels.jit import loop
+
+__all__ = ["drop_fringe", "settle_field"]
+
+
+@loop
+def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: Any) -> None:
+    """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect."""
+    n_frames, height, width = evidence.shape
+    reach = near.shape[0] // 2
+    for t in range(n_frames):
+        expected = np.tanh(0.5 * evidence[t])
+        for _ in range(n_rounds):
+            for i in range(height):
+                for j in range(width):
+                    total, weights = 0.0, 0.0
+                    for down in range(max(-reach, -i), min(reach, height - 1 - i) + 1):
+                        for right in range(max(-reach, -j), min(reach, width - 1 - j) + 1):
+                            total += near[down + reach, right + reach] * expected[i + down, j + right]
+                            weights += near[down + reach, right + reach]
+                    odds[t, i, j] = evidence[t, i, j] + (coupling * total / weights if weights > 0.0 else 0.0)
+            for i in range(height):
+                for j in range(width):
+                    expected[i, j] = math.tanh(0.5 * odds[t, i, j])
+
+
+@loop
+def drop_fringe(mask: Any, values: Any, scene: Any, variance: Any, known: Any, kept: Any) -> None:
+    """The mask (frames, height, width) without pixels at its edge that have most of their light from the scene.
+
+    Such a pixel shows α o + (1 − α) x, where x is the ``scene`` (pixels, channels) with its noise ``variance``, and o
+    the mean of what the pixels beside it show that belong to the mask and are not at its edge. It is dropped if α, by
+    least squares, is below ½. Without such a neighbour, or where the scene is not ``known`` (pixels,), it is kept.
+    """
+    n_frames, height, width = mask.shape
+    n_channels = values.shape[1]
+    inner = np.empty((height, width), np.bool_)
+    object_ = np.empty(n_channels)
+    for t in range(n_frames):
+        for i in range(height):
+            for j in range(width):
+                inner[i, j] = mask[t, i, j] and mask[t, max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2].all()
+        for i in range(height):
+            for j in range(width):
+                p = i * width + j
+                kept[t, i, j] = mask[t, i, j]
+                if not mask[t, i, j] or inner[i, j] or not known[p] or math.isnan(values[p, 0, t]):
+                    continue
+                n = 0
+                object_[:] = 0
+                for row in range(max(i - 1, 0), min(i + 2, height)):
+                    for column in range(max(j - 1, 0), min(j + 2, width)):
+                        q = row * width + column
+                        if inner[row, column] and not math.isnan(values[q, 0, t]):
+                            n += 1
+                            for c in range(n_channels):
+                                object_[c] += values[q, c, t]
+                if n == 0:
+                    continue
+                across, length = 0.0, 0.0
+                for c in range(n_channels):
+                    contrast = object_[c] / n - scene[p, c]
+                    across += contrast * (values[p, c, t] - scene[p, c]) / variance[p, c]
+                    length += contrast * contrast / variance[p, c]
+                kept[t, i, j] = across >= 0.5 * length
