@@ -130,6 +130,18 @@ def test_sums_of_any_width(shape, density, n_columns):
             np.testing.assert_allclose(found, wanted, **ROUNDING)
 
 
+@pytest.mark.parametrize(("n_rows", "kept"), [(2000, True), (4000, False)])
+def test_blocks_of_small_data_list_their_entries_once(n_rows, kept):
+    """Also where there are several blocks; those of large data would take memory."""
+    rng = np.random.default_rng(0)
+    shape = n_rows, 80
+    blocks = observe(rng.standard_normal(shape), rng.random(shape) < 0.7).block_list
+    assert len(blocks) > 1
+    for block in blocks:
+        assert (compiled.positions(block, (0,)) is compiled.positions(block, (0,))) is kept
+        assert (compiled.listed(block) is compiled.listed(block)) is kept
+
+
 RHO = np.concatenate([[0.0, 1e-300, 1e-5, 1e25, 1e300], np.geomspace(1e-6, 1e22, 1000)])
 
 

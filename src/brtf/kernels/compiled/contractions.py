@@ -17,7 +17,7 @@ from brtf.kernels import (
     tiles,
 )
 from brtf.kernels.arguments import plain
-from brtf.kernels.compiled.listed_block import MOST_REMEMBERED, fibres_of, listed
+from brtf.kernels.compiled.listed_block import fibres_of, listed, remembers
 from brtf.kernels.compiled.variances import Fibres
 from brtf.kernels.dense import dense_block, khatri_rao, reduce_mode, transposed_khatri_rao
 from brtf.kernels.packed import symmetric_multiplicity
@@ -49,7 +49,7 @@ def positions(block: Block, modes: tuple[int, ...]) -> NDArray[np.int64]:
         rows, columns = row_and_column_positions(block, modes)
         mask = np.ones((1, 0), np.bool_) if block.mask is None else block.mask.reshape(len(rows), -1)
         masked.positions(mask, rows, columns, found)
-    if block.n_entries <= MOST_REMEMBERED and block.n_rows == block.shape[0]:
+    if remembers(block):
         known[modes] = found
     return found
 

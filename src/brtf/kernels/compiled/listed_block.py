@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -16,7 +17,8 @@ from brtf.kernels import (
 from brtf.kernels.arguments import plain
 
 MOST_REMEMBERED = 2**17
-"""Most entries of a block that keeps their lists and positions: a megabyte per array."""
+"""Most entries of the only block of data that keeps their lists and positions, a megabyte per array; blocks of a dense
+tensor keep them if it has at most twice as many cells."""
 Listed = tuple[masked.Lists, Array, NDArray[np.bool_] | None]
 """Lists of entries and their values. For sums of ones a list never exceeds half a fibre: where most entries are
 observed it holds the missing ones, with value −1, and the last element marks these fibres."""
@@ -85,14 +87,20 @@ def _shorter(mask: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Array, NDArray
     return read_only(mask ^ np.expand_dims(full, 1)), amounts, full
 
 
+def remembers(block: Block) -> bool:
+    """Whether a block keeps lists and positions: the data are small."""
+    alone = block.n_rows == block.shape[0] and block.n_entries <= MOST_REMEMBERED
+    return alone or (block.coords is None and math.prod(block.shape) <= 2 * MOST_REMEMBERED)
+
+
 def listed(block: Block) -> ListedBlock:
-    """The block, with its entries listed on first use; the only block of small data keeps the lists."""
+    """The block, with its entries listed on first use; blocks of small data keep the lists."""
     if isinstance(block, ListedBlock):
         return block
     known: ListedBlock | None = block.cache.get("listed")
     if known is None:
         known = ListedBlock(**{part.name: getattr(block, part.name) for part in fields(block) if part.init})
-        if block.n_rows == block.shape[0] and block.n_entries <= MOST_REMEMBERED:
+        if remembers(block):
             block.cache["listed"] = known
     return known
 
