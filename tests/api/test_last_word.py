@@ -12,7 +12,10 @@ from brtf import BRTF
 from brtf.api import last_word
 from brtf.api.last_word import HELD_OUT_SHARE, has_the_last_word, held_out
 from brtf.data.observe import observe
+from brtf.inference.learn_noise import with_noise
 from brtf.inference.trace import Kind, StopReason
+from brtf.model.local_models import GaussianSlab
+from brtf.search.run import Deadline
 
 OPTIONS = {"random_state": 0, "arrangement": None, "link": None}
 
@@ -108,6 +111,18 @@ class TestRank:
         with pytest.raises(KeyboardInterrupt):
             model.fit(np.where(mask, y, np.nan))
         assert model.rank_ == bound.rank_
+
+
+class TestNoise:
+    def test_is_not_called_outliers(self, fits):
+        """Noise and outliers of a larger fit may have been learnt with their names exchanged."""
+        result = fits[2].result_
+        state, n_observed = result.state, result.observations.n_observed
+        named_wrongly = with_noise(state, 2.0 * float(state.tau.mean), GaussianSlab(0.98, 1e4, 1.0), n_observed)
+        competing = last_word._Fits(
+            result, result.settings, result.observations, result.observations, Deadline(None), lambda record: None
+        )
+        assert competing.of_all_entries(named_wrongly).state.local.probability < 0.01
 
 
 class TestWhen:

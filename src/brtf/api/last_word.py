@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns
 from brtf.data.passes import workers
+from brtf.inference.judge import WORTH
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
@@ -30,6 +31,7 @@ from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
 from brtf.search.choices import Comparison
+from brtf.search.moves.few_outliers import are_mostly_outliers, settled_with_few_outliers
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
 from brtf.search.moves.row_prior import with_best_row_priors
 from brtf.search.run import Deadline, Moment, problem_at
@@ -243,7 +245,18 @@ class _Fits:
             point = prune(problem, sweep(problem, point))
             self.n_sweeps += 1
             self.watch(Record(self.n_sweeps, point.bound, point.rank, point.state.noise_variance))
+        return _with_outliers_as_exceptions(problem, point)
+
+
+def _with_outliers_as_exceptions(problem: Problem, point: Point) -> Point:
+    """The point with few outliers where most entries count as such, unless the bound falls by more than a nat.
+
+    Many components leave small residuals, from which noise and outliers may be learnt with their names exchanged.
+    """
+    if not are_mostly_outliers(point.state) or point.state.structure is not None:
         return point
+    few = settled_with_few_outliers(problem, point)
+    return few if few.bound > point.bound - WORTH else point
 
 
 def _is_beyond_chance(gains: Array) -> bool:

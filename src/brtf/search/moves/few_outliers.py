@@ -35,6 +35,11 @@ def with_few_outliers(problem: Problem, point: Point) -> State:
     return with_noise(state, tau, START_MODEL, problem.observations.n_observed)
 
 
+def settled_with_few_outliers(problem: Problem, point: Point) -> Point:
+    """The point of :func:`with_few_outliers`, with its noise settled at the same factors."""
+    return settle_noise(problem, evaluate_at(problem, with_few_outliers(problem, point), point.fit))
+
+
 class FewOutliers(Once):
     """Few outliers where most entries are."""
 
@@ -44,7 +49,5 @@ class FewOutliers(Once):
         point, problem, options = progress.point, progress.problem, progress.options
         if not are_mostly_outliers(point.state) or options.shared_modes or options.replaced:
             return None
-        settled = settle_noise(problem, evaluate_at(problem, with_few_outliers(problem, point), point.fit))
-        return progress.trial(
-            Kind.LOCAL_MODEL, "few outliers", settled, worth=-WORTH, then=Sweeps(progress.roughly, 60)
-        )
+        few = settled_with_few_outliers(problem, point)
+        return progress.trial(Kind.LOCAL_MODEL, "few outliers", few, worth=-WORTH, then=Sweeps(progress.roughly, 60))
