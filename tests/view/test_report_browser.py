@@ -4,7 +4,6 @@ import base64
 import csv
 import io
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +20,6 @@ for library in ("jinja2", "PIL"):
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 from PIL import Image  # noqa: E402
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium or Chrome on this machine")
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DATA = synthetic((12, 10, 6), 2, outliers=0.08, missing=0.25, seed=0)
 EVIL = [
     '<img src=x onerror="window.owned = 1">',
@@ -41,81 +29,6 @@ EVIL = [
     "{{ 7*7 }}${window.owned = 5}",
     '=HYPERLINK("javascript:owned")<iframe src="javascript:parent.owned = 6">',
 ]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    """A browser of its own: with a new profile that vanishes."""
-    with playwright.sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=CHROMIUM, args=FLAGS
-        )
-        yield context
-        context.close()
-
-
-class Visit:
-    """A page that is open, and what it asked for and complained of meanwhile."""
-
-    def __init__(self, browser, path):
-        self.tab = browser.new_page()
-        self.requests, self.complaints, self.failures = [], [], {}
-        self.tab.on("requestfailed", lambda request: self.failures.update({request.url: request.failure}))
-        self.tab.on("request", lambda request: self.requests.append(request.url))
-        self.tab.on("console", lambda message: self.complaints.append(message.text))
-        self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.tab.on("dialog", lambda dialog: self.complaints.append(dialog.message) or dialog.dismiss())
-        self.address = Path(path).as_uri()
-        self.tab.goto(self.address)
-
-    @property
-    def outside(self):
-        """What was asked for besides the page itself and what is inside it."""
-        return [url for url in self.requests if url != self.address and not url.startswith("data:")]
-
-    def pictures(self):
-        """What the four pictures show, point by point."""
-        return self.tab.evaluate(
-            """() => Promise.all([...document.querySelectorAll("#viewer img")].map(async (picture) => {
-                await picture.decode();
-                const canvas = document.createElement("canvas");
-                [canvas.width, canvas.height] = [picture.naturalWidth, picture.naturalHeight];
-                const context = canvas.getContext("2d");
-                context.drawImage(picture, 0, 0);
-                return [...context.getImageData(0, 0, canvas.width, canvas.height).data];
-            }))"""
-        )
-
-    def slide_to(self, frame, mode=2):
-        self.slider(mode).fill(str(frame))
-
-    def slider(self, mode=2):
-        return self.tab.locator(".slide input").nth(mode)
-
-    def tip(self):
-        """What stands beside the pointer."""
-        playwright.expect(self.tab.locator("#tip")).to_be_visible()
-        return self.tab.locator("#tip").text_content()
-
-    def point_at(self, picture, row, column, shape):
-        """Move the pointer to the middle of a cell."""
-        picture.scroll_into_view_if_needed()
-        box = picture.bounding_box()
-        x = box["x"] + (column + 0.5) / shape[1] * box["width"]
-        self.tab.mouse.move(x, box["y"] + (row + 0.5) / shape[0] * box["height"])
-
-
-@pytest.fixture
-def visit(browser):
-    opened = []
-
-    def go(path):
-        opened.append(Visit(browser, path))
-        return opened[-1]
-
-    yield go
-    for page in opened:
-        page.tab.close()
 
 
 @pytest.fixture(scope="module")
@@ -365,3 +278,17 @@ def test_light_and_dark_follow_the_reader(visit, page):
             for where in ("body", "h1", ".chart text", ".line.one", ".card")
         ]
     assert all(light != dark for light, dark in zip(colours["light"], colours["dark"], strict=True))
+
+
+def test_on_paper_tables_are_whole(visit, page):
+    """No table is cut by a page or by a frame that scrolls, and the paper has margins."""
+    seen = visit(page)
+    seen.tab.emulate_media(media="print")
+    styles = seen.tab.evaluate(
+        """() => [...document.querySelectorAll(".scroll")].map((frame) => {
+            const style = getComputedStyle(frame);
+            return [style.breakInside, style.overflowX, style.overflowY, style.maxHeight].join(" ");
+        })"""
+    )
+    assert len(styles) > 2 and set(styles) == {"avoid visible visible none"}
+    assert "@page { margin: 14mm 13mm; }" in page.read_text(encoding="utf-8")

@@ -38,7 +38,7 @@ def choices_part(subject: Subject) -> Part:
         "e times as probable. Each can be made by hand through the option of the same name."
     )
     table = Table(["option", "chosen", "nats better", "in words"], rows, n_wordy=1, n_labels=2, file="choices")
-    return Part("choices", "Choices", [Words(about), table, Words(f"{ROWS} {rows_in_words(subject.result)}")])
+    return Part("choices", "Choices", [Words(about), Words(f"{ROWS} {rows_in_words(subject.result)}"), table])
 
 
 def course_part(subject: Subject) -> Part:
