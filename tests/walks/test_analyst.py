@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import brtf
-from people import Sales, brtf_command, page_text, sales
+from people import Sales, brtf_command, looked_at, page_text, sales
 
 INDEX = list(Sales.INDEX)
 
@@ -82,7 +82,7 @@ def test_polars_in_polars_out(brought, model):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".xlsx", ".parquet"])
-def test_files_in_files_out(suffix, brought, model, tmp_path):
+def test_files_in_files_out(suffix, brought, model, tmp_path, visit):
     source = tmp_path / f"sales{suffix}"
     save = {".xlsx": brought.table.to_excel, ".parquet": brought.table.to_parquet}.get(suffix)
     if save is None:
@@ -100,6 +100,7 @@ def test_files_in_files_out(suffix, brought, model, tmp_path):
         filled = pd.read_csv(written, sep=None, engine="python", decimal=",")
     np.testing.assert_allclose(filled["sold"].astype(float), model.impute()["sold"], rtol=1e-9)
     assert "12 × 7 × 30" in page_text(tmp_path / "out" / "report.html")
+    looked_at(visit, tmp_path / "out" / "report.html")
     if suffix == ".xlsx":
         told = brtf_command("anomalies", tmp_path / "out" / "result.brtf", "--q", "0.05", "--out", tmp_path / "lists")
         listed = pd.read_csv(tmp_path / "lists" / "anomalies.csv", parse_dates=["week"])

@@ -8,7 +8,7 @@ import pytest
 import brtf
 from brtf.foreground import foreground_probability
 from brtf.video import read_clip, write_clip
-from people import brtf_command, page_text
+from people import brtf_command, looked_at, page_text
 
 HEIGHT, WIDTH, FRAMES = 16, 24, 16
 
@@ -36,10 +36,42 @@ def test_an_array_in_python(scene):
     assert np.abs(background - walls)[~mask].mean() < 2
 
 
-def test_a_file_on_the_command_line(tmp_path):
-    street = brtf.datasets.toy_video("street", height=48, width=64, frames=50, seed=0)
-    write_clip(tmp_path / "clip.mp4", np.moveaxis(street.observed.reshape(48, 64, 3, 50), 3, 0))
-    numbers = json.loads(brtf_command("video", tmp_path / "clip.mp4", "--out", tmp_path / "out", "--json"))
+@pytest.fixture(scope="module")
+def street():
+    return brtf.datasets.toy_video("street", height=48, width=64, frames=50, seed=0)
+
+
+@pytest.fixture(scope="module")
+def worked_on(street, tmp_path_factory):
+    """A clip, what `brtf video` wrote of it, and what it said."""
+    place = tmp_path_factory.mktemp("clip")
+    write_clip(place / "clip.mp4", np.moveaxis(street.observed.reshape(48, 64, 3, 50), 3, 0))
+    return place, json.loads(brtf_command("video", place / "clip.mp4", "--out", place / "out", "--json"))
+
+
+def test_a_clip_in_python(street, worked_on):
+    place, _ = worked_on
+    clip = read_clip(place / "clip.mp4")
+    found = brtf.foreground(clip)
+    assert brtf.metrics.f_measure(found.mask, street.foreground_mask.reshape(48, 64, 50)) > 0.8
+    table = brtf.foreground.boxes(found.mask)
+    assert len(table) > 0
+
+
+def test_a_page_in_a_browser(worked_on, visit):
+    place, _ = worked_on
+    seen = looked_at(visit, place / "out" / "report.html")
+    assert "frame" in seen.tab.inner_text("body").lower()
+    slider = seen.tab.locator("input[type=range]").first
+    seen.tab.emulate_media(media="screen")
+    before = seen.tab.screenshot()
+    slider.fill("20")
+    assert seen.tab.screenshot() != before
+    assert seen.complaints == []
+
+
+def test_files_from_the_command_line(street, worked_on):
+    tmp_path, numbers = worked_on
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"background.png", "foreground.mp4", "mask.mp4", "mask", "boxes.mp4", "boxes.csv", "report.html"} <= written
     assert numbers["objects"] > 0

@@ -10,7 +10,7 @@ import xarray as xr
 
 import brtf
 from brtf.ranks import core_consistency
-from people import alike, brtf_command, mixtures, page_text, scattering
+from people import alike, brtf_command, looked_at, mixtures, page_text, scattering
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_loadings_are_tables_with_wavelengths(brought):
     assert list(dataset["factor_sample"].to_pandas().index[:2]) == ["S0", "S1"]
 
 
-def test_scattered_light_is_left_out(tmp_path):
+def test_scattered_light_is_left_out(tmp_path, visit):
     landscapes, emissions = scattering()
     landscapes.to_netcdf(tmp_path / "landscapes.nc")
     fitted = ("fit", tmp_path / "landscapes.nc", "--scatter", 20, "--arrangement", "none")
@@ -70,6 +70,7 @@ def test_scattered_light_is_left_out(tmp_path):
         place = {"sample": 0, "emission": -1, "excitation": 3}  # 494 nm, twice 248 nm
         assert float(landscapes[place] - filled[place]) > 20
     assert "Scattered light: 195 of 646 cells" in page_text(tmp_path / "out" / "report.html")
+    looked_at(visit, tmp_path / "out" / "report.html")
     said = brtf_command(*fitted[:3], "width=20,raman=none,emission=1,excitation=excitation", "--max-rank", 3, "--json")
     assert "Raman" not in json.loads(said)["scatter"]
 

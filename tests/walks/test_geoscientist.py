@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import brtf
-from people import brtf_command, page_text, temperature
+from people import brtf_command, looked_at, page_text, temperature
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_zarr_in_zarr_out(brought, model, tmp_path):
         np.testing.assert_allclose(filled["t2m"], model.impute(), atol=1e-3)
 
 
-def test_netcdf_in_netcdf_out(brought, model, tmp_path):
+def test_netcdf_in_netcdf_out(brought, model, tmp_path, visit):
     brought[0].to_netcdf(tmp_path / "t2m.nc")
     told = brtf_command("fit", tmp_path / "t2m.nc", "--out", tmp_path / "out")
     assert "36 time (2020-01-01 … 2022-12-01) × 9 latitude (40 … 50) × 12 longitude (0 … 20)" in told
@@ -100,3 +100,4 @@ def test_netcdf_in_netcdf_out(brought, model, tmp_path):
         assert filled.dtype == np.float32
         np.testing.assert_allclose(filled, model.impute(), atol=1e-3)
     assert "latitude" in page_text(tmp_path / "out" / "report.html")
+    looked_at(visit, tmp_path / "out" / "report.html")

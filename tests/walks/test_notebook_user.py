@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import brtf
-from people import page_text
+from people import looked_at, page_text
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,8 @@ def test_plots_have_words(model):
         plt.switch_backend(backend)
 
 
-def test_a_page_to_hand_on(model, tmp_path):
+def test_a_page_to_hand_on(model, tmp_path, visit):
     model.report(tmp_path / "page.html")
     text = page_text(tmp_path / "page.html")
     assert "15 × 12 × 10" in text
+    looked_at(visit, tmp_path / "page.html")
