@@ -5,8 +5,8 @@ small components it charges them more than they cost in prediction, and stops to
 and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
 each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises.
 It wins if it predicts them better than the fit of the search, and beyond chance better than one of that size which
-begins anew too. The winner is fitted to all entries. Its posterior is widened as long as a wider one predicts the same
-entries better beyond chance.
+begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one predicts the same entries
+better beyond chance.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns
@@ -265,22 +266,21 @@ def _is_beyond_chance(gains: Array) -> bool:
 
 
 def _widening(result: Result, kept_out: Observations) -> float:
-    """The factor of the posterior variance, at least one, up to which held-out entries ask for more beyond chance.
+    """The factor of the posterior variance, at least one, at which the held-out entries are most probable.
 
-    The most probable factor would not do: where the variance is small beside the noise, a little more noise among the
-    held-out entries than among the others would ask for any.
+    One unless they ask beyond chance for any more at all: where the variance is small beside the noise, a little more
+    noise among the held-out entries than among the others would ask for any factor.
     """
 
     def log_density(log_factor: float) -> Array:
         return replace(result, widening=math.exp(log_factor)).log_density(kept_out)
 
-    def asks_for_more(log_factor: float) -> bool:
-        return _is_beyond_chance(log_density(log_factor + FINEST_WIDENING) - log_density(log_factor))
-
-    if not asks_for_more(0.0):
+    if not _is_beyond_chance(log_density(FINEST_WIDENING) - log_density(0.0)):
         return 1.0
-    low, high = 0.0, math.log(WIDEST)
-    while high - low > FINEST_WIDENING:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if asks_for_more(middle) else (low, middle)
-    return math.exp(low)
+    found = minimize_scalar(
+        lambda log_factor: -float(np.sum(log_density(log_factor))),
+        bounds=(0.0, math.log(WIDEST)),
+        method="bounded",
+        options={"xatol": FINEST_WIDENING},
+    )
+    return math.exp(float(found.x))
