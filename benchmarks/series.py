@@ -6,18 +6,21 @@ project; sets that are not found are skipped with a message. Every fit is one li
 - ETT_h1, 17,420 hours × 7 variables, by the protocol of TSI-Bench (arXiv 2406.12747): entries hidden in windows of 48
   hours in the last five months, mean absolute error in standard deviations of the first fourteen months;
 - Birmingham parking (30 × 77 × 18) and Hangzhou metro (80 × 25 × 108) with 40 % of the days of every place hidden;
-- a week of the same two, forecast from what came before, beside the mean of the same weekdays and the last week.
+- a week of the same two, forecast from what came before, beside the mean of the same weekdays and the last week; the
+  days with their dates, and as mere numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray
 from numpy.typing import NDArray
 from scipy.io import loadmat
 
@@ -28,6 +31,7 @@ Array = NDArray[Any]
 WINDOW = 48
 PATTERNS = ("point 10 %", "point 50 %", "point 90 %", "subsequence", "block")
 WEEK = 7
+FIRST_DAYS = {"Birmingham": "2016-10-04", "Hangzhou": "2019-01-01"}
 
 
 def hidden_in(shape: tuple[int, int], pattern: str, rng: np.random.Generator) -> NDArray[np.bool_]:
@@ -74,14 +78,16 @@ def whole_days(data: Path, name: str, seed: int, **options: Any) -> str:
     return f"RMSE {np.sqrt(np.mean(error**2)):.2f}, MAPE {mape:.4f}, {_told(model, truth, hidden, seconds)}"
 
 
-def next_week(data: Path, name: str, weeks_before: int, **options: Any) -> str:
-    """A week forecast from the days before it."""
+def next_week(data: Path, name: str, weeks_before: int, dated: bool, **options: Any) -> str:
+    """A week forecast from the days before it, with their dates or without."""
     truth = _tensor(data, name)
     first = truth.shape[1] - WEEK * weeks_before
     known, ahead = truth[:, :first], truth[:, first : first + WEEK]
-    model, seconds = fit(np.where(known != 0, known, np.nan), **{**options, "modes": {1: "ordered"}})
-    found, there = model.forecast(WEEK, mode=1, level=0.9), ahead != 0
     past = np.where(known != 0, known, np.nan)
+    days = {"day": np.datetime64(FIRST_DAYS[name], "ns") + np.arange(first).astype("m8[D]")} if dated else {}
+    named = xarray.DataArray(past, dims=("place", "day", "time"), coords=days)
+    model, seconds = fit(named, **{**options, "modes": {"day": "ordered"}})
+    found, there = model.forecast(WEEK, mode="day", level=0.9), ahead != 0
     with np.errstate(invalid="ignore"):
         recent = [past[:, (first + day) % WEEK :: WEEK][:, -4:] for day in range(WEEK)]
         same = [np.nansum(days, axis=1) / np.isfinite(days).sum(axis=1) for days in recent]
@@ -120,8 +126,9 @@ def jobs(data: Path, n_seeds: int, seconds: float) -> Iterator[tuple[str, Callab
         for seed in range(n_seeds):
             yield job(f"{name}, whole days, draw {seed}", whole_days, name, seed)
     for name in ("Birmingham", "Hangzhou"):
-        for weeks in (1, 2):
-            yield job(f"{name}, forecast of the week {weeks} from the end", next_week, name, weeks)
+        for weeks, dated in itertools.product((1, 2), (True, False)):
+            how = "with dates" if dated else "without dates"
+            yield job(f"{name}, forecast of the week {weeks} from the end, {how}", next_week, name, weeks, dated)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from brtf.cli import main
 from brtf.data.positions import Positions, continued
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Ordered
-from brtf.model.row_priors.chain_kinds import carriers_of, courses, memories
+from brtf.results.rows_ahead import Fit, Past, rows_ahead
 
 HORIZON = 10
 
@@ -33,27 +33,111 @@ def season():
     return brtf.BRTF(modes={0: "ordered"}, **options).fit(data[:-HORIZON]), data
 
 
-@pytest.mark.parametrize("carriers", [carriers_of([]), carriers_of([4])[:1]])
-def test_rows_ahead_have_the_moments_of_draws(carriers):
-    """Of kinds, centres, λ, the last row and the noise of the steps."""
-    rng, n_draws, n_ahead = np.random.default_rng(0), 400_000, 4
-    rows = RowGaussians(rng.standard_normal((6, 1)), np.full((6, 1, 1), 0.2))
-    lam, share = Gamma(np.array([30.0]), np.array([20.0])), np.array([[0.2, 0.5, 0.3]])
-    if len(carriers):
-        share = np.hstack([0.4 * share, 0.6 * share])
-    prior = Ordered.begun(rows, lam, np.ones(5), share, np.arange(6) % 2, carriers)
-    found = prior.ahead(rows, lam, n_ahead)
-    kind = rng.choice(share.size, n_draws, p=share[0])
-    phi, along = np.exp(memories(3))[kind % 3], courses(carriers, np.arange(5.0, 10.0))[kind // 3]
-    centre = rng.multivariate_normal(prior.centre[0], prior.centre_cov[0], n_draws)
-    scale = rng.gamma(30.0, 1 / 20.0, n_draws) ** -0.5
-    now = rows.mean[-1, 0] + np.sqrt(0.2) * rng.standard_normal(n_draws) - centre[:, 1]
-    for h in range(n_ahead):
-        now = phi * now / along[:, h] + scale * np.sqrt(1.0 - phi**2) * rng.standard_normal(n_draws)
-        now *= along[:, h + 1]
-        drawn = centre[:, h % 2] + now
-        assert found.mean[h, 0] == pytest.approx(drawn.mean(), abs=5 * drawn.std() / np.sqrt(n_draws))
-        assert found.cov[h, 0, 0] == pytest.approx(drawn.var(), rel=0.01)
+def courses_of(past, period=7):
+    """Some courses: rows on their own, a level, and levels beside a pattern."""
+    return [*list(past._levels())[::3], *list(past._patterns(period))[::17]]
+
+
+def test_a_course_goes_on_as_dense_algebra_says():
+    """About a constant of any size; the evidence is that of the differences of rows, for any size of the course."""
+    rng, n_rows, n_ahead = np.random.default_rng(0), 12, 5
+    places = np.delete(np.arange(n_rows + 2.0), [3, 7])
+    values = rng.standard_normal((n_rows, 2))
+    told, odd = rng.uniform(0.3, 2.0, n_rows), np.where(np.arange(n_rows) == 4, 5.0, 0.0)
+    past = Past(values, told, places, places[-1] + 1.0 + np.arange(n_ahead), odd)
+    contrasts = np.linalg.qr(np.column_stack([np.ones(n_rows), np.eye(n_rows)[:, 1:]]))[0][:, 1:].T
+    beyond = []
+    for course in courses_of(past):
+        fit = Fit(past, course)
+        cov = course.going_on[:, :n_rows] + np.diag(course.alone / told + odd)
+        squares = np.einsum(
+            "id,id->d", contrasts @ values, np.linalg.solve(contrasts @ cov @ contrasts.T, contrasts @ values)
+        )
+        np.testing.assert_allclose(fit.squares, squares, rtol=1e-8)
+        log_det = np.linalg.slogdet(contrasts @ cov @ contrasts.T)[1]
+        beyond.append(fit.evidence + 0.5 * log_det + 0.5 * (n_rows - 1) * np.log(squares))
+        large = 1e7  # the variance of the constant
+        across = np.linalg.solve(cov + large, course.going_on[:, n_rows:] + large)
+        mean, variance = fit.forecast
+        np.testing.assert_allclose(mean, across.T @ values, atol=1e-5)
+        dense = (
+            course.going_on[0, 0]
+            + course.alone
+            + large
+            - np.sum(across * (course.going_on[:, n_rows:] + large), axis=0)
+        )
+        np.testing.assert_allclose(variance, np.outer(dense, squares / (n_rows - 3)), rtol=1e-4)
+    np.testing.assert_allclose(beyond, np.broadcast_to(beyond[0], np.shape(beyond)), atol=1e-8)
+
+
+def test_a_row_of_its_own_is_one_that_the_others_do_not_expect():
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((12, 3))
+    past = Past(values - values.mean(axis=0), np.ones(12), np.arange(12.0), np.arange(12.0, 14.0))
+    for course in courses_of(past):
+        fit, kept = Fit(past, course), np.arange(12) != 5
+        left_out = Past(past.values[kept], np.ones(11), past.places[kept], np.array([5.0]))
+        alike = course._replace(going_on=course.going_on[np.ix_(kept, np.append(np.flatnonzero(kept), 5))])
+        other = Fit(left_out, alike)
+        mean, variance = other.forecast
+        expected = variance[0] / (other.squares / 8)
+        ratio = np.sum((past.values[5] - mean[0]) ** 2) / expected[0] / (fit.squares.sum() / 11)
+        assert fit.odd_variances[5] == pytest.approx(max(ratio - 1.0, 0.0) * expected[0])
+        assert fit.odd_gains[5] == pytest.approx(max(0.0, 0.5 * (max(ratio, 1.0) - 1.0 - np.log(max(ratio, 1.0)))))
+
+
+def weekly(n_rows, rng, rank=4):
+    """A level, a pattern of seven rows and a little that wanders."""
+    pattern = rng.standard_normal((7, rank))[np.arange(n_rows) % 7]
+    return 5.0 * rng.standard_normal(rank) + pattern + 0.1 * wandering(n_rows, 0.7, rank, rng)
+
+
+def row_posterior(courses, loadings):
+    """Rows that data of unit noise would tell, with λ and a prior in order."""
+    gram, lam = loadings.T @ loadings, Gamma(np.full(courses.shape[1], 10.0), np.full(courses.shape[1], 100.0))
+    cov = np.linalg.inv(gram + 0.1 * np.eye(len(gram)))
+    rows = RowGaussians(courses @ (gram @ cov), np.broadcast_to(cov, (len(courses), *cov.shape)).copy())
+    share = np.zeros((rows.rank, 5))
+    share[:, 0] = 1.0
+    return rows, Ordered.begun(rows, lam, np.ones(len(courses) - 1), share), lam
+
+
+def test_a_holiday_is_not_repeated():
+    rng = np.random.default_rng(2)
+    whole = weekly(49, rng)
+    seen = whole[:42].copy()
+    seen[37] -= 5.0
+    rows, prior, lam = row_posterior(seen, 30.0 * rng.standard_normal((40, 4)))
+    found = rows_ahead(rows, prior, lam, np.arange(42.0), 7, (), range(2, 22))
+    assert np.sqrt(np.mean((found.mean - whole[42:]) ** 2)) < 0.3
+    assert np.abs(seen[35:42] - whole[42:]).max() > 4.0
+
+
+def test_components_that_cancel_each_other_still_do_so_ahead():
+    """Two components of nearly equal loadings: their difference wanders widely, their sum repeats itself."""
+    rng = np.random.default_rng(3)
+    whole, loading = weekly(42, rng, 1), rng.standard_normal((40, 1))
+    apart = 100.0 * rng.standard_normal((42, 1))
+    courses = np.hstack([apart, whole - apart])
+    loadings = 30.0 * np.hstack([loading, loading + 1e-3 * rng.standard_normal((40, 1))])
+    rows, prior, lam = row_posterior(courses[:35], loadings)
+    found = rows_ahead(rows, prior, lam, np.arange(35.0), 7, (), range(2, 18))
+    error = (found.mean - courses[35:]) @ loadings.T / 30.0
+    assert np.sqrt(np.mean(error**2)) < 0.4 * np.std(whole)
+
+
+def test_dates_tell_of_weeks_that_were_seen_once_and_a_half():
+    rng = np.random.default_rng(4)
+    data = weekly(18, rng) @ rng.standard_normal((4, 30)) + 0.1 * rng.standard_normal((18, 30))
+    xarray = pytest.importorskip("xarray")
+    days = np.datetime64("2024-01-01") + np.arange(11)
+    named = xarray.DataArray(data[:11], dims=("day", "place"), coords={"day": days})
+    options = {"link": None, "arrangement": None, "noise": "common", "random_state": 0}
+    model = brtf.BRTF(modes={"day": "ordered"}, **options).fit(named)
+    error = model.forecast(7, mode="day").mean - data[11:]
+    assert np.sqrt(np.mean(error**2)) < 1.1 * np.sqrt(np.mean((data[4:11] - data[11:]) ** 2))
+    without = brtf.BRTF(modes={0: "ordered"}, **options).fit(data[:11]).forecast(7, mode=0).mean - data[11:]
+    assert np.mean(error**2) < 0.5 * np.mean(without**2)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -73,8 +157,9 @@ def test_courses_of_single_fibres_go_on_from_where_they_are():
     np.testing.assert_allclose(course[39], smooth.memory**40 * last, rtol=1e-9, atol=1e-12)
     spread = ahead.std**2 - structure.std**2
     assert (np.diff(spread, axis=0) > -1e-9).all()
-    noise = model.noise_variance_
-    np.testing.assert_allclose(spread[-1], noise + smooth.variances * model.result_.scale**2, rtol=0.05)
+    wanted = model.noise_variance_ + smooth.variances * model.result_.scale**2
+    of_student = 2e-3 * structure.std[-1].max() ** 2  # of observations x is a part, and has the factor of their law
+    np.testing.assert_allclose(spread[-1], wanted, rtol=0.05, atol=of_student)
 
 
 def weeks(seed, n_rows=25, rank=8):

@@ -21,8 +21,10 @@ class Forecasts(Fitted):
     ) -> Forecast:
         """What follows the last position of an ordered mode, with the uncertainty that grows on the way.
 
-        Every component goes on by its own chain: it fades to its centre as fast as it forgets, repeats the period that
-        was found, and its variance grows to that of the prior. Answers are in the units of Y, also with a link.
+        Every course goes on as a mixture of all that could have made its past: levels of longer or shorter memory, and
+        patterns that repeat themselves, each as probable as the past makes it. A week or a day is tried where labels
+        are times, and other periods that were seen twice. Single odd rows, such as holidays, are not repeated. Answers
+        are in the units of Y, also with a link.
 
         Parameters
         ----------

@@ -14,10 +14,12 @@ from brtf.data.checks import Labels
 from brtf.data.exports import Table, long_table
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
-from brtf.data.positions import continued
+from brtf.data.positions import Positions, continued
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.results.choices import modes_in_words
+from brtf.results.rows_ahead import rows_ahead
+from brtf.search.periods_of_rows import possible_periods
 
 if TYPE_CHECKING:
     from brtf.results.result import Quantity, Result
@@ -140,7 +142,7 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
     n_more = arrangement.shape(shape)[factor] - rows.n_rows
     if not isinstance(prior, Ordered):
         raise TypeError(f"the rows of mode {mode} are in no order")
-    more = prior.ahead(rows, result.state.lam, n_more)
+    more = _rows_ahead(result, mode, rows, prior, n_more)
     covs = [np.broadcast_to(part.cov_packed, (part.n_rows, part.cov_packed.shape[1])) for part in (rows, more)]
     joined = RowGaussians(np.concatenate([rows.mean, more.mean]), np.concatenate(covs))
     labels = observations.labels
@@ -160,6 +162,22 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
     unseen = Observations(shape, values, None, coords, observations.scale, labels)
     state = result.state.with_factor(factor, joined).without_slices_along(factor)
     return replace(result, observations=unseen, state=state)
+
+
+def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, n_more: int) -> RowGaussians:
+    """The rows that follow, with the periods that labels tell or the rows suggest."""
+    if rows.n_rows < 2:
+        raise ValueError(f"Mode {mode} has one position only: nothing tells how it goes on.")
+    if not rows.rank:
+        return RowGaussians(np.zeros((n_more, 0)), np.zeros((n_more, 0, 0)))
+    labels, fold = result.observations.labels, result.arrangement.periods.get(mode, 1)
+    along = Positions.of(None if labels is None else labels.coords[mode], result.observations.shape[mode])
+    calendar = [period // fold for period in along.periods if period % fold == 0]
+    places = prior.places[-rows.n_rows :]
+    own = Positions(prior.steps, (), np.rint(places).astype(np.int64))
+    likely = [period for period in possible_periods(rows, result.state.lam, own) if 2 * period <= rows.n_rows]
+    known = [period for period in calendar if 1 < period < rows.n_rows]
+    return rows_ahead(rows, prior, result.state.lam, places, n_more, known, likely)
 
 
 def _joined_labels(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from scipy.special import softmax, xlogy
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors.chain_kinds import NO_CARRIERS, courses, memories
+from brtf.model.row_priors.chain_kinds import NO_CARRIERS
 from brtf.model.row_priors.known_order import KnownOrder
 from brtf.model.row_priors.row_prior import register
 
@@ -86,37 +86,6 @@ class Ordered(KnownOrder):
         """Σ_r KL(q(k_r) ‖ uniform) − ½ ln|cov(μ_r)|."""
         of_kinds = float(np.sum(xlogy(self.share, self.share * self.share.shape[1])))
         return of_kinds - 0.5 * float(np.linalg.slogdet(self.centre_cov)[1].sum())
-
-    def ahead(self, rows: RowGaussians, lam: Gamma, n_rows: int) -> RowGaussians:
-        """C27: the rows that follow at unit steps: a_{T+h} = μ + φ^h (a_T − μ) + noise of variance (1 − φ^{2h})/λ.
-
-        On a carrier the memory is multiplied by c_{T+h}/c_T and the noise by c²_{T+h}. Averaged over the kinds, λ, the
-        centres and the last row.
-        """
-        rank, n_groups = rows.rank, self.centre.shape[1]
-        phi = np.exp(np.outer(np.arange(1, n_rows + 1), memories(self.n_memories)))
-        course = courses(self.carriers, self.places[-1] + np.arange(n_rows + 1))
-        share = self.share.reshape(rank, len(course), self.n_memories)
-        growth = course[:, 1:] / course[:, :1]
-        kept, kept_square = (np.einsum("rcn,hn,ch->hr", share, phi**power, growth**power) for power in (1, 2))
-        fresh = np.einsum("rcn,hn,ch->hr", share, 1.0 - phi**2, course[:, 1:] ** 2)
-        centre, around = np.zeros((n_rows, rank)), np.zeros((n_rows, rank))
-        deviation = rows.mean[-1]
-        if n_groups:
-            last = int(self.groups[-1])
-            groups = (last + 1 + np.arange(n_rows)) % n_groups
-            deviation = deviation - self.centre[:, last]
-            centre = self.centre.T[groups]
-            # μ_g − φ^h μ_last
-            both, own = self.centre_cov[:, groups, last].T, self.centre_cov[:, groups, groups].T
-            around = own - 2.0 * kept * both + kept_square * self.centre_cov[:, last, last]
-        scale = lam.rate / np.maximum(lam.concentration - 1.0, 0.5)  # E[1/λ]
-        last_cov = rows.cov[-1]
-        cov = kept[:, :, None] * last_cov * kept[:, None, :]
-        spread = kept_square * np.diag(last_cov) + fresh * scale
-        spread += (kept_square - kept**2) * deviation**2 + around
-        cov[:, np.arange(rank), np.arange(rank)] = spread
-        return RowGaussians(centre + kept * deviation, cov)
 
     def learnt(self, rows: RowGaussians, lam: Gamma) -> Ordered:
         """C26: centres, then kinds, q(k_r) ∝ exp(½ ln|Q_k| − ½ λ̄_r tr(Q_k M_r))."""
