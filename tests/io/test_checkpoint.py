@@ -18,7 +18,9 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import xarray as xr
 from click.testing import CliRunner
+from sklearn.exceptions import ConvergenceWarning
 
 import brtf
 from brtf import cli
@@ -483,6 +485,15 @@ class TestRefusals:
         )
         for data in (SMALL[:8], SMALL.astype(np.float32), as_coordinates(SMALL), np.nan_to_num(SMALL)):
             assert f"{kept[0]} is a checkpoint of other data, {about}; Y is shape (" in refused(kept[0], data)
+
+    def test_other_labels(self, tmp_path):
+        """Times say how far rows are apart, and all labels are told with the answers."""
+        rows = walk(20)[:, None] * np.arange(1.0, 6.0)
+        daily, hourly = (xr.DataArray(rows, {"t": np.arange(20).astype(f"M8[{unit}]")}, ("t", "x")) for unit in "Dh")
+        options = {"modes": {"t": "ordered"}, "max_sweeps": 30}
+        with pytest.warns(ConvergenceWarning):
+            brtf.BRTF(random_state=0, **options).fit(daily, checkpoint=tmp_path / "c.brtf")
+        assert "Y is the same but for its labels." in refused(tmp_path / "c.brtf", hourly, **options)
 
     def test_other_settings(self, kept):
         for name, made, got in (

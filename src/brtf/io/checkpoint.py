@@ -63,7 +63,8 @@ class Checkpoint:
         """Raise if data or settings differ from those the run began with."""
         if self.origin.data != origin.data:
             told = [describe_data(data) for data in (self.origin.data, origin.data)]
-            alike = "the same but for its values"
+            same_entries = self.origin.data["digest"] == origin.data["digest"]
+            alike = f"the same but for its {'labels' if same_entries else 'values'}"
             difference = alike if told[0] == told[1] else told[1]
             raise ValueError(
                 f"{self.path} is a checkpoint of other data, of {told[0]}; Y is {difference}. "

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.blocks import Block
+from brtf.data.checks import Labels
 from brtf.data.observations import Observations
 from brtf.data.passes import add_up
 from brtf.io.archive import (
@@ -21,7 +22,7 @@ from brtf.io.archive import (
 from brtf.model.settings import Settings
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest")
+DATA_NAMES = ("shape", "n_observed", "layout", "dtype", "digest", "labels")
 WITHOUT_EFFECT = ("max_seconds", "n_jobs")
 """Settings that do not affect the result, so that a run may resume with other values."""
 
@@ -33,7 +34,8 @@ class Origin:
     Attributes
     ----------
     settings : all that affect the result; initial factors by their SHA-256
-    data : shape, number of entries, layout, type and digest, the same for data in memory and in chunks
+    data : shape, number of entries, layout, type, and digests of the entries and of the labels, the same for data in
+        memory and in chunks
     rng : state of the bit generator
     """
 
@@ -48,9 +50,9 @@ class Origin:
         chosen["arrangement"] = plain_arrangement(settings)
         if not isinstance(settings.init, str):
             chosen["init"] = [_digest([np.asarray(factor, dtype=np.float64)]) for factor in settings.init]
-        digest = _digest_of_data(observations)
+        digests = _digest_of_data(observations), _digest_of_labels(observations.labels)
         values = (observations.shape, observations.n_observed, observations.layout, observations.values.dtype.name)
-        data = dict(zip(DATA_NAMES, (*values, digest), strict=True))
+        data = dict(zip(DATA_NAMES, (*values, *digests), strict=True))
         return cls(as_plain(chosen), as_plain(data), as_plain(rng.bit_generator.state))
 
 
@@ -95,6 +97,12 @@ def _digest_of_data(observations: Observations) -> str:
 
     zeros: Any = lambda: (np.zeros(2, np.uint64),)  # noqa: E731
     return add_up(observations, zeros, add)[0].tobytes().hex()
+
+
+def _digest_of_labels(labels: Labels | None) -> str | None:
+    """SHA-256 of the labels, of which times say how far rows in order are apart; None if there are none."""
+    coords = [] if labels is None else [None if one is None else one.astype(str).tolist() for one in labels.coords]
+    return hashlib.sha256(repr(coords).encode()).hexdigest() if any(one is not None for one in coords) else None
 
 
 def _places(block: Block) -> NDArray[np.uint64]:
