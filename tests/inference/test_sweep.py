@@ -16,7 +16,7 @@ from brtf.data.plan import Plan
 from brtf.inference import sweep as calibrated
 from brtf.inference.bound import bound
 from brtf.inference.entry_posterior import relative_deviation
-from brtf.inference.factor_update import update_all_factors, update_with_weights, weighing
+from brtf.inference.factor_update import FactorPlan, update_all_factors, weighing
 from brtf.inference.learn_noise import learn_noise, learn_noise_globally, retemper, slice_noise
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
@@ -182,7 +182,7 @@ def test_no_round_with_old_weights_lowers_the_bound(case, collapsed, relaxation)
     for _ in range(3):
         state, weigh = point.state, weighing(problem, point.state, point.fit)
         for _ in range(3):
-            state = update_component_precisions(update_with_weights(problem, state, weigh, relaxation))
+            state = update_component_precisions(FactorPlan.of(problem, state).carry_out(weigh, relaxation))
         after = evaluate(problem, state)
         assert after.bound >= point.bound - nats_of_rounding(point)
         point = after
@@ -195,7 +195,10 @@ def test_means_move_as_far_as_the_relaxation_says(layout, collapsed):
     case = oracle.slab_case(3, 3, layout, GaussianSlab)
     problem = replace(oracle.calibrated_problem(case, collapsed=collapsed), modes=(1,))
     weigh = weighing(problem, case.state, evaluate(problem, case.state).fit)
-    before, plain, further = case.state, *(update_with_weights(problem, case.state, weigh, size) for size in (1.0, 1.5))
+    before, plain, further = (
+        case.state,
+        *(FactorPlan.of(problem, case.state).carry_out(weigh, size) for size in (1.0, 1.5)),
+    )
     means = [state.factors[1].mean for state in (before, plain, further)]
     np.testing.assert_allclose(means[2] - means[0], 1.5 * (means[1] - means[0]), **ROUNDING)
     np.testing.assert_array_equal(further.factors[1].cov_packed, plain.factors[1].cov_packed)

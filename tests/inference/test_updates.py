@@ -11,7 +11,7 @@ from brtf.data.observations import Observations
 from brtf.data.plan import Plan
 from brtf.inference.bound import bound
 from brtf.inference.statistics import fit_at_entries, row_grams
-from brtf.inference.update_rows import gaussian_rows, update_factor, updated_factor
+from brtf.inference.update_rows import RowUpdate, gaussian_rows, update_factor
 from brtf.inference.updates import (
     PRUNE_NATS,
     expected_square_sum,
@@ -345,7 +345,7 @@ def test_a_row_whose_entries_weigh_nothing_falls_back_to_its_prior():
     rows, rank = state.factors[0], state.rank
     grams = np.repeat(np.eye(rank)[None], rows.n_rows, axis=0)
     grams[1] *= -1e-9
-    found = updated_factor(state, 0, grams, np.ones((rows.n_rows, rank)), 1e15).factors[0]
+    found = RowUpdate(1e15).from_statistics(state, 0, grams, np.ones((rows.n_rows, rank))).factors[0]
     np.testing.assert_array_equal(found.mean[1], 0.0)
     np.testing.assert_allclose(found.cov[1], np.diag(1.0 / state.lam.mean), rtol=1e-14)
     np.testing.assert_allclose(found.mean[0], 1.0, rtol=1e-9)

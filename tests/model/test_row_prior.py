@@ -14,7 +14,7 @@ from brtf.inference.factor_update import update_all_factors
 from brtf.inference.point import evaluate
 from brtf.inference.statistics import complete_gram
 from brtf.inference.sweep import balance, rotate, sweep
-from brtf.inference.update_rows import gaussian_rows, update_factors
+from brtf.inference.update_rows import RowUpdate, gaussian_rows
 from brtf.inference.updates import update_component_precisions
 from brtf.io.checkpoint import Keeper
 from brtf.io.storage import CorruptFile
@@ -446,10 +446,10 @@ def test_known_grams_are_the_data_s(kind):
     def weighing(block):
         return np.ones(block.n_entries), targets[block.entries]
 
-    ways = [
-        update_factors(case.observations, case.state, (0, 1, 2), weighing, precision, grams)
-        for grams in (None, complete_gram)
-    ]
+    ways = [case.state, case.state]
+    for k, grams in enumerate((None, complete_gram)):
+        for mode in (0, 1, 2):
+            ways[k] = RowUpdate(precision, grams).in_own_pass(case.observations, ways[k], mode, weighing)
     for mode, rows in enumerate(ways[0].factors):
         np.testing.assert_allclose(ways[1].factors[mode].mean, rows.mean, **ROUNDING)
         same_prior(ways[1].row_priors[mode], ways[0].row_priors[mode], **ROUNDING)

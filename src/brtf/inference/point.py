@@ -13,7 +13,7 @@ from brtf.data.blocks import Block
 from brtf.data.passes import Remembered, Sums, visit
 from brtf.inference.bound import BoundTerms, calibrated_terms
 from brtf.inference.entry_posterior import EntryLaw, relative_deviation, relative_precision
-from brtf.inference.factor_update import factor_update, solves_directly, weights_and_targets
+from brtf.inference.factor_update import FactorPlan, weights_and_targets
 from brtf.inference.noise_fit import Histogram
 from brtf.inference.problem import Fit, Problem, slice_variances
 from brtf.inference.statistics import variance_sum
@@ -67,8 +67,9 @@ def evaluate_at(problem: Problem, state: State, fit: Fit, *, ahead: bool = False
     """The point of a state whose low-rank part is already known: one pass over the data."""
     slices, structure, law = state.slices, state.structure, EntryLaw(state)
     local = local_posteriors_at(problem, state, fit)
-    update = factor_update(problem, state) if ahead else None
-    direct = update is not None and solves_directly(problem, state, update)
+    plan = FactorPlan.of(problem, state) if ahead else None
+    update = None if plan is None else plan.one_pass
+    direct = plan is not None and plan.solves_directly
     tau, n_structured = float(state.tau.mean), 0 if structure is None else len(StructureSums._fields)
 
     def parted(sums: Sums) -> tuple[PassSums, Array, Sums]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from brtf.inference.factor_update import update_with_weights, weighing
+from brtf.inference.factor_update import FactorPlan, weighing
 from brtf.inference.judge import judge
 from brtf.inference.learn_noise import learn_noise
 from brtf.inference.point import Point, evaluate, evaluate_at, local_posteriors_at
@@ -72,7 +72,7 @@ def _sweep_factors(
     else:
         weigh = weighing(problem, state, point.fit, known)
         for relaxation in (*(RELAXATION,) * (n_rounds - 1), 1.0):
-            state = _with_precisions(update_with_weights(problem, state, weigh, relaxation), hold_precisions)
+            state = _with_precisions(FactorPlan.of(problem, state).carry_out(weigh, relaxation), hold_precisions)
     if precision is not None:
         low_rank = Fit.without_smooth(problem, state.factors)
         state, fit = update_smooth_residual(problem, state, low_rank, precision, learn=learn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -19,12 +19,11 @@ from brtf.data.observations import Observations
 from brtf.data.passes import Sums, of_entries
 from brtf.inference.statistics import (
     Weighing,
+    add_up_rows,
     add_up_runs,
     complete_gram,
     from_partial,
-    over_longest,
     partial_fits,
-    row_statistics,
     row_sums,
 )
 from brtf.kernels.arguments import CompletedRows, Mixture, PassSums, SliceWeights
@@ -51,14 +50,66 @@ def gaussian_rows(precision: Array, linear: Array) -> RowGaussians:
     return RowGaussians(*kernels.solve_rows(precision, linear))
 
 
-def updated_factor(
-    state: State, mode: int, grams: Array, products: Array, precision: float, relaxation: float = 1.0
-) -> State:
-    """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; then the prior."""
-    grams, products = _without_vanishing(grams, products)
-    likelihood = precision * grams, precision * products
-    rows, prior = state.row_priors[mode].posterior(*likelihood, state.lam, gaussian_rows)
-    return _with_rows(state, mode, rows, prior, relaxation)
+@dataclass(frozen=True, eq=False)
+class RowUpdate:
+    """U1 for the rows of one mode: what it takes besides their statistics.
+
+    Attributes
+    ----------
+    precision : of an entry of weight one
+    known_grams : row Grams that do not depend on the data; None where they do
+    relaxation : how far means move, in units of what U1 asks. Given everything else the bound is quadratic in the means
+        of a mode with Gaussian rows, so it rises for any value between 0 and 2, by ω(2 − ω) of what it gains at ω = 1
+    """
+
+    precision: float
+    known_grams: KnownGrams | None = None
+    relaxation: float = 1.0
+
+    def from_statistics(self, state: State, mode: int, grams: Array, products: Array) -> State:
+        """U1 (13)–(15): q(A⁽ⁿ⁾) given the other modes: V_i = (τ̄ G_i + diag λ̄)⁻¹, ã_i = τ̄ V_i h_i; then the prior."""
+        grams, products = _without_vanishing(grams, products)
+        likelihood = self.precision * grams, self.precision * products
+        return self._with_rows(state, mode, *state.row_priors[mode].posterior(*likelihood, state.lam, gaussian_rows))
+
+    def from_sums(self, state: State, mode: int, sums: Sums) -> State:
+        """U1 from the row products and, unless they are known, the packed row Grams of a mode."""
+        if self.known_grams is not None:
+            return self.from_statistics(state, mode, self.known_grams(state.factors, mode), sums[0])
+        return self.from_statistics(state, mode, unpack_symmetric(sums[1], state.rank), sums[0])
+
+    def from_partial(self, state: State, modes: Iterable[int], done: int, partial: Sums) -> State:
+        """U1 for the given modes in turn, from sums over one other mode."""
+        for mode in modes:
+            ways = zip(partial, (attrgetter("mean"), attrgetter("second_moment_packed")), strict=False)
+            sums = tuple(from_partial(part, state, matrix, mode, done) for part, matrix in ways)
+            state = self.from_sums(state, mode, sums)
+        return state
+
+    def in_own_pass(self, observations: Observations, state: State, mode: int, weighing: Weighing) -> State:
+        """U1 for one mode in a pass over the data, weights and targets fixed.
+
+        Independent rows are solved in ranges, which limits the number of (R, R) matrices in memory.
+        """
+        shapes, add = row_sums(state.factors, mode, weighing, self.known_grams is None)
+        terms = state.row_priors[mode].shared_terms(state.lam)
+        if self.known_grams is not None or terms is None:
+            return self.from_sums(state, mode, add_up_rows(observations, mode, shapes, add))
+        mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
+        solve: Callable[[Sums], Sums] = partial(_solved, self.precision, terms.at(slice(0, 0)))
+        if terms.factors is not None:
+            solve = _unsolved
+        for run, found in add_up_runs(observations, mode, shapes, add, solve):
+            found = found if terms.factors is None else _solved(self.precision, terms.at(run), found)
+            mean[run], cov[run], log_det[run] = found
+        return self._with_rows(state, mode, RowGaussians(mean, cov, log_det), state.row_priors[mode])
+
+    def _with_rows(self, state: State, mode: int, rows: RowGaussians, prior: RowPrior) -> State:
+        """The state with new rows of a mode and their prior learnt; signed means move as far as they are relaxed."""
+        if self.relaxation != 1.0 and prior.signed:
+            before = state.factors[mode].mean
+            rows, prior = prior.moved(rows, before + self.relaxation * (rows.mean - before))
+        return state.with_factor(mode, rows, prior.learnt(rows, state.lam))
 
 
 def _without_vanishing(grams: Array, products: Array) -> tuple[Array, Array]:
@@ -72,76 +123,12 @@ def _without_vanishing(grams: Array, products: Array) -> tuple[Array, Array]:
     return np.where(vanishing[:, None, None], 0.0, grams), np.where(vanishing[:, None], 0.0, products)
 
 
-def _with_rows(state: State, mode: int, rows: RowGaussians, prior: RowPrior, relaxation: float) -> State:
-    """The state with new rows of a mode and their prior, Gaussian means moving ``relaxation`` times as far as U1."""
-    if relaxation != 1.0 and prior.signed:
-        before = state.factors[mode].mean
-        rows, prior = prior.moved(rows, before + relaxation * (rows.mean - before))
-    return state.with_factor(mode, rows, prior.learnt(rows, state.lam))
-
-
 def update_factor(observations: Observations, state: State, mode: int, targets: Array) -> State:
     """U1 for one mode with unit weights; ``targets`` (M,) is y − s̄."""
     chosen = of_entries(targets)
-    grams = complete_gram(state.factors, mode) if observations.layout == "complete" else None
-    grams, products = row_statistics(observations, state.factors, mode, lambda b: (None, chosen(b)), grams)
-    return updated_factor(state, mode, grams, products, float(state.tau.mean))
-
-
-def update_factors(
-    observations: Observations,
-    state: State,
-    modes: tuple[int, ...],
-    weighing: Weighing,
-    precision: float,
-    known_grams: KnownGrams | None = None,
-    relaxation: float = 1.0,
-) -> State:
-    """U1 for every mode in turn, weights and targets fixed; ``known_grams`` are Grams that do not depend on the data.
-
-    The means move ``relaxation`` times as far as U1 asks. Given everything else the bound is quadratic in the means of
-    a mode with Gaussian rows, so it rises for any value between 0 and 2, by ω(2 − ω) of what it gains at ω = 1.
-
-    Dense data are first contracted over the longest mode, which is updated last; the statistics of all other modes
-    follow from that without another pass.
-    """
-    if state.rank == 0:
-        return state
-    *others, longest = modes
-    if len(others) > 1 and partial_fits(observations, state.rank, longest, known_grams is None):
-        partial = over_longest(observations, state, longest, weighing, known_grams is None)
-        state = _update_from_partial(state, others, longest, partial, precision, known_grams, relaxation)
-        others = []
-    for mode in (*others, longest):
-        terms = state.row_priors[mode].shared_terms(state.lam)
-        if known_grams is None and terms is not None:
-            state = _updated_in_runs(observations, state, mode, weighing, precision, terms, relaxation)
-        else:
-            known = None if known_grams is None else known_grams(state.factors, mode)
-            sums = row_statistics(observations, state.factors, mode, weighing, known)
-            state = updated_factor(state, mode, *sums, precision, relaxation)
-    return state
-
-
-def _updated_in_runs(
-    observations: Observations,
-    state: State,
-    mode: int,
-    weighing: Weighing,
-    precision: float,
-    terms: RowTerms,
-    relaxation: float,
-) -> State:
-    """U1 for one mode, in ranges of rows, which limits the number of (R, R) matrices in memory."""
-    shapes, add = row_sums(state.factors, mode, weighing, True)
-    mean, cov, log_det = (np.empty(shape) for shape in (*shapes, shapes[0][:1]))
-    solve: Callable[[Sums], Sums] = partial(_solved, precision, terms.at(slice(0, 0)))
-    if terms.factors is not None:
-        solve = _unsolved
-    for run, found in add_up_runs(observations, mode, shapes, add, solve):
-        found = found if terms.factors is None else _solved(precision, terms.at(run), found)
-        mean[run], cov[run], log_det[run] = found
-    return _with_rows(state, mode, RowGaussians(mean, cov, log_det), state.row_priors[mode], relaxation)
+    grams = complete_gram if observations.layout == "complete" else None
+    update = RowUpdate(float(state.tau.mean), grams)
+    return update.in_own_pass(observations, state, mode, lambda block: (None, chosen(block)))
 
 
 def _unsolved(sums: Sums) -> Sums:
@@ -198,9 +185,8 @@ class OnePass:
     Attributes
     ----------
     state, modes
-    precision : of an entry of weight one
-    terms : of the prior of the first mode's rows; with ``known_grams`` they must be the same for all
-    known_grams : row Grams that do not depend on the data; None where they do
+    update : U1 of a mode
+    terms : of the prior of the first mode's rows; with Grams that are known they must be the same for all
     dtype : of the numbers per entry
     row_weights : (I_0,) factors, where the Grams of the first mode are multiples of a common one
     room : output array for the rows of the first mode, for blocks in memory; None where rows are returned
@@ -208,9 +194,8 @@ class OnePass:
 
     state: State
     modes: tuple[int, ...]
-    precision: float
+    update: RowUpdate
     terms: RowTerms
-    known_grams: KnownGrams | None
     dtype: np.dtype[np.floating[Any]]
     row_weights: Array | None = None
     room: Rows | None = None
@@ -242,15 +227,15 @@ class OnePass:
         if self.row_weights is None:
             return None
         with suppress(np.linalg.LinAlgError):
-            return Spectrum.of(self.precision * complete_gram(self.state.factors, 0)[0], self.terms.precision)
+            return Spectrum.of(self.update.precision * complete_gram(self.state.factors, 0)[0], self.terms.precision)
         return None
 
     @cached_property
     def _first_grams(self) -> Array:
         """Row Grams of the first mode, (I_0, R, R), or (1, R, R) where all rows share one."""
-        if self.known_grams is None:
+        if self.update.known_grams is None:
             raise TypeError("these Grams need the data")
-        return self.known_grams(self.state.factors, 0)
+        return self.update.known_grams(self.state.factors, 0)
 
     @cached_property
     def _shared(self) -> tuple[Array, Array]:
@@ -267,28 +252,28 @@ class OnePass:
 
     def _solved_covariances(self, grams: Array) -> tuple[Array, Array]:
         nothing = np.zeros((len(grams), self.state.rank))
-        return kernels.solve_rows(self.precision * grams + self.terms.precision, nothing)[1:]
+        return kernels.solve_rows(self.update.precision * grams + self.terms.precision, nothing)[1:]
 
     def zeros(self) -> Sums:
         """Zero sums over the first mode: of targets times its means, and of weights times its second moments."""
         rank, lengths = self.state.rank, [rows.n_rows for rows in self.state.factors[1:]]
         products = np.zeros((*lengths, rank))
-        return (products,) if self.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
+        return (products,) if self.update.known_grams else (products, np.zeros((*lengths, rank * (rank + 1) // 2)))
 
     def look(self, sums: Sums, block: Block, weights: Array | None, targets: Array) -> Rows | None:
         """The block's rows of the first mode, unless stored in ``room``, and its share in the sums."""
         products, block = np.zeros((block.n_rows, self.state.rank)), kernels.listed(block)
         kernels.contract(block, targets, self._means, 0, products)
         own = kernels.listed(replace(block, rows=slice(0, block.n_rows)))
-        if self.known_grams is not None:
-            linear = self.precision * products + self.terms.linear
+        if self.update.known_grams is not None:
+            linear = self.update.precision * products + self.terms.linear
             packed, log_det = self._covariances(block.rows)
             cov = unpack_symmetric(packed, self.state.rank)
             mean = linear @ cov[0] if len(cov) == 1 else np.einsum("irs,is->ir", cov, linear)
         else:
             gram_sums = np.zeros((block.n_rows, self._moments[0].shape[1]))
             kernels.contract(block, weights, self._moments, 0, gram_sums)
-            mean, packed, log_det = _solved(self.precision, self.terms.at(block.rows), (products, gram_sums))
+            mean, packed, log_det = _solved(self.update.precision, self.terms.at(block.rows), (products, gram_sums))
             kernels.contract_one(own, weights, RowGaussians(mean, packed).second_moment_packed, 0, sums[1])
         kernels.contract_one(own, targets, mean.astype(self.dtype, copy=False), 0, sums[0])
         return self._put(block, (mean, packed, log_det))
@@ -322,8 +307,8 @@ class OnePass:
             tau,
             largest_weight,
             noise,
-            self.precision * cov,
-            self.terms.linear / self.precision,
+            self.update.precision * cov,
+            self.terms.linear / self.update.precision,
             sums,
         )
         return found, self._put(block, (found.mean, cov, log_det))
@@ -339,29 +324,8 @@ class OnePass:
                 cov, log_det = np.concatenate(covs), np.concatenate(log_dets)
         first = RowGaussians(mean, cov, log_det)
         state = self.state.with_factor(0, first, self.state.row_priors[0].learnt(first, self.state.lam))
-        return _update_from_partial(state, [k for k in self.modes if k], 0, sums, self.precision, self.known_grams)
+        return self.update.from_partial(state, [k for k in self.modes if k], 0, sums)
 
     @property
     def _shares_covariance(self) -> bool:
-        return self.known_grams is not None and self.row_weights is None and len(self._first_grams) == 1
-
-
-def _update_from_partial(
-    state: State,
-    modes: list[int],
-    done: int,
-    partial: Sums,
-    precision: float,
-    known_grams: KnownGrams | None,
-    relaxation: float = 1.0,
-) -> State:
-    """U1 for the given modes from sums over one other mode."""
-    for mode in modes:
-        products = from_partial(partial[0], state, attrgetter("mean"), mode, done)
-        if known_grams is None:
-            packed = from_partial(partial[1], state, attrgetter("second_moment_packed"), mode, done)
-            grams = unpack_symmetric(packed, state.rank)
-        else:
-            grams = known_grams(state.factors, mode)
-        state = updated_factor(state, mode, grams, products, precision, relaxation)
-    return state
+        return self.update.known_grams is not None and self.row_weights is None and len(self._first_grams) == 1

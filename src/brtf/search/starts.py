@@ -14,7 +14,7 @@ from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up
-from brtf.inference.factor_update import update_with_weights, weighing
+from brtf.inference.factor_update import FactorPlan, weighing
 from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice_noise, typical_residual, with_noise
 from brtf.inference.point import evaluate, evaluate_at
@@ -279,5 +279,5 @@ def _fit_by_least_squares(problem: Problem, n_components: int, precision: float,
     state = with_noise(state, precision, NoOutliers(), problem.observations.n_observed)
     weigh = weighing(plain, state, Fit.of(plain, state))
     for _ in range(30):
-        state = update_with_weights(plain, state, weigh)
+        state = FactorPlan.of(plain, state).carry_out(weigh)
     return state
