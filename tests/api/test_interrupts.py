@@ -24,9 +24,10 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import StopReason
 from brtf.io.checkpoint import Keeper
 from brtf.model.settings import Settings
+from brtf.search import moment as moments
 from brtf.search import race, streaming
-from brtf.search import run as inference
-from brtf.search.run import run, sweep_order
+from brtf.search.problems import sweep_order
+from brtf.search.run import run
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
@@ -49,7 +50,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(inference, "time", Clock())
+    monkeypatch.setattr(moments, "time", Clock())
 
 
 def interrupt_after(monkeypatch, n_moments):
@@ -237,9 +238,9 @@ class TestMaxSeconds:
     def test_a_fit_that_has_ended_is_not_cut_short(self):
         n_looks = []
         for seconds in (10**6, None):
-            inference.time.now = 0.0
+            moments.time.now = 0.0
             model = brtf.BRTF(random_state=0, max_seconds=seconds, **PLAIN).fit(SMALL)
-            n_looks.append(inference.time.now)
+            n_looks.append(moments.time.now)
             assert model.converged_
         last = brtf.BRTF(random_state=0, max_seconds=n_looks[0] - 1.0, **PLAIN).fit(SMALL)
         assert last.stop_reason_ == model.stop_reason_
@@ -271,7 +272,7 @@ class TestMaxSeconds:
     def test_of_a_block(self, monkeypatch):
         data = synthetic((30, 8, 7), 2, outliers=0.1, seed=0).observed
         model = brtf.BRTF(random_state=0, max_seconds=10**6, tol=0.0, max_sweeps=2000).fit(data[:20])
-        monkeypatch.setattr(inference.time, "monotonic", iter(10.0**7 * np.arange(9)).__next__)
+        monkeypatch.setattr(moments.time, "monotonic", iter(10.0**7 * np.arange(9)).__next__)
         with pytest.warns(ConvergenceWarning, match="Stopped after max_seconds"):
             model.partial_fit(data[20:])
         assert (model.n_sweeps_, model.shape_in_) == (1, data.shape)

@@ -14,7 +14,8 @@ from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.metrics import rrse
 from brtf.model.local_models import NoOutliers
 from brtf.model.settings import Settings
-from brtf.search.run import run, stop_reason
+from brtf.search.run import run
+from brtf.search.stopping import stop_reason
 
 
 def fit(observations, *, seed=0, **options):

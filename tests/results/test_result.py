@@ -13,11 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from brtf import BRTF, Observations, load
 from brtf.datasets import synthetic
+from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack
 from brtf.io.storage import CorruptFile, write_archive
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.settings import Settings
-from brtf.search.run import Record, StopReason
 
 SHAPE = (9, 8, 7)
 SEED = 5

@@ -16,9 +16,9 @@ from brtf.model.links import Link, Logarithm, ShiftedLogarithm, SquareRoot, poss
 from brtf.model.settings import Settings
 from brtf.search import choices, race
 from brtf.search.choices import Chosen, choose
+from brtf.search.moment import Deadline
 from brtf.search.race import Race, part_of
 from brtf.search.reading import given_reading
-from brtf.search.run import Deadline
 
 pytestmark = pytest.mark.filterwarnings(  # the fits to compare with are bad ones
     "ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning"

@@ -15,8 +15,10 @@ from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
 from brtf.search.loop import Search
+from brtf.search.memory import affordable_rank
 from brtf.search.phases import NAMES, PHASES
-from brtf.search.run import _problem, affordable_rank, calibrated_starts
+from brtf.search.problems import first_problem
+from brtf.search.run import calibrated_starts
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def search():
     """A search after its start, at the first move of a round."""
     data = brtf.datasets.synthetic((8, 7, 6), 2, outliers=0.1, seed=0)
     observations, settings = observe(data.observed), Settings()
-    rng, problem = np.random.default_rng(0), _problem(observations, settings)
+    rng, problem = np.random.default_rng(0), first_problem(observations, settings)
     starts = partial(calibrated_starts, problem, settings, rng)
     search = Search(problem, settings, rng, starts, affordable_rank(observations, settings))
     for _ in search.run():

@@ -17,7 +17,7 @@ from brtf.metrics import f_measure, rrse
 from brtf.model.settings import Settings
 from brtf.search.moves.outlier_kind import promised, repeated
 from brtf.search.moves.structure import law_of_values
-from brtf.search.run import problem_at
+from brtf.search.problems import problem_at
 from brtf.search.run import run as search
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning")

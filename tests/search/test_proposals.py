@@ -17,8 +17,8 @@ from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import FEW_COMPONENTS, condense
 from brtf.search.moves.death import death, expendable_components, not_replaced
 from brtf.search.moves.refresh import refresh_rows
+from brtf.search.problems import sweep_order
 from brtf.search.robust_rows import robust_rows
-from brtf.search.run import sweep_order
 from brtf.search.spectra import densest_along
 from brtf.search.starts import START_MODEL
 

@@ -13,7 +13,7 @@ from brtf.model.distributions import RowGaussians
 from brtf.model.local_models import GaussianSlab
 from brtf.search.components import add_components, empty_state
 from brtf.search.moves.reconsider import Doubtful, doubtful_entries, with_entry
-from brtf.search.run import sweep_order
+from brtf.search.problems import sweep_order
 
 NOISE = 0.05
 SHIFT = 2.4 * NOISE

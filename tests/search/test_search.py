@@ -20,7 +20,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind, StopReason, comparable
 from brtf.metrics import rrse
 from brtf.model.local_models import FlatSlab, GaussianSlab, NoOutliers, StudentSlab
-from brtf.search.run import sweep_order
+from brtf.search.problems import sweep_order
 from brtf.view.report.page import build_page
 from mixtures import overlapping_spectra
 

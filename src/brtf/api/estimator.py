@@ -34,7 +34,7 @@ from brtf.data.observe import observe
 from brtf.io.checkpoint import begin, load_result
 from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
-from brtf.search.run import fold_in
+from brtf.search.fold_in import fold_in
 
 
 class BRTF(

@@ -29,19 +29,11 @@ from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
 from brtf.search.choices import choose
+from brtf.search.fold_in import fold_in, typical_rows
+from brtf.search.memory import affordable_rank, fit_bytes
+from brtf.search.moment import Deadline, Moment, Outcome
 from brtf.search.reading import FAR_APART, given_reading
-from brtf.search.run import (
-    AlteredState,
-    Deadline,
-    Moment,
-    Outcome,
-    affordable_rank,
-    ended,
-    fit_bytes,
-    fold_in,
-    run,
-    typical_rows,
-)
+from brtf.search.run import AlteredState, ended, run
 from brtf.search.streaming import absorb, place_last
 
 FEWEST_HELD_BACK = 20

@@ -38,7 +38,8 @@ from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
 from brtf.results.result import Result
 from brtf.search.choices import Chosen
-from brtf.search.run import Moment, end_of
+from brtf.search.moment import Moment
+from brtf.search.stopping import end_of
 
 SECONDS_BETWEEN = 60.0
 """Default seconds between checkpoints."""

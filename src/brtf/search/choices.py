@@ -25,9 +25,9 @@ import numpy as np
 from brtf.data.observations import Observations
 from brtf.model.links import possible_links
 from brtf.model.settings import Settings
+from brtf.search.moment import Deadline, Moment
 from brtf.search.race import LAP, Race
 from brtf.search.reading import Reading, doubled, given_reading, possible_folds, smooth_mode_of
-from brtf.search.run import Deadline, Moment
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,14 @@ from brtf.inference.problem import Problem
 from brtf.inference.smooth_residual import neighbours_alike
 from brtf.model.settings import Settings
 from brtf.model.state import State
+from brtf.search.moment import Deadline, Moment
 from brtf.search.moves.birth import BEYOND_CHANCE
 from brtf.search.moves.smooth_residual import BEYOND_CHANCE as ALIKE_BEYOND_CHANCE
 from brtf.search.phases import NAMES
+from brtf.search.problems import problem_at
 from brtf.search.rank_one import relative_weights
 from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
-from brtf.search.run import Deadline, Moment, advance, problem_at
+from brtf.search.run import advance
 from brtf.search.sketch import is_sketched
 from brtf.search.spectra import leading_left_singular
 

@@ -30,7 +30,9 @@ from brtf.model.local_models import WIDEST_SLAB
 from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, State
-from brtf.search.run import Deadline, Outcome, fold_in, stop_reason
+from brtf.search.fold_in import fold_in
+from brtf.search.moment import Deadline, Outcome
+from brtf.search.stopping import stop_reason
 
 FIRST_LOG_RHO = -16.0
 """Smallest ρ of the distribution of deviations: one entry in 4000 lies below, where ln f is constant."""
@@ -141,7 +143,7 @@ def absorb(
 ) -> Outcome:
     """The posterior after a block of new rows of the first mode; ``watch`` receives every record.
 
-    The new rows are initialized by :func:`brtf.search.run.fold_in`; then the block is swept, at least once, until a
+    The new rows are initialized by :func:`brtf.search.fold_in.fold_in`; then the block is swept, at least once, until a
     sweep gains less than ``tol`` nats per new entry or ``max_seconds`` have passed. Earlier rows of the first mode are
     unchanged and precede the new ones. The bounds of the trace are bounds of ln p(block | earlier data).
 
