@@ -340,9 +340,9 @@ def test_best_signs_keep_most_and_leave_products_alone(modes):
 
 
 def test_order_and_signs_leave_modes_without_negative_loadings_alone():
-    state = random_case(0, "masked", (0, 2), rank=3).state.in_order()
+    state = random_case(0, "masked", (0, 2), rank=3).state.strongest_first()
     assert (state.factors[0].mean > 0).all() and (state.factors[2].mean > 0).all()
-    state = random_case(0, "masked", (2,), rank=3).state.in_order()
+    state = random_case(0, "masked", (2,), rank=3).state.strongest_first()
     largest = state.factors[0].mean[np.argmax(np.abs(state.factors[0].mean), axis=0), np.arange(3)]
     assert (largest > 0).all() and (state.factors[2].mean > 0).all()
 

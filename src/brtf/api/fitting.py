@@ -100,7 +100,7 @@ def _choose_and_run(
     def result(fitted: Outcome) -> Result:
         found = Result(
             observations,
-            fitted.state.in_order(),
+            fitted.state.strongest_first(),
             fitted.trace,
             fitted.stop_reason,
             settings,

@@ -27,7 +27,6 @@ from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import Event, Kind, Record, StopReason
-from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
@@ -143,7 +142,7 @@ def last_word(
     record = Record(fits.n_sweeps, found.bound, found.rank, found.state.noise_variance, event)
     return replace(
         result,
-        state=found.state.in_order(),
+        state=found.state.strongest_first(),
         trace=(*result.trace, record),
         stop_reason=StopReason.HELD_OUT,
         cap_gain=None,
@@ -218,7 +217,7 @@ class _Fits:
     def anew(self, rank: int, rival: Candidate, rng: np.random.Generator) -> Candidate:
         """A fit of so many components, swept until its density no longer rises or will not reach the rival's."""
         state = least_squares(self.problem, rank, self.result.state, rng)
-        if not any(isinstance(prior, Ordered) for prior in state.row_priors):  # what is in order stays so
+        if not state.is_ordered:  # what is in order stays so
             state, _ = with_best_row_priors(state, 0.0)
         best = self._judged(self._lap(self.problem, evaluate(self.problem, state)))
         for n_left in reversed(range(MOST_LAPS - 1)):

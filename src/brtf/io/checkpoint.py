@@ -150,7 +150,7 @@ class Checkpoint:
         with refusing(self.path, "a checkpoint"):
             result = Result(
                 observations,
-                moment.state.in_order(),
+                moment.state.strongest_first(),
                 moment.trace,
                 reason,
                 settings,

@@ -356,7 +356,12 @@ class State:
             lam=Gamma(self.lam.concentration[keep], self.lam.rate[keep]),
         )
 
-    def in_order(self) -> State:
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the rows of a mode follow each other."""
+        return any(prior.ordered for prior in self.row_priors)
+
+    def strongest_first(self) -> State:
         """The same posterior with the strongest component first, and signs chosen.
 
         In every mode but the last that has negative loadings the one of largest size is positive, in every component.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from brtf.data.observations import Observations
 from brtf.data.positions import Positions
-from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.search.starts import START_COMPONENTS
@@ -87,7 +86,7 @@ class SearchOptions:
 
     def limit(self, state: State) -> int:
         """The largest rank of the result, if it has the row priors of this state."""
-        return self.cap_in_order if any(isinstance(prior, Ordered) for prior in state.row_priors) else self.cap
+        return self.cap_in_order if state.is_ordered else self.cap
 
 
 def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:

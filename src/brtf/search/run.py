@@ -15,7 +15,6 @@ from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.trace import Event, Kind, Record, StopReason
 from brtf.model.local_models import NoOutliers
-from brtf.model.row_priors import Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.search.components import add_components, empty_state
@@ -120,8 +119,7 @@ def ended(observations: Observations, settings: Settings, moment: Moment, reason
     if state is None:
         raise RuntimeError("the inference ended without a state")
     reason = end_of_search(state) if reason is None else reason
-    in_order = any(isinstance(prior, Ordered) for prior in state.row_priors)
-    cap = settings.rank_limit(observations.shape, observations.n_observed, in_order=in_order)
+    cap = settings.rank_limit(observations.shape, observations.n_observed, in_order=state.is_ordered)
     if position is None or state.rank <= cap:
         return Outcome(state, moment.trace, reason, moment.cap_gain)
     with workers(settings.n_jobs):

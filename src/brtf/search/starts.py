@@ -25,7 +25,6 @@ from brtf.inference.sweep import prune, sweep
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
-from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.model.settings import Settings
 from brtf.model.state import MeanFieldOutliers, Prior, State
 from brtf.search.components import add_components, empty_state, without_negative
@@ -238,23 +237,19 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
 
 def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at very low noise, for data whose slices differ widely in level."""
-    state = _fit_by_least_squares(problem, n_components, LOW_NOISE, rng)
+    state = update_component_precisions(_fit_by_least_squares(problem, n_components, LOW_NOISE, rng))
     return update_component_precisions(_of_the_kind_of(problem, state, present))
 
 
 def _of_the_kind_of(problem: Problem, state: State, present: State) -> State:
     """The state with the same kind of rows, noise and outliers, their parameters learnt from its own residuals.
 
-    Modes without negative loadings have none either, those in order stay so, and a smooth residual goes on.
+    Modes without negative loadings have none either, and a smooth residual goes on.
     """
     unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
     state = without_negative(state, unsigned)
     for mode, prior in enumerate(present.row_priors):
-        rows = state.factors[mode]
-        if isinstance(prior, Ordered):
-            state = state.with_factor(mode, rows, prior.begun_again(rows, state.lam))
-        if isinstance(prior, NonNegativeOrder):
-            state = state.with_factor(mode, *prior.adapted(rows, state.lam))
+        state = state.with_factor(mode, *prior.begun_again(state.factors[mode], state.lam))
     if present.local.has_outliers and not state.local.has_outliers:
         state = replace(state, local=START_MODEL)
     point = evaluate(problem, state)

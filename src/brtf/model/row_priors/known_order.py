@@ -57,6 +57,7 @@ class KnownOrder(RowPrior):
     start: Array
     name = "in a known order"
     words = "follow each other"
+    ordered = True
 
     def __post_init__(self) -> None:
         for field in fields(self):  # as files give them back: sums over another order differ in the last digits

@@ -43,6 +43,7 @@ class NonNegativeOrder(NonNegative):
     share: Array
     name = "non-negative in order"
     words = "are never negative and follow each other"
+    ordered = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

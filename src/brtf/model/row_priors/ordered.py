@@ -59,11 +59,11 @@ class Ordered(KnownOrder):
         )
         return begun.regrouped(rows, lam, groups)
 
-    def begun_again(self, rows: RowGaussians, lam: Gamma) -> Ordered:
-        """The prior of other rows at the same places, with the same groups, that are still independent."""
+    def begun_again(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, Ordered]:
+        """Other rows at the same places, still independent in the posterior, and the prior with the same groups."""
         share = np.full((rows.rank, self.share.shape[1]), 1.0 / self.share.shape[1])
         groups = self.groups if self.centre.shape[1] else None
-        return Ordered.begun(rows, lam, self.steps, share, groups, self.carriers).learnt(rows, lam)
+        return rows, Ordered.begun(rows, lam, self.steps, share, groups, self.carriers).learnt(rows, lam)
 
     def regrouped(self, rows: RowGaussians, lam: Gamma, groups: NDArray[Any] | None) -> Ordered:
         """The prior with other groups of rows, each around a centre of its own; None for rows around zero."""

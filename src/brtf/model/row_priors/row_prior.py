@@ -66,6 +66,8 @@ class RowPrior(ABC):
     """Whether the prior of a row is N(0, diag(λ)⁻¹), but for a factor: only then may components be rotated."""
     signed: ClassVar[bool] = True
     """Whether a component may change its sign."""
+    ordered: ClassVar[bool] = False
+    """Whether rows follow each other."""
 
     @classmethod
     @abstractmethod
@@ -130,6 +132,13 @@ class RowPrior(ABC):
         """The nearest posterior to the given rows that the prior allows, and the prior learnt from it."""
         return rows, self.learnt(rows, lam)
 
+    def begun_again(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
+        """Other rows of the same mode, which were found without this prior, with a prior of its kind learnt from them.
+
+        They may have other components, whose λ is not that of this prior's rows.
+        """
+        return self.adapted(rows, lam)
+
     def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
         """The posterior with means (I, R) in place of its own, or near them, and the prior to go with it."""
         return rows.with_mean(mean), self
@@ -192,12 +201,7 @@ class IndependentRows(RowPrior):
         """P_i = V_i⁻¹ − Λ_i, h_i = V_i⁻¹ ã_i − l_i. λ̄ may have moved since V was updated; P is kept non-negative."""
         precision, linear = self.terms(lam)
         natural = solve(rows.cov, rows.mean)  # the inverse map has the same form: (V, ã) to (V⁻¹, V⁻¹ã)
-        root = np.linalg.cholesky(precision)
-        back = np.linalg.inv(root)
-        ratios, directions = np.linalg.eigh(back @ natural.cov @ back.transpose(0, 2, 1))
-        directions = root @ directions
-        excess = (directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
-        return excess, natural.mean - linear
+        return excess(natural.cov, precision), natural.mean - linear
 
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """l_iᵀa_i − ½ a_iᵀΛ_i a_i."""
@@ -211,3 +215,15 @@ class IndependentRows(RowPrior):
         return float(
             -0.5 * log_dets - 0.5 * n_counted * (rows.rank + np.sum(lam.mean_log)) + 0.5 * np.sum(lam.mean * power)
         )
+
+
+def excess(precision: Array, own: Array) -> Array:
+    """What is left of precision matrices (I, R, R) without those of a prior, (1 or I, R, R): non-negative matrices.
+
+    A prior that has moved since may ask for more than there is in some directions; nothing is left of these.
+    """
+    root = np.linalg.cholesky(own)
+    back = np.linalg.inv(root)
+    ratios, directions = np.linalg.eigh(back @ precision @ back.transpose(0, 2, 1))
+    directions = root @ directions
+    return np.asarray((directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1))

@@ -15,7 +15,7 @@ from brtf.kernels.packed import unpack_symmetric
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.relative_precisions import best_concentration, better_concentration
 from brtf.model.row_priors.centred import Centred
-from brtf.model.row_priors.row_prior import IndependentRows, RowPrior, RowTerms, register
+from brtf.model.row_priors.row_prior import IndependentRows, RowPrior, RowTerms, excess, register
 from brtf.model.row_priors.zero_mean import ZeroMean
 
 SMALLEST = 2.0
@@ -102,10 +102,13 @@ class KnownUnequal(IndependentRows):
         return self._with_sizes(float(self.concentration), half_squares, rows.rank)
 
     def reported(self, rows: RowGaussians, lam: Gamma) -> RowGaussians:
-        """C33: (V_i⁻¹ − η̄_i diag(λ̄)/c)⁻¹: a row of which nothing is known varies as Student's t, by c/((c − 1)λ̄)."""
+        """C33: (V_i⁻¹ − η̄_i diag(λ̄)/c)⁻¹: a row of which nothing is known varies as Student's t, by c/((c − 1)λ̄).
+
+        V_i⁻¹ has the prior's η̄_i diag λ̄ of the last update; what the data say is its excess over the present one.
+        """
         own, _ = self.terms(lam)
         natural = np.linalg.inv(np.broadcast_to(rows.cov, own.shape))
-        cov = np.linalg.inv(natural - own / float(self.concentration))
+        cov = np.linalg.inv(excess(natural, own) + (1.0 - 1.0 / float(self.concentration)) * own)
         return RowGaussians(rows.mean, cov.astype(np.float64, copy=False))
 
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:

@@ -52,7 +52,7 @@ class Order(Move):
         state = progress.point.state
         rows, present = state.factors[mode], state.row_priors[mode]
         positions = progress.options.positions[mode]
-        if not isinstance(present, IndependentRows | NonNegative) or isinstance(present, NonNegativeOrder):
+        if present.ordered or not isinstance(present, IndependentRows | NonNegative):
             return None
         if rows.n_rows < FEWEST_ROWS and not self.asked:
             return None
