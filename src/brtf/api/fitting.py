@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,14 @@ from brtf.data.observations import Observations, warn_empty_slices
 from brtf.data.observe import observe
 from brtf.data.passes import count_workers
 from brtf.data.scatter import without_scatter
-from brtf.inference.trace import StopReason
+from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack_reading
 from brtf.io.archived_data import pack_outline
 from brtf.io.checkpoint import Checkpoint, Keeper
 from brtf.model.settings import Settings
 from brtf.results.diagnosis import diagnose
 from brtf.results.result import Result
-from brtf.search.choices import choose
+from brtf.search.choices import Chosen, choose
 from brtf.search.fold_in import fold_in, typical_rows
 from brtf.search.memory import affordable_rank, fit_bytes
 from brtf.search.moment import Deadline, Moment, Outcome
@@ -65,93 +65,119 @@ def fit(
     warn_empty_slices(observations)
     _check_fit_memory(observations, settings)
     with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:
-        return _choose_and_run(observations, held_back, settings, rng, show, earlier, keeper, rescue)
+        return Fitting(observations, held_back, settings, rng, show, earlier, keeper, rescue).run()
 
 
-def _choose_and_run(
-    observations: Observations,
-    held_back: Observations | None,
-    settings: Settings,
-    rng: np.random.Generator,
-    show: Show,
-    earlier: Checkpoint | None,
-    keeper: Keeper | None,
-    rescue: Callable[[Result], None],
-) -> Result:
-    """Choose how the data are read, run the inference, and wrap what it found; see :func:`fit`."""
-    started = time.perf_counter() - (0.0 if earlier is None else earlier.seconds)
-    deadline = Deadline(settings.max_seconds)
-    if earlier is None or not earlier.is_decided:
+@dataclass(eq=False)
+class Fitting:
+    """One fit: how the data are read is chosen, the inference is run, and what it found is wrapped.
 
-        def watch_trial(moment: Moment) -> None:
-            show(moment.n_sweeps, moment.latest, stage="trials of links and arrangements")
+    Attributes
+    ----------
+    observations, held_back : the entries to fit, and those to calibrate the intervals by
+    settings, rng
+    show, earlier, keeper, rescue : see :func:`fit`; ``show`` is the progress bar
+    latest : the last moment of the run
+    """
 
-        half = None if settings.max_seconds is None else 0.5 * settings.max_seconds
-        chosen = choose(observations, settings, rng, half, watch_trial)
-    else:
-        chosen = earlier.chosen()
-    reading = chosen.reading
-    modelled = reading.apply(observations)
-    observations = replace(observations, scale=modelled.scale)
-    since = earlier.moment(modelled) if earlier is not None and earlier.is_decided else chosen.since
-    resolved = replace(reading.settings(settings), max_seconds=deadline.left)
-    latest = since
+    observations: Observations
+    held_back: Observations | None
+    settings: Settings
+    rng: np.random.Generator
+    show: Show
+    earlier: Checkpoint | None
+    keeper: Keeper | None
+    rescue: Callable[[Result], None]
+    latest: Moment | None = None
 
-    def result(fitted: Outcome) -> Result:
-        found = Result(
-            observations,
-            fitted.state.strongest_first(),
-            fitted.trace,
-            fitted.stop_reason,
-            settings,
-            time.perf_counter() - started,
-            __version__,
-            reading.link,
-            reading.arrangement,
-            chosen.comparisons,
-            held_back,
-            fitted.cap_gain,
-        )
-        return replace(found, diagnosis=diagnose(found))
+    def __post_init__(self) -> None:
+        self.started = time.perf_counter() - (0.0 if self.earlier is None else self.earlier.seconds)
+        self.deadline = Deadline(self.settings.max_seconds)
 
-    if keeper is not None:
-        keeper.outline[0]["undecided"] = chosen.interrupt is not None
-        pack_outline(observations, *keeper.outline)
-        pack_reading(reading, chosen.comparisons, keeper.outline[0])
-        keeper.outline[0]["bound_shift"] = reading.link.bound_shift(observations)
-    try:
-        with keeper or nullcontext() as keep:
+    def run(self) -> Result:
+        """The result of the whole fit."""
+        resumed = self.earlier if self.earlier is not None and self.earlier.is_decided else None
+        chosen = self._choose() if resumed is None else resumed.chosen()
+        modelled = chosen.reading.apply(self.observations)
+        self.observations = replace(self.observations, scale=modelled.scale)
+        self.latest = chosen.since if resumed is None else resumed.moment(modelled)
+        settings = replace(chosen.reading.settings(self.settings), max_seconds=self.deadline.left)
+        self._outline(chosen)
+        try:
+            found = self._result(chosen, self._search(chosen, modelled, settings))
+            return self._with_last_word(found, settings) if has_the_last_word(found) else found
+        except AlteredState as error:
+            if self.earlier is None:
+                raise
+            raise ValueError(f"{self.earlier.path} cannot be resumed. {error}") from error
+        except KeyboardInterrupt as interrupt:
+            if self.latest is not None and self.latest.state is not None:
+                best = ended(modelled, settings, self.latest, StopReason.INTERRUPTED)
+                self.rescue(self._result(chosen, best))
+                n_sweeps = count_of(self.latest.n_sweeps, "sweep", "sweeps")
+                interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {best.state.rank}, not converged.")
+            raise
+
+    def _choose(self) -> Chosen:
+        """How the data are read, in at most half of the time."""
+
+        def watch(moment: Moment) -> None:
+            self.show(moment.n_sweeps, moment.latest, stage="trials of links and arrangements")
+
+        limit = self.settings.max_seconds
+        return choose(self.observations, self.settings, self.rng, None if limit is None else 0.5 * limit, watch)
+
+    def _outline(self, chosen: Chosen) -> None:
+        """Tell the keeper what a checkpoint says of the data and of how they are read."""
+        if self.keeper is None:
+            return
+        header, arrays = self.keeper.outline
+        header["undecided"] = chosen.interrupt is not None
+        pack_outline(self.observations, header, arrays)
+        pack_reading(chosen.reading, chosen.comparisons, header)
+        header["bound_shift"] = chosen.reading.link.bound_shift(self.observations)
+
+    def _search(self, chosen: Chosen, modelled: Observations, settings: Settings) -> Outcome:
+        """Run the inference from the latest moment; an interrupted choice ends here, with what it has kept."""
+        with self.keeper or nullcontext() as keep:
 
             def watch(moment: Moment) -> None:
-                nonlocal latest
-                latest = moment
-                show(moment.n_sweeps, moment.latest, moment.position)
+                self.latest = moment
+                self.show(moment.n_sweeps, moment.latest, moment.position)
                 if keep is not None:
                     keep(moment)
 
             if chosen.interrupt is not None:
-                if since is not None and since.state is not None:
-                    watch(since)
+                if self.latest is not None and self.latest.state is not None:
+                    watch(self.latest)
                 raise chosen.interrupt
-            fitted = _run_in_range(modelled, resolved, rng, watch, since)
-        found = result(fitted)
-        if not has_the_last_word(found):
-            return found
-        found = last_word(
-            found, resolved, rng, deadline, lambda record: show(record.sweep, record, stage="held-out entries")
+            return _run_in_range(modelled, settings, self.rng, watch, self.latest)
+
+    def _result(self, chosen: Chosen, fitted: Outcome) -> Result:
+        found = Result(
+            self.observations,
+            fitted.state.strongest_first(),
+            fitted.trace,
+            fitted.stop_reason,
+            self.settings,
+            time.perf_counter() - self.started,
+            __version__,
+            chosen.reading.link,
+            chosen.reading.arrangement,
+            chosen.comparisons,
+            self.held_back,
+            fitted.cap_gain,
         )
-        return replace(found, seconds=time.perf_counter() - started, diagnosis=diagnose(found))
-    except AlteredState as error:
-        if earlier is None:
-            raise
-        raise ValueError(f"{earlier.path} cannot be resumed. {error}") from error
-    except KeyboardInterrupt as interrupt:
-        if latest is not None and latest.state is not None:
-            fitted = ended(modelled, resolved, latest, StopReason.INTERRUPTED)
-            rescue(result(fitted))
-            n_sweeps = count_of(latest.n_sweeps, "sweep", "sweeps")
-            interrupt.add_note(f"The model keeps the best of {n_sweeps}: rank {fitted.state.rank}, not converged.")
-        raise
+        return replace(found, diagnosis=diagnose(found))
+
+    def _with_last_word(self, found: Result, settings: Settings) -> Result:
+        """The result after held-out entries have had the last word on its rank and on the width of its intervals."""
+
+        def watch(record: Record) -> None:
+            self.show(record.sweep, record, stage="held-out entries")
+
+        found = last_word(found, settings, self.rng, self.deadline, watch)
+        return replace(found, seconds=time.perf_counter() - self.started, diagnosis=diagnose(found))
 
 
 def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Result:
