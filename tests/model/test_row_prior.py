@@ -352,6 +352,16 @@ def test_rows_of_which_nothing_is_known_vary_as_student_s_t(kind):
     np.testing.assert_allclose(found[1], rows.variances[1], rtol=1e-6)
 
 
+def test_reported_covariances_are_positive_wherever_the_precisions_have_moved():
+    """Rows updated under small λ, reported under large ones: what the data say of them cannot be less than nothing."""
+    rng = np.random.default_rng(0)
+    rows = RowGaussians(rng.standard_normal((6, 2)), np.tile(np.diag([0.5, 5.0]), (6, 1, 1)))
+    prior = Unequal(np.asarray(2.0), *(np.full(6, 2.0),) * 2, np.zeros(2), np.zeros(2))
+    found = prior.reported(rows, Gamma(np.full(2, 50.0), np.full(2, 1.0)))
+    assert (np.linalg.eigvalsh(found.cov) > 0.0).all()
+    np.testing.assert_allclose(found.variances, 2.0 / 50.0, rtol=1e-12)  # as Student's t, where nothing is left
+
+
 @pytest.mark.parametrize("start", [1e-2, 1.0, 1e4])
 def test_concentration_rises_to_the_best(start):
     rng = np.random.default_rng(7)
