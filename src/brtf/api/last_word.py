@@ -31,8 +31,8 @@ from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
 from brtf.search.choices import Comparison
-from brtf.search.moves.few_outliers import are_mostly_outliers, settled_with_few_outliers
 from brtf.search.moment import Deadline, Moment
+from brtf.search.moves.few_outliers import are_mostly_outliers, settled_with_few_outliers
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
 from brtf.search.moves.row_prior import with_best_row_priors
 from brtf.search.problems import problem_at
