@@ -341,6 +341,24 @@ class TestInput:
         np.testing.assert_allclose(found.outliers().toarray(), dense.outliers(), rtol=0, atol=1e-8)
         assert scipy.sparse.issparse(found.outlier_probability())
 
+    @pytest.mark.parametrize("labels", [list("abcdefgh"), np.arange(8) + 400.5, np.arange(8).astype("M8[D]")])
+    def test_labels_of_tensors_are_compared(self, labels):
+        tensor = xr.DataArray(problem(missing=0.0).observed, {"x": labels}, ("t", "x", "y"))
+        found = model(inference="calibrated", arrangement=None).fit(tensor)
+        np.testing.assert_array_equal(found.transform(tensor), found.transform(tensor.to_numpy()))
+        for answer in (found.transform, found.score, lambda Y: found.anomalies(Y=Y), found.partial_fit):
+            with pytest.raises(ValueError, match=r"labels of mode 'x' of Y are not those of the fit: at position 0 "):
+                answer(tensor[:, ::-1])
+        with pytest.raises(ValueError, match=r"The modes of Y are .* Transpose Y accordingly"):
+            found.transform(tensor.rename(x="y", y="x").drop_vars("y"))
+
+    def test_rows_that_are_scored_have_the_fitted_labels(self):
+        frame = pd.DataFrame(problem(missing=0.0).observed[:, :, 0]).rename(index="row {}".format)
+        found = model().fit(frame)
+        with pytest.raises(ValueError, match=r"labels of mode .* at position 0 there is row \d+, but was row 0"):
+            found.score(frame[::-1])
+        assert np.isfinite(found.transform(frame[::-1])).all(axis=None)
+
     def test_column_names_are_kept_and_compared(self):
         names = [f"column {j}" for j in range(8)]
         frame = pd.DataFrame(problem(missing=0.0).observed[:, :, 0], columns=names)

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import Labels
 from brtf.data.observations import Observations
 from brtf.model.settings import RENAMED
 
@@ -94,7 +95,10 @@ def mask_argument(positional: Any, mask: Any) -> Any:
 
 
 def check_like_fitted(observations: Observations, fitted: Observations, *, same_rows: bool) -> None:
-    """Raise if the shape or feature names of new data do not match the fitted ones; worded as in scikit-learn."""
+    """Raise if the shape or labels of new data do not match the fitted ones; worded as in scikit-learn where it can be.
+
+    Labels of the first mode count only with ``same_rows``; those of data that have none match all.
+    """
     got, wanted = observations.shape, fitted.shape
     if got[1:] != wanted[1:]:
         if len(got) == len(wanted) == 2:
@@ -108,6 +112,24 @@ def check_like_fitted(observations: Observations, fitted: Observations, *, same_
             f"The feature names should match those that were passed during fit: {list(wanted_names)}, "
             f"got {list(names)}. Select and order the columns accordingly."
         )
+    if observations.labels is not None and fitted.labels is not None:
+        _check_labels_alike(observations.labels, fitted.labels, first_mode=0 if same_rows else 1)
+
+
+def _check_labels_alike(got: Labels, wanted: Labels, *, first_mode: int) -> None:
+    """Raise if modes from the first one on are in another order, or their positions have other labels."""
+    if got.dims != wanted.dims and sorted(got.dims) == sorted(wanted.dims):
+        raise ValueError(f"The modes of Y are {got.dims}, but were {wanted.dims} in the fit. Transpose Y accordingly.")
+    for mode in range(first_mode, len(wanted.dims)):
+        own, fitted = got.coords[mode], wanted.coords[mode]
+        if own is None or fitted is None or np.array_equal(own, fitted):
+            continue
+        differ = np.flatnonzero(own.astype(str) != fitted.astype(str))  # files hold labels of mixed types as text
+        if differ.size:
+            raise ValueError(
+                f"The labels of mode {wanted.dims[mode]!r} of Y are not those of the fit: at position {differ[0]} "
+                f"there is {own[differ[0]]!s}, but was {fitted[differ[0]]!s}. Select and order them accordingly."
+            )
 
 
 def feature_names(observations: Observations) -> NDArray[Any] | None:
