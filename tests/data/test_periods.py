@@ -1,5 +1,7 @@
 """Periods along a mode: found where time stamps or lines in the spectrum tell of them, and only there."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,19 @@ def test_every_layout_has_the_same_fibres(mode):
     wanted = wanted[np.isfinite(wanted).any(axis=1)]
     order = [np.lexsort(np.nan_to_num(array, nan=-9.0).T) for array in (sparse, wanted)]
     np.testing.assert_array_equal(sparse[order[0]], wanted[order[1]])
+
+
+def test_fibres_of_a_large_tensor_take_little_memory():
+    """Less than an index of all cells, of eight bytes each."""
+    mask = np.random.default_rng(0).random((4000, 50, 40)) < 0.5
+    observations = observe(np.where(mask, np.float32(1.0), np.float32(np.nan)))
+    tracemalloc.start()
+    try:
+        fibres_along(observations, 1)
+        observations.at_positions([np.arange(0, 4000, 100), np.arange(50), np.arange(40)])
+        assert tracemalloc.get_traced_memory()[1] < 4 * mask.size
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

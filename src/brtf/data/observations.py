@@ -221,11 +221,11 @@ class Observations:
         shape = tuple(len(own) for own in positions)
         if self.coords is None:
             box = np.ix_(*positions)
-            mask = None if self.mask is None else self.mask[box]
             if self.mask is None:
                 return build(shape, self.values[box], None, None, None, None)
-            numbers = np.cumsum(self.mask.reshape(-1)).reshape(self.shape) - 1
-            return build(shape, self.values[numbers[box][mask]], mask, None, None, None)
+            mask = self.mask[box]
+            cells = [own[at] for own, at in zip(positions, np.nonzero(mask), strict=True)]
+            return build(shape, self.values[entry_numbers(self.mask, cells)], mask, None, None, None)
         places = [np.full(length, -1, dtype=np.intp) for length in self.shape]
         for own, place in zip(positions, places, strict=True):
             place[own] = np.arange(len(own))
@@ -369,6 +369,22 @@ def warn_empty_slices(observations: Observations) -> None:
 def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray[np.intp]:
     """Position of every entry along the given modes, (M,), numbered in C order over them."""
     return np.concatenate([block_positions(block, modes) for block in observations.block_list])
+
+
+def entry_numbers(mask: NDArray[np.bool_], coords: Sequence[NDArray[np.intp]]) -> NDArray[np.intp]:
+    """Numbers (K,) in the entry vector of some distinct observed cells, given by their coordinates, each (K,).
+
+    Counts the observed cells before each; nothing as large as the mask is made for it.
+    """
+    places, cells = np.atleast_1d(np.ravel_multi_index(tuple(coords), mask.shape)), mask.reshape(-1)
+    order, numbers, n_before = np.argsort(places), np.empty(places.size, dtype=np.intp), 0
+    starts = range(0, cells.size, BLOCK_ENTRIES)
+    ends = np.searchsorted(places[order], [start + BLOCK_ENTRIES for start in starts])
+    for start, first, last in zip(starts, (0, *ends), ends, strict=False):
+        own, piece = order[first:last], cells[start : start + BLOCK_ENTRIES]
+        numbers[own] = n_before - 1 + np.cumsum(piece)[places[own] - start]
+        n_before += int(np.count_nonzero(piece))
+    return numbers
 
 
 def distinct_columns(coords: NDArray[np.intp], shape: tuple[int, ...]) -> NDArray[np.intp]:

@@ -6,14 +6,13 @@ Only whole numbers of positions count, as a mode of length 1464 with a period of
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, gammaincc, gammaincinv
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Observations, distinct_columns
+from brtf.data.observations import Observations, distinct_columns, entry_numbers
 from brtf.data.scale import SD_PER_MEDIAN
 
 NEEDLESS = 0.01
@@ -103,18 +102,19 @@ def fibres_along(observations: Observations, mode: int) -> Array:
     if length > NUMBERS:
         return np.empty((0, length))
     values = observations.values
-    if observations.coords is None:
-        dense = values
-        if observations.mask is not None:
-            numbers = np.cumsum(observations.mask.reshape(-1)).reshape(observations.shape) - 1
-            numbers = np.where(observations.mask, numbers, -1)
-            chosen = _some(np.moveaxis(numbers, mode, -1).reshape(-1, length), n_fibres)
-            found = values[chosen].astype(np.float64)
-            found[chosen < 0] = np.nan
-            return found
-        return _some(np.moveaxis(dense, mode, -1).reshape(-1, length), n_fibres).astype(np.float64)
     others = [other for other in range(observations.order) if other != mode]
     shape = tuple(observations.shape[other] for other in others)
+    if observations.coords is None:
+        n_all = math.prod(shape)
+        fibres = np.linspace(0, n_all - 1, min(n_fibres, n_all)).round().astype(np.intp)  # evenly spaced
+        index = [at[:, None] for at in np.unravel_index(fibres, shape)]
+        index.insert(mode, np.arange(length)[None])
+        if observations.mask is None:
+            return values[tuple(index)].astype(np.float64)
+        seen, found = observations.mask[tuple(index)], np.full((fibres.size, length), np.nan)
+        cells = [np.broadcast_to(at, seen.shape)[seen] for at in index]
+        found[seen] = values[entry_numbers(observations.mask, cells)]
+        return found
     members = distinct_columns(observations.coords[others], shape)
     counts = np.bincount(members)
     most = np.argsort(-counts, kind="stable")[:n_fibres]
@@ -124,13 +124,6 @@ def fibres_along(observations: Observations, mode: int) -> Array:
     found = np.full((most.size, length), np.nan)
     found[rows[members[chosen]], observations.coords[mode, chosen]] = values[chosen]
     return found
-
-
-def _some(fibres: NDArray[Any], n_fibres: int) -> NDArray[Any]:
-    """Some of the fibres, evenly spaced."""
-    if len(fibres) <= n_fibres:
-        return fibres
-    return fibres[np.linspace(0, len(fibres) - 1, n_fibres).round().astype(np.intp)]
 
 
 def _power(fibres: Array) -> Array | None:
