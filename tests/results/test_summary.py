@@ -28,6 +28,13 @@ def test_numbers_are_those_of_the_model(model):
     assert numbers["n_observed"] == model.n_observed_
 
 
+@pytest.mark.parametrize("unit", [1e200, 1e-200])
+def test_standard_deviations_are_told_where_variances_overflow(model, unit):
+    found = BRTF(max_rank=3, random_state=0).fit(unit * DATA.observed).summary()
+    assert found.numbers["noise_sd"] == pytest.approx(unit * model.summary().numbers["noise_sd"], rel=1e-6)
+    assert f"standard deviation {found.numbers['noise_sd']:.4g}" in str(found)
+
+
 def test_text_and_table_hold_every_row(model):
     summary = model.summary()
     text, table = str(summary), summary._repr_html_()

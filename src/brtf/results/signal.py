@@ -103,10 +103,19 @@ class FittedSignal:
     @property
     def noise_variances(self) -> Array:
         """Variance of the noise in the squared units of t(Y), over the noise modes; of order 0 where it is common."""
-        slices = self.state.slices
-        if slices is None:
-            return in_squared_units(np.asarray(self.state.noise_variance), self.scale)
-        return in_squared_units(self.state.noise_variance / self._relative_precisions, self.scale)
+        return in_squared_units(self._noise_variances, self.scale)
+
+    @property
+    def noise_sds(self) -> Array:
+        """Standard deviation of the noise in the units of t(Y), like :attr:`noise_variances`, but without overflow."""
+        return np.asarray(np.sqrt(self._noise_variances) * self.scale)
+
+    @property
+    def _noise_variances(self) -> Array:
+        """In units of the scale."""
+        if self.state.slices is None:
+            return np.asarray(self.state.noise_variance)
+        return np.asarray(self.state.noise_variance / self._relative_precisions)
 
     @property
     def noise_modes(self) -> tuple[int, ...]:

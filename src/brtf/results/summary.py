@@ -46,7 +46,7 @@ class Summary:
                 "rows": rows_in_words(result),
                 "rank": result.rank,
                 "max_rank": settings.max_rank,
-                "noise_sd": np.sqrt(noise_variance).tolist(),
+                "noise_sd": result.noise_sds.tolist(),
                 "noise_variance": noise_variance.tolist(),
                 "noise_modes": list(result.noise_modes) or None,
                 "outlier_rate": result.outlier_rate,

@@ -183,7 +183,7 @@ def make_viewer(
     if observations.n_observed < SPARSEST * observations.n_entries or observations.n_entries >= LARGEST_TENSOR:
         share = 100 * observations.n_observed / observations.n_entries
         return f"Only {number(share, 2)} % of the entries were observed: a picture of a slice would be nearly empty."
-    noise_sd = float(np.sqrt(result.noise_variance)) if result.link.name is None else 0.0
+    noise_sd = float(np.median(result.noise_sds)) if result.link.name is None else 0.0
     numbers = Numbers(result, known)
     if layout.photo:
         return _frames(numbers, layout, sides, noise_sd, most_frames, most_bytes, longest_side)

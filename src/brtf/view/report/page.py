@@ -85,7 +85,7 @@ def _units(result: Result) -> str:
 
 def _noise_sd(result: Result) -> tuple[Array, bool]:
     """Standard deviations of the noise, and whether they differ between slices."""
-    return np.sqrt(np.atleast_1d(result.noise_variances)).ravel(), result.state.slices is not None
+    return result.noise_sds.ravel(), result.state.slices is not None
 
 
 def _lead(result: Result) -> str:

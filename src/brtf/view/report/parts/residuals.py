@@ -45,7 +45,7 @@ def residuals_part(subject: Subject) -> Part:
         about += " This model has no common distribution of outlier deviations, so only the noise is drawn."
     aside: list[Any] = [Key(key), Words(about)]
     if len(result.noise_modes) == 1:
-        noise_sd = np.sqrt(result.noise_variances).ravel()
+        noise_sd = result.noise_sds.ravel()
         aside.append(Cards([Card(charts.noise_chart(subject.axes[result.noise_modes[0]], noise_sd))], "stack"))
     beside = Beside(Card(charts.residual_chart(histogram)), aside)
     found = Diagnostics(result)
