@@ -22,7 +22,7 @@ from scipy.optimize import minimize_scalar
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns
 from brtf.data.passes import workers
-from brtf.inference.judge import WORTH
+from brtf.inference.judge import WORTH, judge
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
@@ -257,7 +257,7 @@ def _with_outliers_as_exceptions(problem: Problem, point: Point) -> Point:
     if not are_mostly_outliers(point.state) or point.state.structure is not None:
         return point
     few = settled_with_few_outliers(problem, point)
-    return few if few.bound > point.bound - WORTH else point
+    return few if judge(few, point, -WORTH) else point
 
 
 def _is_beyond_chance(gains: Array) -> bool:
