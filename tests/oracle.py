@@ -702,7 +702,7 @@ def noise_objective(tau: float, model: LocalModel, histogram: Histogram, prior: 
     """(M/2 + a₀^τ) ln τ − b₀^τ τ − ½ τ w_max Σ Var x + Σ ln f(τ D) + 9 ln(1 − π), a bin standing for its entries."""
     log_evidence = model.posterior(tau * histogram.deviation).log_evidence
     total = (0.5 * histogram.count.sum() + prior.concentration) * np.log(tau) - prior.rate * tau
-    total += rate_log_prior(model)
+    total += rate_log_prior(model.probability)
     return float(total - 0.5 * tau * model.largest_weight * histogram.penalty + histogram.count @ log_evidence)
 
 
@@ -757,14 +757,14 @@ def bound_samples(case: Case, n_draws: int, rng: np.random.Generator, *, collaps
     if isinstance(case.state.local, MeanFieldOutliers):
         return log_joint(case, draws) - log_posterior(case.state, draws)
     local = local_log_ratios(case, draws, collapsed=collapsed, rng=rng)
-    if draws.rates is None:
-        local += rate_log_prior(case.state.local_model)
+    rates = None if case.state.structure is None else case.state.structure.rates
+    local += rate_log_prior(case.state.local_model.probability if rates is None else rates.prior[0] / sum(rates.prior))
     return log_prior(case, draws) - log_posterior(case.state, draws) + local
 
 
-def rate_log_prior(model: LocalModel) -> float:
-    """ln of the prior density Beta(1, 10) of the share of outliers, over that of none."""
-    return float(stats.beta.logpdf(model.probability, 1, 10) - stats.beta.logpdf(0.0, 1, 10))
+def rate_log_prior(rate: float) -> float:
+    """ln of the prior density Beta(1, 10) of a share of outliers, over that of none."""
+    return float(stats.beta.logpdf(rate, 1, 10) - stats.beta.logpdf(0.0, 1, 10))
 
 
 def local_log_ratios(case: Case, draws: Draws, *, collapsed: bool, rng: np.random.Generator) -> Array:

@@ -84,7 +84,7 @@ def test_evidence_is_above_form_two_is_above_form_one(kind, shape, monkeypatch):
         point = sweep(problem, point, hold_noise=True)
     settled = replace(case, state=point.state)
     evidence, error = oracle.log_evidence(settled, 400_000, np.random.default_rng(4))
-    evidence += oracle.rate_log_prior(settled.state.local)
+    evidence += oracle.rate_log_prior(settled.state.local.probability)
     assert error < 0.02
     form_one, form_two = (point_of(settled, collapsed=collapsed).bound for collapsed in (False, True))
     assert form_one < form_two < evidence + 4 * error

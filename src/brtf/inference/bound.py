@@ -116,8 +116,8 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
 
     ``log_evidence`` is the second term: in form 2 with D = E[(y−x)²], in form 1 with D = (y−x̄)² minus
     ½ τ̄ w_max Σ Var x. With noise that differs between slices ρ = τ̄ ω̄_g D, and ½ E[ln ω_g] is added for each of the
-    ``slice_sizes`` entries of a slice. A common rate of outliers is a point estimate, with the prior
-    density that it has over none at all.
+    ``slice_sizes`` entries of a slice. The rate of outliers, or the typical one of
+    slices, is a point estimate, with the prior density that it has over none at all.
     """
     likelihood = 0.5 * n_observed * (float(state.tau.mean_log) - LOG_TWO_PI) + log_evidence
     noise = -state.tau.kl(state.prior.tau_concentration, state.prior.tau_rate)
@@ -127,7 +127,7 @@ def calibrated_terms(state: State, n_observed: int, log_evidence: float, slice_s
         noise -= slices.kl
     structure = state.structure
     parts = () if structure is None else (structure.rates, structure.sides)
-    log_prior = state.local_model.log_prior if structure is None or structure.rates is None else 0.0
+    log_prior = (state.local_model if structure is None or structure.rates is None else structure.rates).log_prior
     return BoundTerms(
         likelihood=likelihood,
         factors=-state.row_divergences,

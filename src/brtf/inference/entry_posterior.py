@@ -32,6 +32,7 @@ from brtf.kernels.arguments import (
 from brtf.kernels.tables import EvidenceTable
 from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.evidence_table import tabulate, tabulate_branches
+from brtf.model.local_models import MINORITY, rate_log_prior
 from brtf.model.state import OutlierStructure, ReplacementLaw, Sides, SliceRates, State
 
 ENTRIES_AT_ONCE = 2**13
@@ -260,7 +261,8 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
     """q(π_g) = Beta(α + Σ p, β + Σ (1 − p)), and (α, β) at the maximum of their evidence given the responsibilities.
 
     The evidence Π_g B(α + Σ p, β + Σ (1 − p)) / B(α, β), a Beta-binomial, has q(π) integrated out: q(π) and its prior
-    are learnt together, by Newton scoring in the logit of the mean α/(α + β) and the logarithm of the strength α + β.
+    are learnt together, by Newton scoring in the logit of the mean α/(α + β), which has the prior of a common rate, and
+    the logarithm of the strength α + β.
     """
     regular = slice_sizes - outlying
 
@@ -276,7 +278,11 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
         by_second = second * (digamma(second + regular) - digamma(second) + together)
         mean = first / (first + second)
         scores = np.stack([(1.0 - mean) * by_first - mean * by_second, by_first + by_second])
-        return Ascent(float(log_ratio.sum()), scores.sum(axis=1), scores @ scores.T)
+        value, gradient, information = float(log_ratio.sum()), scores.sum(axis=1), scores @ scores.T
+        value += rate_log_prior(mean)
+        gradient[0] -= MINORITY * mean
+        information[0, 0] += MINORITY * mean * (1.0 - mean)
+        return Ascent(value, gradient, information)
 
     first, second = rates.prior
     start = np.array([math.log(first / second), math.log(first + second)])

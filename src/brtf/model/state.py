@@ -18,7 +18,7 @@ from scipy.special import betaln, digamma, gammaln
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.local_models import LocalModel
+from brtf.model.local_models import LocalModel, rate_log_prior
 from brtf.model.row_priors import RowPrior, ZeroMean
 from brtf.model.smooth_residual import SmoothResidual
 
@@ -180,6 +180,11 @@ class SliceRates:
         """E[ln π_g] and E[ln(1 − π_g)], each (G,)."""
         together = digamma(self.outlying + self.regular)
         return digamma(self.outlying) - together, digamma(self.regular) - together
+
+    @property
+    def log_prior(self) -> float:
+        """ln of the prior density of the typical rate, the mean of Beta(prior), over that of none."""
+        return rate_log_prior(self.prior[0] / (self.prior[0] + self.prior[1]))
 
     @cached_property
     def kl(self) -> float:

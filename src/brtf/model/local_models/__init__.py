@@ -14,6 +14,7 @@ from brtf.model.local_models.local_model import (
     Branch,
     LocalModel,
     LocalPosterior,
+    rate_log_prior,
     register,
     rivals,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "SlabModel",
     "StudentNoise",
     "StudentSlab",
+    "rate_log_prior",
     "register",
     "rivals",
 ]

@@ -64,6 +64,11 @@ class Branch:
     by_parameters: tuple[Array | float, ...]
 
 
+def rate_log_prior(rate: float) -> float:
+    """ln of the prior density of a share of outliers over that of none, 9 ln(1 − π)."""
+    return MINORITY * math.log1p(-rate)
+
+
 @dataclass(frozen=True, eq=False)
 class LocalModel(ABC):
     """Distribution of y − x at one entry, in units of the noise: noise, plus an outlier with probability π.
@@ -93,7 +98,7 @@ class LocalModel(ABC):
     @property
     def log_prior(self) -> float:
         """ln of the prior density of π over that of no outliers, 9 ln(1 − π)."""
-        return MINORITY * math.log1p(-self.probability)
+        return rate_log_prior(self.probability)
 
     # ---- learnt parameters -------------------------------------------------------------------------------------
 
