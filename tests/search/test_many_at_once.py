@@ -13,7 +13,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.smooth_residual import proposed_smooth_residual
 from brtf.inference.sweep import sweep
 from brtf.model.local_models import NoOutliers
-from brtf.model.row_priors import NonNegative, Ordered, UnequalCentred
+from brtf.model.row_priors import NonNegative, Ordered
 from brtf.search.starts import LOW_NOISE, START_MODEL, _fit_by_least_squares, anneal, least_squares, random_start
 
 RANK, MORE = 2, 6
@@ -21,7 +21,7 @@ RANK, MORE = 2, 6
 
 @pytest.fixture
 def present():
-    """A state with a mode in order, one without negative loadings, rows of unequal size, and a smooth residual."""
+    """A state with a mode in order, one without negative loadings, and a smooth residual."""
     rng = np.random.default_rng(0)
     course = np.cumsum(rng.standard_normal((20, 3)), axis=0)
     values = np.einsum("ir,jr,kr->ijk", course, rng.gamma(2.0, 1.0, (9, 3)), rng.standard_normal((8, 3)))
@@ -32,9 +32,6 @@ def present():
     rows, share = state.factors[0], np.full((RANK, 6), 1.0 / 6.0)
     state = state.with_factor(0, rows, Ordered.begun(rows, state.lam, np.full(19, 1.5), share, np.arange(20) % 4))
     state = state.with_factor(1, *NonNegative.of(state.factors[1]))
-    rows, one = state.factors[2], np.ones(8)
-    unequal = UnequalCentred(np.asarray(3.0), one, one, np.zeros(RANK), np.full(RANK, 0.1))
-    state = state.with_factor(2, rows, unequal.learnt(rows, state.lam))
     point = evaluate(problem, state)
     smooth, _, _ = proposed_smooth_residual(problem, state, point.fit, point.local, 2)
     return problem, sweep(problem, evaluate(problem, replace(state, smooth=smooth))).state
@@ -50,7 +47,6 @@ def test_rows_and_smooth_residual_keep_their_kind(present, many):
     np.testing.assert_array_equal(ordered.steps, before.row_priors[0].steps)
     np.testing.assert_array_equal(ordered.groups, before.row_priors[0].groups)
     assert isinstance(state.row_priors[1], NonNegative)
-    assert isinstance(state.row_priors[2], UnequalCentred)
     assert state.smooth is not None and state.smooth.mode == 2
     point = evaluate(problem, state)
     assert sweep(problem, point).bound > point.bound

@@ -237,19 +237,21 @@ def anneal(problem: Problem, n_components: int, present: State, rng: np.random.G
 
 def least_squares(problem: Problem, n_components: int, present: State, rng: np.random.Generator) -> State:
     """Many components at once: least squares at very low noise, for data whose slices differ widely in level."""
-    state = update_component_precisions(_fit_by_least_squares(problem, n_components, LOW_NOISE, rng))
+    state = _fit_by_least_squares(problem, n_components, LOW_NOISE, rng)
     return update_component_precisions(_of_the_kind_of(problem, state, present))
 
 
 def _of_the_kind_of(problem: Problem, state: State, present: State) -> State:
-    """The state with the same kind of rows, noise and outliers, their parameters learnt from its own residuals.
+    """The state with the same kind of noise and outliers, their parameters learnt from its own residuals.
 
-    Modes without negative loadings have none either, and a smooth residual goes on.
+    Modes without negative loadings have none either, those in order stay so, and a smooth residual goes on. Other rows
+    begin about zero: the search finds their prior again, and from there a higher bound than from the present one.
     """
     unsigned = [mode for mode, prior in enumerate(present.row_priors) if not prior.signed]
     state = without_negative(state, unsigned)
     for mode, prior in enumerate(present.row_priors):
-        state = state.with_factor(mode, *prior.begun_again(state.factors[mode], state.lam))
+        if prior.ordered:
+            state = state.with_factor(mode, *prior.begun_again(state.factors[mode], state.lam))
     if present.local.has_outliers and not state.local.has_outliers:
         state = replace(state, local=START_MODEL)
     point = evaluate(problem, state)
