@@ -64,6 +64,7 @@ def test_a_page_in_a_browser(worked_on, visit):
     assert "frame" in seen.tab.inner_text("body").lower()
     slider = seen.tab.locator("input[type=range]").first
     seen.tab.emulate_media(media="screen")
+    slider.scroll_into_view_if_needed()
     before = seen.tab.screenshot()
     slider.fill("20")
     assert seen.tab.screenshot() != before
