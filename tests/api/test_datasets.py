@@ -282,6 +282,15 @@ class TestToyVideo:
             assert values.min() >= 0
             assert values.max() <= 255
 
+    @pytest.mark.parametrize("seed", range(4))
+    @pytest.mark.parametrize("size", [(32, 40), (48, 64), (72, 96)])
+    def test_scenes_of_every_size_are_in_daylight(self, size, seed):
+        """Small scenes were black: uneven light as wide as the scene had a mean of many times its spread."""
+        clip = toy_video("street", height=size[0], width=size[1], frames=10, seed=seed)
+        dark, typical = np.quantile(clip.background, (0.02, 0.5))
+        assert dark > 20
+        assert 60 < typical < 200
+
     def test_background_is_a_texture_and_a_flicker(self, video):
         singular = np.linalg.svd(video.background.reshape(-1, 60), compute_uv=False)
         assert singular[1] > 1e-3 * singular[0]

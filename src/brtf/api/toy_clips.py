@@ -114,9 +114,12 @@ PAD = 2
 
 
 def _cloud(rng: np.random.Generator, shape: tuple[int, ...], widths: tuple[float, ...]) -> Array:
-    """Smooth noise of unit variance, in equal parts of several widths in pixels."""
+    """Smooth noise of zero mean and unit variance, in equal parts of several widths in pixels.
+
+    The mean is taken away: noise as wide as a small canvas is nearly constant, and its mean many times its spread.
+    """
     parts = [gaussian_filter(rng.standard_normal(shape), width, mode="wrap") for width in widths]
-    total = np.sum([part / part.std() for part in parts], axis=0)
+    total = np.sum([(part - part.mean()) / part.std() for part in parts], axis=0)
     return np.asarray(total / total.std())
 
 
