@@ -77,3 +77,19 @@ class Visit:
         box = picture.bounding_box()
         x = box["x"] + (column + 0.5) / shape[1] * box["width"]
         self.tab.mouse.move(x, box["y"] + (row + 0.5) / shape[0] * box["height"])
+
+
+def looked_at(visit, path):
+    """A page that was opened in a browser, light, dark, narrow and on paper: whole, quiet, and never too wide."""
+    seen, backgrounds = visit(path), {}
+    looks = {"light": (1280, "screen"), "dark": (1280, "screen"), "narrow": (380, "screen"), "paper": (690, "print")}
+    for look, (width, media) in looks.items():
+        seen.tab.set_viewport_size({"width": width, "height": 900})
+        seen.tab.emulate_media(media=media, color_scheme="dark" if look == "dark" else "light")
+        assert seen.tab.evaluate("document.documentElement.scrollWidth") <= width, look
+        backgrounds[look] = seen.tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert len(seen.tab.screenshot()) > 5000, look
+    assert backgrounds["dark"] != backgrounds["light"]
+    assert seen.tab.pdf(format="A4", prefer_css_page_size=True).startswith(b"%PDF")
+    assert (seen.complaints, seen.outside, seen.failures) == ([], [], {})
+    return seen

@@ -1,6 +1,7 @@
 """``brtf anomalies``: lists on the terminal, as CSV, as JSON and as a page."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,8 @@ from click.testing import CliRunner
 
 from brtf import cli
 from brtf.datasets import synthetic
+from brtf.results.anomalies import anomaly_table
+from pages import Page, looked_at
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +35,8 @@ def test_lists_and_files(folder):
     out = folder / "out"
     done = run("anomalies", folder / "data.csv", "--out", out, "--q", 0.2)
     assert done.exit_code == 0, done.output
-    assert "anomalous entries of 768 observed; expected false alarms among them" in done.stdout
-    assert "1 anomalous slice;" in done.stdout
+    assert re.search(r"\d+ of 768 entries look wrong; expect about \d", done.stdout)
+    assert "1 slice looks wrong." in done.stdout
     assert "s3    all  all" in done.stdout
     entries, slices = pd.read_csv(out / "anomalies.csv"), pd.read_csv(out / "anomalies-slices.csv")
     assert list(entries)[3:] == ["observed", "expected", "low", "high", "probability"]
@@ -43,6 +46,37 @@ def test_lists_and_files(folder):
     assert "&lt;hour&gt;" in page and "<hour>" not in page
     assert "Anomalies in data.csv" in page
     assert run("anomalies", folder / "data.csv", "--out", out).exit_code == 2  # refuses to overwrite
+
+
+def test_the_page_says_it_in_words_and_shows_it_among_its_neighbours(folder, tmp_path, visit):
+    result = folder / "fitted" / "result.brtf"
+    kinds = ("--of", "entries", "--of", "slices", "--of", "fibres", "--mode", "day")
+    assert run("anomalies", result, *kinds, "--out", tmp_path).exit_code == 0
+    page = (tmp_path / "anomalies.html").read_text(encoding="utf-8")
+    listed = pd.read_csv(tmp_path / "anomalies.csv")
+    assert f"{len(listed)} of 768 entries look wrong" in page
+    assert "Observed and expected along day" in page and "> 0.999" in page.replace("&gt;", ">")
+    seen = looked_at(visit, tmp_path / "anomalies.html")
+    first = seen.tab.locator("#entries table tbody tr").first.locator("td").all_text_contents()
+    assert first[:3] == [str(listed.iloc[0][name]) for name in ("site", "day", "<hour>")]
+    probability = seen.tab.locator("#entries th", has_text="probability")
+    probability.click()
+    probability.click()  # the least certain comes first
+    last = seen.tab.locator("#entries table tbody tr").first.locator("td").last
+    assert float(last.get_attribute("data-value")) == pytest.approx(listed.probability.min())
+
+
+def test_groups_are_described_in_words(folder):
+    from brtf import load
+    from brtf.view.report.anomalies import anomalies_page
+
+    model = load(folder / "fitted" / "result.brtf")
+    tables = {"slices": anomaly_table(model.result_, 0.1, of="slices")}
+    page = Page(anomalies_page(model.result_, tables, 0.1, "Anomalies", "0"))
+    row = tables["slices"]
+    by = float(row["observed"][0] - row["expected"][0])
+    assert by > 0
+    assert f"1 slice looks wrong: site s3 is {by:.3g} too high on average." in page.text
 
 
 def test_a_saved_fit_gives_the_same(folder):
@@ -62,7 +96,7 @@ def test_nothing_found(folder, tmp_path):
     np.save(tmp_path / "plain.npy", synthetic((9, 8, 7), 1, outliers=0, seed=0).observed)
     done = run("anomalies", tmp_path / "plain.npy", "--of", "slices")
     assert done.exit_code == 0
-    assert "No anomalous slices at a false discovery rate of 10 %." in done.stdout
+    assert "No slice looks wrong, at a false discovery rate of 10 %." in done.stdout
 
 
 @pytest.mark.parametrize(

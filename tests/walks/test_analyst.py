@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 import brtf
-from people import Sales, brtf_command, looked_at, page_text, sales
+from pages import looked_at
+from people import Sales, brtf_command, page_text, sales
 
 INDEX = list(Sales.INDEX)
 

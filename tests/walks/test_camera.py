@@ -8,7 +8,8 @@ import pytest
 import brtf
 from brtf.foreground import foreground_probability
 from brtf.video import read_clip, write_clip
-from people import brtf_command, looked_at, page_text
+from pages import looked_at
+from people import brtf_command, page_text
 
 HEIGHT, WIDTH, FRAMES = 16, 24, 16
 

@@ -10,7 +10,8 @@ import xarray as xr
 
 import brtf
 from brtf.ranks import core_consistency
-from people import alike, brtf_command, looked_at, mixtures, page_text, scattering
+from pages import looked_at
+from people import alike, brtf_command, mixtures, page_text, scattering
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ import pytest
 import xarray as xr
 
 import brtf
-from people import brtf_command, looked_at, page_text, temperature
+from pages import looked_at
+from people import brtf_command, page_text, temperature
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import brtf
-from people import looked_at, page_text
+from pages import looked_at
+from people import page_text
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,10 @@ from brtf.data.description import label_text
 if TYPE_CHECKING:
     from brtf.data.exports import Table
     from brtf.results.result import Result
-    from brtf.view.report.document import Document
 
 KINDS = ("entries", "fibres", "slices", "rows")
-SHOWN, ON_PAGE = 15, 1000
-"""Number of rows of a table in the terminal, and on the page."""
+SHOWN = 15
+"""Number of rows of a table in the terminal."""
 PAGE = "anomalies.html"
 
 
@@ -41,7 +40,9 @@ PAGE = "anomalies.html"
     show_default=True,
     help="What to list; may be given several times. Rows are the slices of the first mode.",
 )
-@click.option("--mode", type=int, help="Mode of the slices, or the one along which the fibres run  [default: all].")
+@click.option(
+    "--mode", help="Mode of the slices, or the one along which the fibres run, by number or name  [default: all]."
+)
 @chooses_model
 @seed_option
 @out_option
@@ -51,7 +52,7 @@ def anomalies(
     given: Input,
     q: float,
     kinds: Sequence[str],
-    mode: int | None,
+    mode: str | None,
     seed: int,
     out: Path | None,
     overwrite: bool,
@@ -68,7 +69,7 @@ def anomalies(
     With --out DIR the whole lists are written as anomalies.csv (entries), anomalies-slices.csv and so on, and as a
     page, anomalies.html. Positions count from 0, or from 1 if INPUT is .tns.
     """
-    from brtf.results.anomalies import anomaly_table
+    from brtf.results.anomalies import anomaly_table, count_in_words
 
     chosen = list(dict.fromkeys(kinds))
     if mode is not None and not {"fibres", "slices"} & {*chosen}:
@@ -78,9 +79,10 @@ def anomalies(
     if out is not None:
         refuse_overwriting((out / name for name in (*names.values(), PAGE)), overwrite=overwrite)
     result = _fitted(given, seed, model_options)
+    which = int(mode) if mode is not None and mode.lstrip("-").isdecimal() else mode
     tables = {
         kind: anomaly_table(
-            result, q, of=kind, mode=mode if kind in ("fibres", "slices") else None, first_position=given.counts_from
+            result, q, of=kind, mode=which if kind in ("fibres", "slices") else None, first_position=given.counts_from
         )
         for kind in chosen
     }
@@ -93,9 +95,10 @@ def anomalies(
                 write_csv(staging / name, tables[kind])
             if with_page:
                 from brtf import __version__
-                from brtf.view.report.document import html
+                from brtf.view.report.anomalies import anomalies_page
 
-                page = html(_page(tables, q, result, given.path.name), __version__)
+                title = f"Anomalies in {given.path.name}"
+                page = anomalies_page(result, tables, q, title, __version__, given.counts_from)
                 (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
             written = [out / name for name in (*names.values(), *([PAGE] if with_page else []))]
     if as_json:
@@ -103,7 +106,7 @@ def anomalies(
         print_json({"q": q, "converged": result.stop_reason.converged, **lists, "written": list(map(str, written))})
     else:
         for kind, found in tables.items():
-            click.echo(_title(kind, found, q, result))
+            click.echo(count_in_words(kind, found, q, result.observations.n_observed))
             if _length(found):
                 click.echo(table([list(found), *_cells(found, SHOWN)]))
             if _length(found) > SHOWN:
@@ -148,40 +151,3 @@ def _records(found: Table) -> list[dict[str, Any]]:
     """The rows of a table for JSON; dates as text."""
     columns = [column.astype(str) if column.dtype.kind == "M" else column for column in found.values()]
     return [dict(zip(found, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
-
-
-def _title(kind: str, found: Table, q: float, result: Result) -> str:
-    n, singular = _length(found), {"entries": "entry", "fibres": "fibre", "slices": "slice", "rows": "row"}[kind]
-    if not n:
-        return f"No anomalous {kind} at a false discovery rate of {100 * q:g} %."
-    of_all = f" of {result.observations.n_observed:,} observed" if kind == "entries" else ""
-    wrong = float(np.sum(1.0 - found["probability"]))
-    alarms = f"about {wrong:.1f}" if wrong >= 0.1 else "fewer than 0.1"
-    return f"{n:,} anomalous {singular if n == 1 else kind}{of_all}; expected false alarms among them: {alarms}."
-
-
-def _page(tables: Mapping[str, Table], q: float, result: Result, name: str) -> Document:
-    """The lists as a page."""
-    from brtf.view.report.document import Cell, Document, Section, Verdict
-    from brtf.view.report.document import Table as PageTable
-
-    sections = []
-    for kind, found in tables.items():
-        rows = [[Cell(text) for text in row] for row in _cells(found, ON_PAGE)]
-        left_out = _length(found) - len(rows)
-        remarks = [f"The first {ON_PAGE:,} of {_length(found):,}; the table in CSV has all of them."] * bool(left_out)
-        shown = [PageTable(list(found), rows)] if rows else []
-        verdict = Verdict(_title(kind, found, q, result))
-        sections.append(Section(kind, kind.capitalize(), (), [verdict], (), shown, remarks))
-    observations = result.observations
-    shape = " × ".join(map(str, observations.shape))
-    lead = (
-        f"{shape}, {observations.n_observed:,} of {observations.n_entries:,} entries observed. "
-        f"The lists are as long as possible with an expected share of {100 * q:g} % of false alarms."
-    )
-    notes = (
-        "expected is the low-rank part; low and high are the ends of the 95 % interval of a regular value there, or of "
-        "the mean of a group; probability is the posterior probability of an anomaly. Groups are judged as a whole, by "
-        "their evidence in nats: all entries shifted, noisier than others (spread), or more often outliers.",
-    )
-    return Document(f"Anomalies in {name}", lead, notes, sections)

@@ -98,6 +98,24 @@ def _expectations(result: Result, coords: NDArray[np.intp], level: float) -> tup
     return result.low_rank(coords), *result.interval(coords, level=level, of="observation", regular=True)
 
 
+SINGULAR = {"entries": "entry", "fibres": "fibre", "slices": "slice", "rows": "row"}
+
+
+def count_in_words(of: str, found: Table, q: float, n_observed: int) -> str:
+    """How many there are in a list, and how many of them are expected to be false alarms."""
+    n = int(found["probability"].size)
+    if not n:
+        return f"No {SINGULAR[of]} looks wrong, at a false discovery rate of {100 * q:g} %."
+    among = f" of {n_observed:,}" if of == "entries" else ""
+    wrong = float(np.sum(1.0 - found["probability"]))
+    alarms = (
+        f"expect about {wrong:.2g} false alarms among them" if wrong >= 0.1 else "a false alarm among them is unlikely"
+    )
+    if n == 1:
+        return f"1{among} {of if among else SINGULAR[of]} looks wrong."
+    return f"{n:,}{among} {of} look wrong; {alarms} among them."
+
+
 # ---- groups ------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
@@ -174,6 +175,28 @@ def forecast_chart(axis: Axis, observed: Array, fitted: Array, mean: Array, low:
     for k in spread(mean.size, MOST_TIPS):
         between = f"{number(low[k], 3)} to {number(high[k], 3)}"
         chart.tip(after[k], mean[k], f"{axis.text(n_given + int(k))}: {number(mean[k], 3)}, {between}")
+    return chart.markup()
+
+
+def fibre_chart(
+    axis: Axis, observed: Array, expected: Array, low: Array, high: Array, *, listed: NDArray[np.bool_]
+) -> Markup:
+    """A fibre: what was observed as dots, those listed in another colour, and what is expected with its band."""
+    chart = Chart(
+        Scale.around(axis.values, margin=0.02),
+        Scale.around(np.concatenate([observed, low, high]), margin=0.05),
+        f"Observed and expected along {axis.name}",
+        height=200.0,
+        x_title=axis.name,
+        x_ticks=axis_ticks(axis, 350.0),
+    )
+    chart.band(axis.values, low, high, "band one")
+    chart.line(axis.values, expected, "line one")
+    told = {*spread(axis.length, MOST_TIPS).tolist(), *np.flatnonzero(listed).tolist()}
+    for k in sorted(told, key=lambda k: bool(listed[k])):
+        if np.isfinite(observed[k]):
+            words = f"{axis.text(k)}: observed {number(observed[k], 3)}, expected {number(expected[k], 3)}"
+            chart.dot(axis.values[k], observed[k], "dot two" if listed[k] else "dot ink small", words)
     return chart.markup()
 
 

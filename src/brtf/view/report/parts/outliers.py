@@ -26,21 +26,34 @@ def outliers_part(subject: Subject) -> Part:
     likely = int(np.count_nonzero(subject.probability > 0.5))
     if not likely:
         return Part("outliers", TITLE, [Words("No entry has an outlier probability above ½.")])
-    observations, layout = subject.result.observations, subject.layout
-    pixels = layout.rows if layout.pixels else None
+    table = _table(subject)
+    remark = f"{len(table.rows)} of {likely:,} with an outlier probability above ½"
+    return Part("outliers", TITLE, [*where_they_are(subject), Heading("The largest", remark), table])
+
+
+def where_they_are(subject: Subject) -> list[Any]:
+    """A map of the outliers, and their rates along every mode."""
+    observations = subject.result.observations
     rates = [
         Card(charts.rates_chart(observations, subject.probability, mode))
         for mode in range(observations.order)
-        if mode != pixels
+        if mode != _pixels(subject)
     ]
-    table = _table(subject, pixels)
-    remark = f"{len(table.rows)} of {likely:,} with an outlier probability above ½"
-    blocks: list[Any] = [Beside(_map(subject), [Cards(rates, "stack")]), Heading("The largest", remark), table]
-    return Part("outliers", TITLE, blocks)
+    return [Beside(_map(subject), [Cards(rates, "stack")])]
 
 
-def _table(subject: Subject, pixels: int | None) -> Table:
-    axes, layout = subject.axes, subject.layout
+def probability_cell(value: float) -> Cell:
+    """A probability that does not say 1 before it is."""
+    return Cell(f"{value:.3f}" if value < 0.9995 else "> 0.999", value=value)
+
+
+def _pixels(subject: Subject) -> int | None:
+    """The mode that runs over the pixels of a picture, if there is one."""
+    return subject.layout.rows if subject.layout.pixels else None
+
+
+def _table(subject: Subject) -> Table:
+    axes, layout, pixels = subject.axes, subject.layout, _pixels(subject)
     found = largest_outliers(subject.result, MOST_OUTLIERS)
 
     def place(mode: int, position: int) -> Cell:
@@ -50,14 +63,11 @@ def _table(subject: Subject, pixels: int | None) -> Table:
         value = float(axis.values[position]) if axis.kind in ("number", "position") else None
         return Cell(axis.text(position), value=value)
 
-    def probability(value: float) -> Cell:
-        return Cell(f"{value:.3f}" if value < 0.9995 else "> 0.999", value=value)
-
     rows = [
         [
             *(place(mode, int(position)) for mode, position in enumerate(found.coords[:, k])),
             *(Cell.of(float(part[k])) for part in (found.observed, found.low_rank, found.outlier)),
-            probability(float(found.probability[k])),
+            probability_cell(float(found.probability[k])),
         ]
         for k in range(found.outlier.size)
     ]
