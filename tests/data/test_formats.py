@@ -145,20 +145,20 @@ class TestText:
         LONG.to_csv(tmp_path / f"y{suffix}", sep=separator, index=False)
         found = read_file(tmp_path / f"y{suffix}")
         same(found.tensor)
-        assert {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}[separator] in found.note
+        assert {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}[separator] in str(found.dialect)
 
     def test_decimal_commas(self, tmp_path):
         LONG.to_csv(tmp_path / "y.csv", sep=";", decimal=",", index=False)
         found = read_file(tmp_path / "y.csv")
         same(found.tensor)
-        assert "decimal commas" in found.note
+        assert "decimal commas" in str(found.dialect)
 
     def test_labels_with_commas_are_labels(self, tmp_path):
         """A comma in text, or in quotes, neither separates cells nor makes decimals of points."""
         frame = LONG.assign(site="Rome, " + LONG.site)
         frame.to_csv(tmp_path / "y.csv", sep=";", index=False)
         found = read_file(tmp_path / "y.csv")
-        assert found.tensor.labels.coords[0].tolist()[0] == "Rome, a" and "decimal" not in found.note
+        assert found.tensor.labels.coords[0].tolist()[0] == "Rome, a" and "decimal" not in str(found.dialect)
         frame.to_csv(tmp_path / "z.csv", index=False)
         assert read_tensor(tmp_path / "z.csv").labels.coords[0].tolist()[0] == "Rome, a"
 

@@ -67,6 +67,15 @@ def test_neighbours_that_are_alike_are_found_along_their_mode(mode):
     assert "The rank was capped" in words
 
 
+def test_fibres_that_are_off_as_a_whole_are_told():
+    rng = np.random.default_rng(3)
+    errors = rng.standard_normal(DATA.low_rank.shape)
+    errors += rng.choice([-2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2], (30, 25, 1))
+    (words,) = [text for text in told(fitted(errors, max_rank=2)) if "mode 2" in text]
+    assert "Residuals along mode 2 stay on one side for long" in words
+    assert "some fibres along mode 2 are too high or too low as a whole" in words
+
+
 def test_neighbours_of_opposite_signs_are_told():
     errors = np.diff(np.random.default_rng(2).standard_normal((30, 26, 20)), axis=1)
     (words,) = [text for text in told(fitted(errors, max_rank=2)) if "opposite signs" in text]

@@ -98,9 +98,12 @@ def test_files_in_files_out(suffix, brought, model, tmp_path, visit):
     elif suffix == ".parquet":
         filled = pd.read_parquet(written)
     else:
-        filled = pd.read_csv(written, sep=None, engine="python", decimal=",")
+        filled = pd.read_csv(written, sep=";", decimal=",")
+        outliers = pd.read_csv(tmp_path / "out" / "outliers.csv", sep=";", decimal=",")
+        assert (outliers["probability"] > 0.5).all()
     np.testing.assert_allclose(filled["sold"].astype(float), model.impute()["sold"], rtol=1e-9)
-    assert "12 × 7 × 30" in page_text(tmp_path / "out" / "report.html")
+    page = page_text(tmp_path / "out" / "report.html")
+    assert f"sold in sales{suffix}" in page and "12 × 7 × 30" in page
     looked_at(visit, tmp_path / "out" / "report.html")
     if suffix == ".xlsx":
         told = brtf_command("anomalies", tmp_path / "out" / "result.brtf", "--q", "0.05", "--out", tmp_path / "lists")

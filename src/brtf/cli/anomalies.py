@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.fit import has_page
+from brtf.cli.fit import has_page, understood
 from brtf.cli.input import Input, reads_input
 from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
@@ -18,6 +18,7 @@ from brtf.data.description import label_text
 
 if TYPE_CHECKING:
     from brtf.data.exports import Table
+    from brtf.data.readers.tables import Dialect
     from brtf.results.result import Result
 
 KINDS = ("entries", "fibres", "slices", "rows")
@@ -78,7 +79,7 @@ def anomalies(
     with_page = out is not None and has_page(PAGE)
     if out is not None:
         refuse_overwriting((out / name for name in (*names.values(), PAGE)), overwrite=overwrite)
-    result = _fitted(given, seed, model_options)
+    result, dialect = _fitted(given, seed, model_options, quiet=as_json)
     which = int(mode) if mode is not None and mode.lstrip("-").isdecimal() else mode
     tables = {
         kind: anomaly_table(
@@ -92,7 +93,7 @@ def anomalies(
             from brtf.io.writers import write_csv
 
             for kind, name in names.items():
-                write_csv(staging / name, tables[kind])
+                write_csv(staging / name, tables[kind], dialect)
             if with_page:
                 from brtf import __version__
                 from brtf.view.report.anomalies import anomalies_page
@@ -116,8 +117,8 @@ def anomalies(
     return DONE if result.stop_reason.converged else NOT_CONVERGED
 
 
-def _fitted(given: Input, seed: int, model_options: dict[str, Any]) -> Result:
-    """The saved fit, or that of the data."""
+def _fitted(given: Input, seed: int, model_options: dict[str, Any], *, quiet: bool) -> tuple[Result, Dialect | None]:
+    """The saved fit, or that of the data, and how the data are written if they are a table in text."""
     if given.path.suffix.lower() == ".brtf":
         from brtf.io.checkpoint import load_result
 
@@ -125,10 +126,14 @@ def _fitted(given: Input, seed: int, model_options: dict[str, Any]) -> Result:
             raise ValueError(
                 f"{given.path} is a saved fit: --mask, --key, --index, --value and --wide do not apply to it."
             )
-        return load_result(given.path)
+        return load_result(given.path), None
     from brtf.api.estimator import BRTF
 
-    return BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options).fit(given.observe()).result_
+    model, file = BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options), given.read()
+    observations = given.observe(file)
+    if not quiet:
+        click.echo(f"{understood(given.path, observations, file.dialect)}\n")
+    return model.fit(observations).result_, file.dialect
 
 
 def _length(found: Table) -> int:

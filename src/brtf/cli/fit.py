@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from brtf.api.estimator import BRTF
     from brtf.data.observations import Observations
     from brtf.data.readers import TensorFile
+    from brtf.data.readers.tables import Dialect
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 DENSE_LIMIT = 10_000_000
@@ -129,17 +130,19 @@ def fit(
         else:
             file = given.read()
             observations = given.observe(file)
+        read = understood(given.path, observations, None if file is None else file.dialect)
+        if not as_json:
+            click.echo(f"{read}\n")
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
-                names = _write_results(staging, model, file, replace_outliers, with_page)
+                title = page_title(given.path, observations) if with_page else None
+                names = _write_results(staging, model, file, replace_outliers, title)
                 written = [out / name for name in names]
     summary = model.summary()
-    read = understood(given.path, observations, None if file is None else file.note)
     if as_json:
         print_json({**summary.numbers, "read": read, "written": [str(path) for path in written]})
     else:
-        click.echo(f"{read}\n")
         click.echo(summary)
         click.echo(written_text(written))
         if file is not None and written and _is_too_large(observations):
@@ -147,11 +150,17 @@ def fit(
     return DONE if model.converged_ else NOT_CONVERGED
 
 
-def understood(source: Path, observations: Observations, note: str | None) -> str:
+def understood(source: Path, observations: Observations, dialect: Dialect | None) -> str:
     """One line about what was read: modes, labels, missing entries, units."""
     from brtf.data.description import described
 
-    return f"Read {source.name}: {described(observations)}{f'; {note}' if note else ''}."
+    return f"Read {source.name}: {described(observations)}{f'; {dialect}' if dialect else ''}."
+
+
+def page_title(source: Path, observations: Observations) -> str:
+    """What was measured, and the file that it is in."""
+    name = None if observations.labels is None else observations.labels.name
+    return source.name if name is None else f"{name} in {source.name}"
 
 
 def _security(scheduler: str | None, *files: str | None) -> Any:
@@ -179,7 +188,7 @@ def has_page(name: str) -> bool:
 
 
 def _write_results(
-    staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, with_page: bool
+    staging: Path, model: BRTF, file: TensorFile | None, replace_outliers: bool, title: str | None
 ) -> list[str]:
     """Write the files of `brtf fit --out`; returns their names in the same order."""
     from brtf.io.writers import write_csv, write_like
@@ -196,9 +205,10 @@ def _write_results(
         written.append(f"imputed{file.suffix}")
         write_like(file, staging / written[-1], filled.astype(result.observations.values.dtype, copy=False))
     written.append("outliers.csv")
-    write_csv(staging / written[-1], outlier_table(result, first_position=1 if file.suffix == ".tns" else 0))
-    if with_page:
-        model.report(staging / "report.html")
+    outliers = outlier_table(result, first_position=1 if file.suffix == ".tns" else 0)
+    write_csv(staging / written[-1], outliers, file.dialect)
+    if title is not None:
+        model.report(staging / "report.html", title=title)
         written.append("report.html")
     return written
 

@@ -19,7 +19,7 @@ from brtf.data.exports import Table, distinct_names, long_table
 from brtf.data.extras import require
 from brtf.data.observations import Observations
 from brtf.data.readers import TensorFile
-from brtf.data.readers.tables import SEPARATORS, inert
+from brtf.data.readers.tables import Dialect, inert
 from brtf.io.atomic_file import name_written
 
 __all__ = ["write_csv", "write_like"]
@@ -33,8 +33,9 @@ ROWS_AT_ONCE = 65536
 def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     """Write a tensor in the format of the file that another tensor of its shape was read from.
 
-    The name of the array, labels, attributes and index columns are those of the source; a table or coordinate list has
-    a row for every entry. Reading the file back gives the tensor exactly, or to 16 digits from Excel.
+    The name of the array, labels, attributes, index columns, separator and decimal mark are those of the source; a
+    table or coordinate list has a row for every entry. Reading it back gives the tensor exactly, or to 16 digits from
+    Excel.
 
     Parameters
     ----------
@@ -49,17 +50,17 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
         _WRITERS[source.suffix](source, path, tensor)
 
 
-def write_csv(path: Path, table: Table, *, separator: str = ",") -> None:
-    """Write a table as text with a header: numbers with all digits, dates in ISO 8601.
+def write_csv(path: Path, table: Table, dialect: Dialect | None = None) -> None:
+    """Write a table as text with a header: numbers with all digits, dates in ISO 8601; None: commas and points.
 
     Text that begins with = + - @, a tab or a carriage return, which spreadsheets run as a formula, is preceded by an
     apostrophe, which the readers remove.
     """
     with name_written(path):
-        _write_rows(path, [inert(list(table))], table.values(), separator)
+        _write_rows(path, [inert(list(table))], table.values(), dialect or Dialect())
 
 
-def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], separator: str) -> None:
+def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[NDArray[Any]], dialect: Dialect) -> None:
     """Write header lines and then columns, a limited number of rows at a time."""
     cells = [_as_text(column) for column in columns]
     with open(path, "w", newline="", encoding="utf-8") as file:
@@ -68,15 +69,17 @@ def _write_rows(path: Path, header: Sequence[Sequence[str]], columns: Iterable[N
             "\r" in str(text) for column in cells if column.dtype.kind in "OU" for text in set(column.tolist())
         )
         quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
-        writer = csv.writer(file, delimiter=separator, lineterminator="\n", quoting=quoting)
+        writer = csv.writer(file, delimiter=dialect.separator, lineterminator="\n", quoting=quoting)
         writer.writerows(header)
         for start in range(0, len(cells[0]), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
-            writer.writerows(zip(*(_listed(column[rows]) for column in cells), strict=True))
+            writer.writerows(zip(*(_listed(column[rows], dialect.decimal) for column in cells), strict=True))
 
 
-def _listed(column: NDArray[Any]) -> list[Any]:
+def _listed(column: NDArray[Any], decimal: str = ".") -> list[Any]:
     """Cells as Python objects, with text escaped so that no spreadsheet takes it for a formula."""
+    if column.dtype.kind == "f" and decimal != ".":
+        return [repr(cell).replace(".", decimal) for cell in column.tolist()]
     return inert(column.tolist()) if column.dtype.kind in "OU" else column.tolist()
 
 
@@ -109,13 +112,12 @@ def _write_mat(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 def _write_text(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
     table = _as_table(source.tensor, tensor)
-    separator = SEPARATORS[source.suffix.removesuffix(".gz")]
     if not source.suffix.endswith(".gz"):
-        write_csv(path, table, separator=separator)
+        write_csv(path, table, source.dialect)
         return
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         plain = Path(folder, "table")
-        write_csv(plain, table, separator=separator)
+        write_csv(plain, table, source.dialect)
         with open(plain, "rb") as text, gzip.open(path, "wb") as packed:
             shutil.copyfileobj(text, packed)
 
@@ -149,7 +151,7 @@ def _write_xlsx(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
 
 def _write_tns(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
-    _write_rows(path, [], [*(_coords(tensor) + 1), tensor.ravel()], " ")
+    _write_rows(path, [], [*(_coords(tensor) + 1), tensor.ravel()], Dialect(" "))
 
 
 def _write_nc(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:

@@ -53,6 +53,21 @@ class Autocorrelation:
         rho = float(np.clip(self.value[0], -0.99, 0.99))
         return float(np.sqrt((1.0 + rho) / (1.0 - rho)))
 
+    @property
+    def lasting(self) -> tuple[float, float]:
+        """Mean of the correlations over the longer half of the lags, and its standard error.
+
+        It fades where neighbours are alike, and stays where whole fibres are off.
+        """
+        far = self.lag.size // 2
+        error = float(np.sqrt(np.sum(np.square(self.error[far:])))) / (self.lag.size - far)
+        return float(self.value[far:].mean()), error
+
+    @property
+    def understated_far(self) -> float:
+        """The factor of :attr:`understated` by the correlations of all lags, without a law for them: √(1 + 2 Σ ρ)."""
+        return float(np.sqrt(max(1.0 + 2.0 * float(self.value.sum()), 0.0)))
+
 
 class Diagnostics:
     """Normal scores of the residuals of a result with its entries, and what follows from them.

@@ -19,7 +19,7 @@ from brtf.data.readers.arrays import read_npy, read_npz
 from brtf.data.readers.coordinates import read_tns
 from brtf.data.readers.labelled import open_zarr, read_nc, read_zarr
 from brtf.data.readers.matlab import read_mat
-from brtf.data.readers.tables import read_csv, read_excel, read_feather, read_parquet
+from brtf.data.readers.tables import Dialect, read_csv, read_excel, read_feather, read_parquet
 
 __all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor", "suffix_of"]
 
@@ -38,14 +38,14 @@ class TensorFile:
         for long tables and coordinate lists, of a dense one for wide tables.
     name
         Name of the array, in formats that hold several.
-    note
-        How the file is written, where that had to be found out.
+    dialect
+        How a table in text is written.
     """
 
     suffix: str
     tensor: Any
     name: str | None = None
-    note: str | None = None
+    dialect: Dialect | None = None
 
 
 def read_tensor(
@@ -172,14 +172,14 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path} is empty.")
     try:
-        tensor, array_name, *notes = reader(path, **given)
+        tensor, array_name, *dialect = reader(path, **given)
     except Exception as error:  # parsers raise almost any exception on invalid files, including OSError
         if isinstance(error, OSError) and error.filename is not None:
             raise
         damaged = isinstance(error, KeyError)  # HDF5 cannot open what it announces
         why = "it announces a part that is missing or damaged" if damaged else error or type(error).__name__
         raise ValueError(f"{path} cannot be read: {why}") from error
-    return TensorFile(suffix, tensor, array_name, notes[0] if notes else None)
+    return TensorFile(suffix, tensor, array_name, dialect[0] if dialect else None)
 
 
 def suffix_of(path: Path) -> str:
@@ -189,7 +189,7 @@ def suffix_of(path: Path) -> str:
 
 
 _Reader = tuple[Callable[..., tuple[Any, ...]], tuple[str, ...]]
-"""A reader returns the tensor, the name of its array and perhaps a note; with the options that it accepts."""
+"""A reader returns the tensor, the name of its array and, of text, the dialect; with the options that it accepts."""
 _ARRAY_READERS: dict[str, _Reader] = {
     ".npy": (read_npy, ()),
     ".npz": (read_npz, ("key",)),

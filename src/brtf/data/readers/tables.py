@@ -9,6 +9,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from brtf.data.readers.wide_or_long import (
 )
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+"""What usually separates the cells, by suffix."""
 NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Marks that may separate the cells of a table in text, in the order in which they are tried."""
 SAMPLE_BYTES, PIECE_BYTES = 2**16, 2**24
@@ -48,10 +50,22 @@ TEXT_TYPES = ("string", "large_string", "binary", "large_binary")
 """Arrow types of variable length."""
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """How a table in text is written: what separates its cells, and what begins the fraction of a number."""
+
+    separator: str = ","
+    decimal: str = "."
+
+    def __str__(self) -> str:
+        commas = ", numbers with decimal commas" if self.decimal == "," else ""
+        return f"cells separated by {NAMES[self.separator]}{commas}"
+
+
 def read_csv(
     path: Path, *, index: Sequence[str] | None = None, value: str | None = None, wide: bool = False
-) -> tuple[Observations, None, str]:
-    """The observed entries of a table in text, plain or gzipped, with its labels, and how its cells are written."""
+) -> tuple[Observations, None, Dialect]:
+    """The observed entries of a table in text, plain or gzipped, with its labels, and how it is written."""
     pandas = require("pandas", extra="label", purpose="tables")
     text = _text_of(path)
     separator = _separator(text, SEPARATORS[path.name.lower().removesuffix(".gz")[-4:]])
@@ -80,13 +94,13 @@ def read_csv(
     # pandas takes surplus cells for an index, and absent ones for empty ones.
     if not isinstance(frame.index, pandas.RangeIndex) or frame[header[-1]].isna().any():
         check_lengths(text, separator, len(header))
-    note = f"cells separated by {NAMES[separator]}" + (", numbers with decimal commas" if decimal == "," else "")
+    dialect = Dialect(separator, decimal)
     if wide or (index is None and value is None and is_wide(frame)):
-        return from_wide(frame, row_labels(header, index, value)), None, note
+        return from_wide(frame, row_labels(header, index, value)), None, dialect
     index, value = _columns(header, index, value)
     if frame[index].isna().any(axis=None):  # in a column of labels NA is one
         frame = read({value: MISSING})
-    return from_table(frame, index, value), None, note
+    return from_table(frame, index, value), None, dialect
 
 
 def _text_of(path: Path) -> bytes:

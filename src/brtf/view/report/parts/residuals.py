@@ -17,6 +17,8 @@ from brtf.view.view_data import residual_histogram
 
 TOLD = 1.1
 """Factor by which uncertainties must be understated, or overstated, along a mode to be told: a tenth."""
+LASTING = 0.5
+"""Share of the correlation of neighbours that is left at long distances where whole fibres are off."""
 MISSES = 0.2
 """By which share of it the rate of misses of an interval may be off: a fifth."""
 LEANING = 0.05
@@ -96,7 +98,9 @@ def findings(found: Diagnostics, subject: Subject) -> Iterator[Verdict]:
 
 def _neighbours(along: Autocorrelation, found: Diagnostics, subject: Subject) -> Iterator[Verdict]:
     name, rho, factor = subject.axes[along.mode].name, float(along.value[0]), along.understated
-    if abs(rho) < CHANCE * along.error[0] or 1.0 / TOLD < factor < TOLD:
+    lasting = list(_lasting(along, name))
+    yield from lasting
+    if lasting or abs(rho) < CHANCE * along.error[0] or 1.0 / TOLD < factor < TOLD:
         return
     value = f"correlation {number(rho, 2)} ± {number(float(along.error[0]), 1)}"
     if rho > 0:
@@ -114,6 +118,21 @@ def _neighbours(along: Autocorrelation, found: Diagnostics, subject: Subject) ->
             "overstated.",
             "bad",
         )
+
+
+def _lasting(along: Autocorrelation, name: str) -> Iterator[Verdict]:
+    """Correlations that do not fade with the distance."""
+    mean, error = along.lasting
+    if mean < max(CHANCE * error, LASTING * float(along.value[0])) or along.understated_far < TOLD:
+        return
+    yield Verdict(
+        f"Residuals along {name} stay on one side for long (mean correlation {number(mean, 2)} ± {number(error, 1)} at "
+        f"{along.lag[along.lag.size // 2]} to {along.lag[-1]} positions): some fibres along {name} are too high or too "
+        f"low as a whole. The true uncertainty of a mean along it is about {number(along.understated_far, 2)} times "
+        "the stated one. "
+        'anomalies(of="fibres") lists such fibres.',
+        "bad",
+    )
 
 
 def _remedy(subject: Subject) -> str:
