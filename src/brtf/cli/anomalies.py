@@ -131,9 +131,10 @@ def _fitted(given: Input, seed: int, model_options: dict[str, Any], *, quiet: bo
 
     model, file = BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options), given.read()
     observations = given.observe(file)
+    result = model.fit(observations).result_
     if not quiet:
         click.echo(f"{understood(given.path, observations, file.dialect)}\n")
-    return model.fit(observations).result_, file.dialect
+    return result, file.dialect
 
 
 def _length(found: Table) -> int:

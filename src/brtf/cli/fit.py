@@ -131,8 +131,6 @@ def fit(
             file = given.read()
             observations = given.observe(file)
         read = understood(given.path, observations, None if file is None else file.dialect)
-        if not as_json:
-            click.echo(f"{read}\n")
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
@@ -143,6 +141,7 @@ def fit(
     if as_json:
         print_json({**summary.numbers, "read": read, "written": [str(path) for path in written]})
     else:
+        click.echo(f"{read}\n")
         click.echo(summary)
         click.echo(written_text(written))
         if file is not None and written and _is_too_large(observations):
