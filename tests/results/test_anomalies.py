@@ -11,7 +11,7 @@ from brtf import BRTF
 from brtf.datasets import synthetic
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.state import SliceRates
-from brtf.results.anomalies import anomaly_table, discoveries
+from brtf.results.anomalies import anomaly_table, count_in_words, discoveries
 from brtf.results.group_evidence import KINDS, Evidence, integrand
 from brtf.results.noisy_slices import noise_evidence
 from brtf.results.outlying_slices import rate_evidence
@@ -40,6 +40,20 @@ class TestDiscoveries:
     def test_refuses(self, q):
         with pytest.raises(ValueError, match="q must be a number between 0 and 1"):
             discoveries(np.ones(3), q)
+
+
+@pytest.mark.parametrize(
+    ("kind", "probability", "sentence"),
+    [
+        ("entries", [], "No entry looks wrong, at a false discovery rate of 10 %."),
+        ("entries", [1.0], "1 of 90 entries looks wrong."),
+        ("slices", [1.0], "1 slice looks wrong."),
+        ("entries", [0.9, 0.8, 0.5], "3 of 90 entries look wrong; expect about 0.8 false alarms among them."),
+        ("fibres", [1.0, 0.99], "2 fibres look wrong; a false alarm is unlikely among them."),
+    ],
+)
+def test_counts_in_words(kind, probability, sentence):
+    assert count_in_words(kind, {"probability": np.array(probability)}, 0.1, 90) == sentence
 
 
 @pytest.fixture(scope="module")

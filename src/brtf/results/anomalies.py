@@ -108,9 +108,7 @@ def count_in_words(of: str, found: Table, q: float, n_observed: int) -> str:
         return f"No {SINGULAR[of]} looks wrong, at a false discovery rate of {100 * q:g} %."
     among = f" of {n_observed:,}" if of == "entries" else ""
     wrong = float(np.sum(1.0 - found["probability"]))
-    alarms = (
-        f"expect about {wrong:.2g} false alarms among them" if wrong >= 0.1 else "a false alarm among them is unlikely"
-    )
+    alarms = f"expect about {wrong:.2g} false alarms" if wrong >= 0.1 else "a false alarm is unlikely"
     if n == 1:
         return f"1{among} {of if among else SINGULAR[of]} looks wrong."
     return f"{n:,}{among} {of} look wrong; {alarms} among them."
