@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 
@@ -513,6 +514,88 @@ class TestSignals:
         before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
         assert invoke("show", tmp_path / "absent.brtf").exit_code == 2
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+
+FIT_FOREVER = """
+import pathlib, signal, sys, numpy as np, brtf
+from brtf.io.checkpoint import Keeper
+{before}
+keep = Keeper.keep
+
+def told(self, moment):
+    keep(self, moment)
+    if moment.n_records > 3:
+        pathlib.Path("swept").touch()
+
+Keeper.keep = told
+model = brtf.BRTF(inference="paper", max_sweeps=10**6, tol=0)
+model.fit(np.load("y.npy"), checkpoint="c.brtf", every={every})
+"""
+
+
+class TestSignalsInPython:
+    """A script, as a batch system runs it."""
+
+    def begin(self, directory, before="", every=1e9):
+        np.save(directory / "y.npy", SMALL)
+        process = started([sys.executable, "-c", FIT_FOREVER.format(before=before, every=every)], directory)
+        wait_for(process, (directory / "swept").exists)
+        return process
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=str)
+    def test_the_checkpoint_is_written_and_the_process_dies_of_the_signal(self, number, tmp_path):
+        process = self.begin(tmp_path)
+        assert sweeps_in(tmp_path / "c.brtf") <= 1
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == -number
+        assert sweeps_in(tmp_path / "c.brtf") > 1
+        assert sorted(os.listdir(tmp_path)) == ["c.brtf", "swept", "y.npy"]
+
+    def test_what_the_program_handles_is_left_to_it(self, tmp_path):
+        handler = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), sys.exit(7)))"
+        process = self.begin(tmp_path, handler)
+        process.terminate()
+        printed, _ = process.communicate(timeout=60)
+        assert (process.returncode, printed) == (7, "mine\n")
+        assert sweeps_in(tmp_path / "c.brtf") > 1
+
+    def test_what_is_ignored_stays_ignored(self, tmp_path):
+        process = self.begin(tmp_path, "signal.signal(signal.SIGHUP, signal.SIG_IGN)", every=0)
+        process.send_signal(signal.SIGHUP)
+        n_sweeps = sweeps_in(tmp_path / "c.brtf")
+        wait_for(process, lambda: sweeps_in(tmp_path / "c.brtf") > n_sweeps + 2)
+        process.terminate()
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGTERM
+
+    def test_without_a_checkpoint_nothing_is_handled(self, monkeypatch):
+        def look(*_, **__):
+            seen.append(signal.getsignal(signal.SIGTERM))
+            raise ValueError("seen")
+
+        seen = []
+        monkeypatch.setattr("brtf.api.estimator.fit", look)
+        with pytest.raises(ValueError, match="seen"):
+            brtf.BRTF().fit(SMALL)
+        assert seen == [signal.SIG_DFL]
+
+    def test_threads_leave_signals_alone_and_handlers_come_back(self, tmp_path, monkeypatch):
+        follow, seen = fitting.run, []
+
+        def look(*given):
+            seen.append(signal.getsignal(signal.SIGTERM))
+            return follow(*given)
+
+        monkeypatch.setattr(fitting, "run", look)
+        model = brtf.BRTF(random_state=0)
+        thread = threading.Thread(target=model.fit, args=(SMALL,), kwargs={"checkpoint": tmp_path / "thread.brtf"})
+        thread.start()
+        thread.join()
+        model.fit(SMALL, checkpoint=tmp_path / "c.brtf")
+        assert seen[0] is signal.SIG_DFL
+        assert callable(seen[1])
+        assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
 
 
 def test_results_that_cannot_be_written_do_not_cost_the_fit(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from numpy.typing import DTypeLike
@@ -32,6 +33,7 @@ from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
 from brtf.data.observe import observe
 from brtf.io.checkpoint import begin, load_result
+from brtf.io.signals import dying_of_signals
 from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
 from brtf.search.fold_in import fold_in
@@ -250,7 +252,9 @@ class BRTF(
 
         With ``checkpoint`` a long fit saves its progress to a file, atomically, at intervals, on Ctrl-C and at the end.
         With ``resume`` it continues from such a file to the result that the uninterrupted fit would have had, the same
-        to the last bit.
+        to the last bit. Meanwhile SIGTERM and SIGHUP, by which a batch system or a closed terminal ends a process, save
+        it too before they do; in threads other than the main one, and where the program handles them itself, they do
+        what they did.
 
         Ctrl-C leaves the model fitted with the best state so far, ``converged_`` False and the reason in
         ``stop_reason_``; the ``KeyboardInterrupt`` is still raised, so that loops and scripts end. If it comes before
@@ -297,7 +301,11 @@ class BRTF(
         resume: str | os.PathLike[str] | None = None,
     ) -> None:
         """See :meth:`fit`."""
-        with log_shown(shown=self.progress), processing(self.executor, self.n_jobs) as dashboard:
+        with (
+            dying_of_signals() if checkpoint is not None or resume is not None else nullcontext(),
+            log_shown(shown=self.progress),
+            processing(self.executor, self.n_jobs) as dashboard,
+        ):
             observations = observe(Y, mask, dtype=self.dtype)
             if self.executor is not None and not observations.in_chunks:
                 raise ValueError(

@@ -15,7 +15,8 @@ from typing import Any, NoReturn
 import click
 
 from brtf import __version__
-from brtf.cli.output import BAD_INPUT, DONE, complain, ended_by_signals, interrupted_code, sentence
+from brtf.cli.output import BAD_INPUT, DONE, complain, interrupted_code, sentence
+from brtf.io.signals import ended_by_signals
 from brtf.kernels.log import log_shown
 from brtf.model.settings import RENAMED
 

@@ -6,52 +6,22 @@ import json
 import math
 import os
 import signal
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
 from brtf.io.atomic_file import partial_directory
+from brtf.io.signals import Terminated
 
 DONE, NOT_CONVERGED, BAD_INPUT = 0, 1, 2
-
-
-class Terminated(KeyboardInterrupt):
-    """A signal that ends a command as Ctrl-C does; its number is the argument."""
 
 
 def interrupted_code(error: BaseException | None) -> int:
     """The exit code of an interrupt, 128 plus the number of its signal: 130 for Ctrl-C."""
     return 128 + (error.args[0] if isinstance(error, Terminated) else signal.SIGINT)
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP raise like Ctrl-C, unless they are ignored, as under nohup.
-
-    Signals can be handled only in the main thread; in other threads nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _: FrameType | None) -> None:
-        raise Terminated(number)
-
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    changed = {number: handler for number, handler in before.items() if handler is signal.SIG_DFL}
-    for number in changed:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in changed.items():
-            signal.signal(number, handler)
 
 
 def refuse_overwriting(paths: Iterable[Path], *, overwrite: bool) -> None:

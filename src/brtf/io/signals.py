@@ -1,0 +1,54 @@
+"""Signals that end a process, SIGTERM and SIGHUP: what runs ends as by Ctrl-C, so that it can keep its work."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal that ends what runs as Ctrl-C does; its number is the argument."""
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[frozenset[int]]:
+    """A context in which SIGTERM and SIGHUP raise like Ctrl-C; gives the numbers of the signals that do.
+
+    Signals that are ignored, as under nohup, or that the program handles itself are left alone. They can be handled
+    only in the main thread; in other threads nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield frozenset()
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise Terminated(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    changed = frozenset(number for number in numbers if signal.getsignal(number) is signal.SIG_DFL)
+    for number in changed:
+        signal.signal(number, end)
+    try:
+        yield changed
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def dying_of_signals() -> Iterator[None]:
+    """A context which SIGTERM and SIGHUP leave as Ctrl-C does, and only then end the process, as ever.
+
+    So the code within can write what it has, and whoever sent the signal sees the process die of it.
+    """
+    own: frozenset[int] = frozenset()
+    try:
+        with ended_by_signals() as own:
+            yield
+    except Terminated as ended:
+        if ended.args[0] in own:
+            signal.raise_signal(ended.args[0])
+        raise
