@@ -58,7 +58,7 @@ OPTIONS: dict[str, Choices] = {
             {"a": "nonnegative"},
             {0.5: "unordered"},
             [0],
-            *STRANGE,
+            *(value for value in STRANGE if not (isinstance(value, dict) and not value)),
         ],
     ),
     "noise": (["common", "per-slice", "auto"], [None, "per_slice", 0, *STRANGE]),

@@ -125,6 +125,13 @@ def test_robust_rows_do_not_depend_on_where_they_stood(data):
     assert np.max(np.abs(rows.mean - state.factors[0].mean) / std) < 3.0
 
 
+def test_robust_rows_of_zeros_are_zero():
+    """The smallest residual is zero then, in single precision too."""
+    data = synthetic((12, 9, 8), 2, outliers=0.1, seed=0)
+    model = BRTF(random_state=0).fit(data.observed.astype(np.float32))
+    np.testing.assert_array_equal(model.transform(np.zeros((2, 9, 8), np.float32)), 0.0)
+
+
 def test_refreshing_finds_a_lost_row_and_leaves_the_others_alone(data):
     problem, lost = problem_of(data.observed), 4
     wrong = [data.factors[0].copy(), *data.factors[1:]]

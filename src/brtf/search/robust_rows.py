@@ -39,6 +39,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
     rows, residual = state.factors[mode], cast(Field, problem.values)
 
     def by_size(size: Array, smallest: float) -> Array:
+        smallest = max(smallest, float(np.finfo(size.dtype).tiny))  # all residuals may be zero
         return smallest / np.maximum(size, smallest)
 
     def by_model(size: Array, smallest: float) -> Array:
@@ -46,7 +47,7 @@ def robust_rows(problem: Problem, state: State, mode: int) -> RowGaussians:
 
     for weight_of, n_steps in ((by_size, L1_STEPS), (by_model, MODEL_STEPS)):
         for _ in range(n_steps):
-            smallest, before = 0.1 / SD_PER_MEDIAN * typical_residual(problem, state, residual) + 1e-300, rows.mean
+            smallest, before = 0.1 / SD_PER_MEDIAN * typical_residual(problem, state, residual), rows.mean
             weigh = _weighed_by_size(problem, state, residual, partial(weight_of, smallest=smallest))
             grams, products = row_statistics(problem.observations, state.factors, mode, weigh)
             rows, _ = prior.posterior(tau * grams, tau * products, state.lam, gaussian_rows)
