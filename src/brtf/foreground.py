@@ -11,18 +11,21 @@ from types import ModuleType
 from typing import Any
 
 from brtf.video.boxes import boxes
-from brtf.video.decision import Foreground, ForegroundStream, foreground
+from brtf.video.decision import Foreground, foreground
 from brtf.video.foreground import background_images, foreground_images, foreground_probability, smooth_mask
+from brtf.video.stream import ForegroundStream, StreamPlan, stream
 
 __all__ = [
     "Foreground",
     "ForegroundStream",
+    "StreamPlan",
     "background_images",
     "boxes",
     "foreground",
     "foreground_images",
     "foreground_probability",
     "smooth_mask",
+    "stream",
 ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from PIL import Image
 
 import brtf
 from brtf import cli
-from brtf.foreground import boxes
+from brtf.cli.video import find_objects
+from brtf.foreground import StreamPlan, boxes, stream
+from brtf.io.signals import Terminated, signals_later
 from brtf.metrics import f_measure
 from brtf.video import read_clip, write_clip
+from brtf.video.clips import Footage
+from brtf.video.stream import decided_blocks
 from pages import Page
 
 HEIGHT, WIDTH, FRAMES = 33, 40, 32
@@ -309,6 +314,72 @@ def test_an_interrupt_while_objects_are_written_leaves_nothing_behind(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("brtf.video.boxes.boxes_document", interrupt)
+    monkeypatch.setattr("brtf.video.writing.boxes_document", interrupt)
     assert run(source, "--out", tmp_path / "out").exit_code == 130
     assert os.listdir(tmp_path) == []
+
+
+class TestBlocks:
+    """A clip that is too long to be decided as a whole: here every clip is."""
+
+    PLAN = StreamPlan(block=8, memory=12, local=8, whole_bytes=0)
+
+    def test_files_are_those_of_the_blocks(self, source: Path, tmp_path: Path) -> None:
+        code, numbers = find_objects(tmp_path / "out", Footage(source, frames=slice(2, None)), "a", plan=self.PLAN)
+        assert (code, numbers["blocks"], numbers["frames"]) == (0, 4, FRAMES - 2)
+        mask = np.concatenate([one.mask for one in stream(scene()[2][2:], plan=self.PLAN)], axis=2)
+        images = sorted((tmp_path / "out" / "mask").iterdir())
+        assert [path.name for path in images] == [f"{k:06d}.png" for k in range(2, FRAMES)]
+        masks = np.stack([np.asarray(Image.open(path)) for path in images], axis=2)
+        np.testing.assert_array_equal(masks, 255 * mask)
+        expected = boxes(mask, range(2, FRAMES))
+        with open(tmp_path / "out" / "boxes.csv", newline="") as file:
+            rows = [{name: int(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+        assert rows == [dict(zip(expected, row, strict=True)) for row in zip(*expected.values(), strict=True)]
+        assert sorted(os.listdir(tmp_path / "out")) == FILES
+        for name in ("mask", "foreground", "boxes"):
+            assert read_clip(tmp_path / "out" / f"{name}.mp4").n_frames == FRAMES - 2
+        page = Page((tmp_path / "out" / "report.html").read_text())
+        assert "decided in 4 blocks, each together with 12 frames" in page.text
+        assert numbers["foreground_share"] == mask.mean()
+        assert page.count("tr") == 1 + FRAMES - 2
+
+    def test_an_interrupt_keeps_the_blocks_that_are_finished(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def interrupted(*arguments: Any) -> Any:
+            for number, part in enumerate(decided_blocks(*arguments)):
+                if number == 2:
+                    raise Terminated(signal.SIGTERM)
+                yield part
+
+        monkeypatch.setattr("brtf.video.stream.decided_blocks", interrupted)
+        code, numbers = find_objects(tmp_path / "out", Footage(source), "a", plan=self.PLAN)
+        assert (code, numbers["blocks"], numbers["frames"]) == (143, 2, 16)
+        assert "interrupted after 16 of 32 frames" in capsys.readouterr().err
+        assert sorted(os.listdir(tmp_path / "out")) == FILES
+        assert len(os.listdir(tmp_path / "out" / "mask")) == read_clip(tmp_path / "out" / "mask.mp4").n_frames == 16
+        assert len(json.loads((tmp_path / "out" / "boxes.json").read_text())["images"]) == 16
+
+    @pytest.mark.parametrize(("error", "after"), [(KeyboardInterrupt, 0), (OSError, 2)])
+    def test_an_error_keeps_nothing_nor_does_an_interrupt_of_the_first_block(
+        self, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], after: int
+    ) -> None:
+        def broken(*arguments: Any) -> Any:
+            for number, part in enumerate(decided_blocks(*arguments)):
+                if number == after:
+                    raise error("the disk is gone")
+                yield part
+
+        monkeypatch.setattr("brtf.video.stream.decided_blocks", broken)
+        with pytest.raises(error):
+            find_objects(tmp_path / "out", Footage(source), "a", plan=self.PLAN)
+        assert os.listdir(tmp_path) == []
+
+    def test_an_interrupt_waits_for_what_is_being_written(self) -> None:
+        done = []
+        with pytest.raises(KeyboardInterrupt), signals_later():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("the rest")
+        assert done == ["the rest"]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import norm
 
 import brtf
-from brtf.foreground import ForegroundStream
 from brtf.kernels.masks import drop_fringe
 from brtf.kernels.pixels import course_of_levels, displaced_density
 from brtf.metrics import f_measure
@@ -152,30 +151,6 @@ class TestFringe:
         data = brtf.datasets.toy_video("street", height=48, width=64, frames=50, bands=bands, seed=2)
         found = brtf.foreground(np.moveaxis(data.observed.reshape(48, 64, bands, 50), 3, 0))
         assert f_measure(found.mask, data.foreground_mask.reshape(48, 64, 50)) >= 0.9  # .83 with the fringe
-
-
-class TestStream:
-    def test_blocks_are_decided_with_the_past(self) -> None:
-        images, true, edge = clip("stays", 3, frames=120)
-        stream = ForegroundStream(memory=40)
-        masks = [stream.partial_fit(block).mask for block in np.split(images, [40, 80])]
-        assert stream.n_frames_seen_ == 120
-        # in the last block somebody stands there in every frame: only the past knows the empty scene
-        assert f_measure(masks[2], true[:, :, 80:], ignore=edge[:, :, 80:]) > 0.95
-
-    def test_the_past_is_bounded_and_begins_with_the_first_frame(self) -> None:
-        stream = ForegroundStream(memory=8)
-        frames = np.random.default_rng(0).integers(90, 110, (50, 32, 32)).astype(np.uint8)
-        for block in np.split(frames, 5):
-            stream.partial_fit(block)
-            assert len(stream._past) <= 8
-        np.testing.assert_array_equal(stream._past[0][:, 0], frames[0].ravel())
-
-    def test_blocks_of_another_size_are_refused(self) -> None:
-        stream = ForegroundStream()
-        stream.partial_fit(np.full((4, 32, 32), 9, dtype=np.uint8))
-        with pytest.raises(ValueError, match="All blocks must be of one clip"):
-            stream.partial_fit(np.full((4, 32, 33), 9, dtype=np.uint8))
 
 
 class TestAccidents:

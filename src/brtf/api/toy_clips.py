@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +36,19 @@ class _Thing:
     levels : ndarray, (rows, columns, bands)
     centre : ndarray, (frames, 2)
         Row and column in the clip's frame; NaN where it is absent.
+    begin : int
+        The frame of the clip that comes first in ``centre``; in others the object is absent.
     """
 
     alpha: Array
     levels: Array
     centre: Array
+    begin: int = 0
+
+    def at(self, frame: int) -> Array | None:
+        """Where it is in a frame, if it is there."""
+        there = 0 <= frame - self.begin < len(self.centre) and np.isfinite(self.centre[frame - self.begin, 0])
+        return self.centre[frame - self.begin] if there else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +58,8 @@ class _Stage:
     things: list[_Thing]
     shadow: tuple[float, float, float] | None = None
     """Gain of the shadow, and where it falls, in object heights."""
-    light: Array | None = None
-    """Factor of every pixel of the canvas and every frame, (frames, rows, columns, 1)."""
+    light: Callable[[int], Array] | None = None
+    """Factor of every pixel of the canvas in a frame, (rows, columns, 1)."""
     camera: Array | None = None
     """Where the camera looks in every frame, (frames, 2), in pixels."""
     sway: Callable[[Array, int], Array] = field(default=lambda canvas, frame: canvas)
@@ -68,43 +76,59 @@ def clip_of_kind(
     sharpness. Noise grows with the level, differs between pixels, is a little alike at neighbours, and its levels are
     whole numbers from 0 to 255.
     """
-    canvas_shape = (height + 2 * MARGIN, width + 2 * MARGIN)
-    canvas = _materials(rng, canvas_shape, bands)
-    stage = _STAGES[kind](rng, canvas, frames)
-    factor = np.exp(0.15 * rng.standard_normal(canvas_shape))[MARGIN : MARGIN + height, MARGIN : MARGIN + width, None]
-    gain = 1 + 0.005 * _drift(rng, frames, 10)
     recorded = np.empty((frames, height, width, bands))
     background = np.empty_like(recorded)
-    cover_seen = np.empty((frames, height, width))
+    cover = np.empty((frames, height, width))
+    for frame, parts in enumerate(frames_of_kind(kind, height, width, frames, bands, rng)):
+        recorded[frame], background[frame], cover[frame] = parts
+    return recorded, background, cover
+
+
+def frames_of_kind(
+    kind: str, height: int, width: int, frames: int, bands: int, rng: np.random.Generator, act: int | None = None
+) -> Iterator[tuple[Array, Array, Array]]:
+    """The frames of :func:`clip_of_kind` one by one, so that a clip may be of any length.
+
+    There objects are so fast that a few pass in the length of a clip. With ``act``, that is the number of frames in
+    which they pass, and more follow, in daylight that changes slowly by a tenth or so; who stays or leaves, and the
+    lamp, still happen once.
+    """
+    canvas_shape = (height + 2 * MARGIN, width + 2 * MARGIN)
+    canvas = _materials(rng, canvas_shape, bands)
+    stage = _STAGES[kind](rng, canvas, frames, act)
+    factor = np.exp(0.15 * rng.standard_normal(canvas_shape))[MARGIN : MARGIN + height, MARGIN : MARGIN + width, None]
+    gain = 1 + 0.005 * _drift(rng, frames, 10)
+    if act is not None:
+        gain *= np.exp(0.1 * _drift(rng, frames, frames / 8))
     for frame in range(frames):
         empty = stage.sway(canvas, frame)
         full, cover = empty.copy(), np.zeros(canvas_shape)
-        for thing in stage.things:
-            if stage.shadow is not None and np.isfinite(thing.centre[frame, 0]):
+        present = [(thing, centre) for thing in stage.things if (centre := thing.at(frame)) is not None]
+        for thing, centre in present:
+            if stage.shadow is not None:
                 darkness, down, right = stage.shadow
                 length = thing.alpha.shape[0] - 2 * PAD
-                fallen = gaussian_filter(_placed(thing.alpha, thing.centre[frame] + [down * length, right * length],
-                                                 canvas_shape), 0.7)  # fmt: skip
+                away = length * np.array([down, right])
+                fallen = gaussian_filter(_placed(thing.alpha, centre + away, canvas_shape), 0.7)
                 full *= 1 - (1 - darkness) * (fallen * (1 - cover))[:, :, None]
-        for thing in stage.things:
-            if np.isfinite(thing.centre[frame, 0]):
-                alpha = _placed(thing.alpha, thing.centre[frame], canvas_shape)
-                levels = _placed(thing.levels, thing.centre[frame], canvas_shape)
-                full = full * (1 - alpha[:, :, None]) + levels * alpha[:, :, None]
-                cover = np.maximum(cover, alpha)
+        for thing, centre in present:
+            alpha = _placed(thing.alpha, centre, canvas_shape)
+            levels = _placed(thing.levels, centre, canvas_shape)
+            full = full * (1 - alpha[:, :, None]) + levels * alpha[:, :, None]
+            cover = np.maximum(cover, alpha)
         seen = np.concatenate([empty, full], axis=2) * gain[frame]
         if stage.light is not None:
-            seen *= stage.light[frame]
+            seen *= stage.light(frame)
         view = np.zeros(2) if stage.camera is None else stage.camera[frame]
         seen = gaussian_filter(np.concatenate([seen, cover[:, :, None]], axis=2), (0.6, 0.6, 0))
         if view.any():
             seen = shift(seen, (*-view, 0), order=1, mode="nearest")
         seen = seen[MARGIN : MARGIN + height, MARGIN : MARGIN + width]
-        background[frame], clean, cover_seen[frame] = seen[..., :bands], seen[..., bands:-1], seen[..., -1]
+        background, clean = seen[..., :bands], seen[..., bands:-1]
         noise = rng.standard_normal(clean.shape)
         noise = 0.85 * noise + 0.5 * gaussian_filter(noise, (0.8, 0.8, 0)) / 0.35
-        recorded[frame] = clean + factor * np.sqrt(1.0 + 0.02 * np.clip(clean, 0, 255)) * noise / 1.35
-    return np.clip(np.rint(recorded), 0, 255), background, cover_seen
+        recorded = clean + factor * np.sqrt(1.0 + 0.02 * np.clip(clean, 0, 255)) * noise / 1.35
+        yield np.clip(np.rint(recorded), 0, 255), background, seen[..., -1]
 
 
 # ---- the scene ---------------------------------------------------------------------------------------------
@@ -194,8 +218,11 @@ def _thing(rng: np.random.Generator, bands: int, blobs: list[tuple[float, float,
     return _Thing(alpha, levels + 6 * _cloud(rng, alpha.shape, (0.8, 2.0))[:, :, None], centre)
 
 
-def _passing(rng: np.random.Generator, canvas: Array, frames: int, n_things: int = 4) -> list[_Thing]:
+def _passing(rng: np.random.Generator, canvas: Array, frames: int, act: int | None, n_things: int = 4) -> list[_Thing]:
     """Persons and cars that cross the frame at various times and speeds."""
+    if act is not None:
+        acts = [(start, _passing(rng, canvas, act, None, n_things)) for start in range(0, frames, act)]
+        return [replace(thing, begin=start + thing.begin) for start, things in acts for thing in things]
     height, width = canvas.shape[0] - 2 * MARGIN, canvas.shape[1] - 2 * MARGIN
     things = []
     for number in range(n_things):
@@ -204,23 +231,25 @@ def _passing(rng: np.random.Generator, canvas: Array, frames: int, n_things: int
         wide = round(tall * (rng.uniform(1.8, 2.3) if is_car else rng.uniform(0.4, 0.5)))
         needed = (width + 2 * wide) / (rng.uniform(0.25, 0.6) * frames)
         start = rng.uniform(-0.2, 0.7) * frames
-        column = (np.arange(frames) - start) * needed - wide
-        row = np.full(frames, rng.uniform(0.45, 0.95) * height - tall / 2) + 0.6 * np.sin(np.arange(frames))
+        time = np.arange(int(-0.2 * frames), int(1.3 * frames) + 1)
+        column = (time - start) * needed - wide
+        row = rng.uniform(0.45, 0.95) * height - tall / 2 + 0.6 * np.sin(time)
         if rng.random() < 0.5:
             column = width - column
         centre = np.stack([row, column], axis=1)
         centre[(column < -wide) | (column > width + wide)] = np.nan
-        things.append(_thing(rng, canvas.shape[2], CAR if is_car else PERSON, tall, wide, centre))
+        thing = _thing(rng, canvas.shape[2], CAR if is_car else PERSON, tall, wide, centre)
+        things.append(replace(thing, begin=int(time[0])))
     return things
 
 
-def _resting(rng: np.random.Generator, canvas: Array, frames: int, *, arrives: bool) -> _Thing:
+def _resting(rng: np.random.Generator, canvas: Array, frames: int, act: int | None, *, arrives: bool) -> _Thing:
     """A person who walks in early and stays with small movements, or who stands there and leaves half-way."""
     height, width = canvas.shape[0] - 2 * MARGIN, canvas.shape[1] - 2 * MARGIN
     tall = round(height * rng.uniform(0.4, 0.5))
     wide = round(tall * 0.45)
     row, spot = rng.uniform(0.5, 0.7) * height, rng.uniform(0.35, 0.65) * width
-    walk = 0.12 * frames
+    walk = 0.12 * frames if act is None else 0.5 * act
     time = np.arange(frames)
     if arrives:
         stop = rng.uniform(0.22, 0.32) * frames
@@ -237,11 +266,11 @@ def _resting(rng: np.random.Generator, canvas: Array, frames: int, *, arrives: b
 # ---- one stage for every kind ------------------------------------------------------------------------------
 
 
-def _street(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
-    return _Stage(_passing(rng, canvas, frames))
+def _street(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
+    return _Stage(_passing(rng, canvas, frames, act))
 
 
-def _trees(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
+def _trees(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
     shape = canvas.shape[:2]
     row = np.linspace(0, 1, shape[0])[:, None]
     crown = 1 / (1 + np.exp(-6 * (_cloud(rng, shape, (12.0,)) + 2.2 * (0.5 - row))))
@@ -261,49 +290,52 @@ def _trees(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
         place = grid + np.stack([along, across])
         return np.stack([map_coordinates(band, place, order=1, mode="nearest") for band in np.moveaxis(still, 2, 0)], 2)
 
-    return _Stage(_passing(rng, canvas, frames), sway=sway)
+    return _Stage(_passing(rng, canvas, frames, act), sway=sway)
 
 
-def _jitter(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
+def _jitter(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
     camera = np.stack([_drift(rng, frames, 0.8), _drift(rng, frames, 0.8)], axis=1) * 1.5
-    return _Stage(_passing(rng, canvas, frames), camera=np.clip(camera, -MARGIN + 1, MARGIN - 1))
+    return _Stage(_passing(rng, canvas, frames, act), camera=np.clip(camera, -MARGIN + 1, MARGIN - 1))
 
 
-def _stays(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
-    return _Stage([_resting(rng, canvas, frames, arrives=True), *_passing(rng, canvas, frames, 1)])
+def _stays(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
+    return _Stage([_resting(rng, canvas, frames, act, arrives=True), *_passing(rng, canvas, frames, act, 1)])
 
 
-def _goes(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
-    return _Stage([_resting(rng, canvas, frames, arrives=False), *_passing(rng, canvas, frames, 1)])
+def _goes(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
+    return _Stage([_resting(rng, canvas, frames, act, arrives=False), *_passing(rng, canvas, frames, act, 1)])
 
 
-def _shadow(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
+def _shadow(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
     falls = (rng.uniform(0.45, 0.7), rng.uniform(0.35, 0.6), rng.choice([-1.0, 1.0]) * rng.uniform(0.2, 0.5))
-    return _Stage(_passing(rng, canvas, frames), shadow=falls)
+    return _Stage(_passing(rng, canvas, frames, act), shadow=falls)
 
 
-def _light(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
+def _light(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
     shape = canvas.shape[:2]
     row, column = np.indices(shape) / np.max(shape)
     lamp = np.exp(-4 * ((row - rng.uniform(0, 0.5)) ** 2 + (column - rng.uniform(0.2, 0.8)) ** 2))
-    on = np.clip((np.arange(frames) - rng.uniform(0.4, 0.6) * frames) / 3, 0, 1)
-    light = 0.75 * (1 + on[:, None, None] * (0.15 + 0.5 * lamp))
-    return _Stage(_passing(rng, canvas, frames), light=light[..., None])
+    begin = rng.uniform(0.4, 0.6) * frames
+
+    def light(frame: int) -> Array:
+        return np.asarray(0.75 * (1 + np.clip((frame - begin) / 3, 0, 1) * (0.15 + 0.5 * lamp)))[:, :, None]
+
+    return _Stage(_passing(rng, canvas, frames, act), light=light)
 
 
-def _faint(rng: np.random.Generator, canvas: Array, frames: int) -> _Stage:
-    things = _passing(rng, canvas, frames)
+def _faint(rng: np.random.Generator, canvas: Array, frames: int, act: int | None) -> _Stage:
+    things = _passing(rng, canvas, frames, act)
     middle = np.median(canvas, axis=(0, 1))
     offset = [rng.choice([-1.0, 1.0]) * rng.uniform(9, 14) for _ in things]
     pale = [
-        _Thing(one.alpha, middle + by + 0.08 * (one.levels - one.levels.mean()), one.centre)
+        replace(one, levels=middle + by + 0.08 * (one.levels - one.levels.mean()))
         for one, by in zip(things, offset, strict=True)
     ]
     canvas[:] = middle + 0.1 * (canvas - middle)
     return _Stage(pale)
 
 
-_STAGES: dict[str, Callable[[np.random.Generator, Array, int], _Stage]] = {
+_STAGES: dict[str, Callable[[np.random.Generator, Array, int, int | None], _Stage]] = {
     "street": _street,
     "trees": _trees,
     "jitter": _jitter,

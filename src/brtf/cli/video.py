@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 import numpy as np
@@ -20,14 +20,23 @@ from brtf.cli.options import (
     overwrite_option,
     seed_option,
 )
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
+from brtf.cli.output import (
+    DONE,
+    NOT_CONVERGED,
+    interrupted_code,
+    print_json,
+    refuse_overwriting,
+    staged,
+    table,
+    written_text,
+)
+from brtf.io.signals import signals_later
 
 if TYPE_CHECKING:
     from brtf.api.estimator import BRTF
-    from brtf.data.exports import Table
-    from brtf.video.clips import Clip
-    from brtf.video.decision import Foreground
+    from brtf.video.clips import Clip, Footage
     from brtf.video.foreground import Mask
+    from brtf.video.stream import StreamPlan
 
 WRITTEN = (
     "mask.mp4",
@@ -101,7 +110,8 @@ def video(
     Writes into DIR: mask.mp4, and the same without loss as mask/*.png; background.png; foreground.mp4 (on grey);
     boxes.mp4, the clip with a box around every object; boxes.csv and boxes.json (as in COCO); and report.html, a page
     with the decisions, the frames, and the number and sizes of the objects. Frames are numbered as in INPUT, boxes are
-    in pixels of the frames after --scale.
+    in pixels of the frames after --scale. A clip that would take more than 2 GB of memory is decided and written block
+    by block; an interrupt keeps the blocks that are finished.
 
     With --low-rank, the background is the low-rank part of pixels x channels x frames, with a noise level per pixel and
     outliers shared by the colours; a pixel is foreground when it is more likely an outlier than not. This writes
@@ -110,7 +120,7 @@ def video(
     With --checkpoint, a fit that was interrupted or killed can be continued with --resume and otherwise the same
     options. Without --checkpoint, an interrupted fit is saved in DIR.
     """
-    from brtf.video.clips import read_clip
+    from brtf.video.clips import Footage, read_clip
     from brtf.view.report import require_page
 
     if not low_rank:
@@ -119,23 +129,25 @@ def video(
     refuse_overwriting((out / name for name in names), overwrite=overwrite)
     require_page()
     chosen = _frames(frames)
-    clip = read_clip(source, frames=chosen, scale=scale, gray=gray, drop=drop, seed=seed)
-    written = [out / name for name in names]
+    reading: dict[str, Any] = {"frames": chosen, "scale": scale, "gray": gray, "drop": drop, "seed": seed}
+    shown = not quiet and sys.stderr.isatty()
     if not low_rank:
-        numbers = _find_objects(out, clip, chosen, Path(source).name)
+        code, numbers = find_objects(out, Footage(source, **reading), Path(source).name, shown=shown)
         text = _objects_text(numbers)
     else:
         settings = {"n_jobs": jobs, "max_sweeps": max_sweeps, "max_seconds": max_seconds, "tol": tol}
-        shown = not quiet and sys.stderr.isatty()
+        clip = read_clip(source, **reading)
         model = _low_rank_model(clip, max_rank, random_state=seed, progress=shown, **settings)
         numbers = _fit_low_rank(out, model, clip, clean, kept)
         text = _text(numbers)
+        code = DONE if model.converged_ else NOT_CONVERGED
+    written = [out / name for name in names]
     if as_json:
         print_json({**numbers, "written": [str(path) for path in written]})
     else:
         click.echo(text)
         click.echo(written_text(written))
-    return DONE if not low_rank or model.converged_ else NOT_CONVERGED
+    return code
 
 
 def _refuse_options_of_the_low_rank_fit() -> None:
@@ -165,58 +177,72 @@ def _frames(text: str | None) -> slice | None:
 # ---- moving objects ------------------------------------------------------------------------------------------
 
 
-def _find_objects(out: Path, clip: Clip, chosen: slice | None, title: str) -> dict[str, Any]:
-    """Decide what moves, write it, and return the results by name."""
-    from brtf.video.boxes import boxes
-    from brtf.video.decision import foreground
+def find_objects(
+    out: Path, footage: Footage, title: str, *, shown: bool = False, plan: StreamPlan | None = None
+) -> tuple[int, dict[str, Any]]:
+    """Decide what moves and write it, a block of frames at a time if the clip is long: exit code and results by name.
 
-    first, step = (0, 1) if chosen is None else (chosen.start or 0, chosen.step or 1)
-    frames = range(first, first + step * clip.n_frames, step)
+    An interrupt keeps the blocks that are finished; an error keeps nothing.
+    """
+    from brtf.video.decision import decide
+    from brtf.video.stream import DEFAULT_PLAN, decided_blocks, fits, look_over, summed_up
+    from brtf.video.writing import ObjectFiles
+
+    plan = plan or DEFAULT_PLAN
+    n_frames, chosen = footage.count(), footage.chosen
+    frames = range(chosen.start, chosen.start + chosen.step * n_frames, chosen.step)
+    code, start, shifts = DONE, time.perf_counter(), []
     with staged(out) as staging:
-        start = time.perf_counter()
-        found = foreground(clip)
-        seconds = time.perf_counter() - start
-        objects = boxes(found.mask, frames)
-        if staging is not None:
-            _write_objects(staging, clip, found, objects, frames, title)
-    return {
-        **_clip_numbers(clip),
-        "foreground_share": float(found.mask.mean()),
-        "objects": int(objects["frame"].size),
-        "camera_shift": None if found.shifts is None else np.abs(found.shifts).max(axis=0).tolist(),
-        "light_courses": len(found.light),
-        "decisions": found.sentences(),
-        "seconds": seconds,
+        directory = cast(Path, staging)  # it is None only where there is no directory
+        overview = None if fits(footage, n_frames, plan) else look_over(footage, n_frames, plan)
+        blocks = (
+            ((clip, decide(clip)) for clip in footage.blocks(n_frames))
+            if overview is None
+            else decided_blocks(footage, overview, plan)
+        )
+        with ObjectFiles(directory, frames, footage.rate) as files, _bar(n_frames, shown=shown) as advance:
+            try:
+                for clip, found in blocks:
+                    with signals_later():
+                        files.add(clip, found)
+                        shifts.append(found.shifts)
+                    advance(clip.n_frames)
+            except KeyboardInterrupt as interrupt:
+                if not shifts:
+                    raise
+                code = interrupted_code(interrupt)
+        overall = found if overview is None else summed_up(overview, shifts, files.foreground_share)
+        files.finish(overall, title)
+    if code != DONE:
+        click.echo(
+            f"brtf: interrupted after {files.n_frames:,} of {n_frames:,} frames; what moves in these was written.",
+            err=True,
+        )
+    return code, {
+        "frames": files.n_frames,
+        "frames_announced": footage.announced,
+        "width": clip.width,
+        "height": clip.height,
+        "channels": clip.n_channels,
+        "frames_per_second": float(footage.rate),
+        "blocks": len(shifts),
+        "foreground_share": files.foreground_share,
+        "objects": files.n_objects,
+        "camera_shift": None if overall.shifts is None else np.abs(overall.shifts).max(axis=0).tolist(),
+        "light_courses": len(overall.light),
+        "decisions": overall.sentences(),
+        "seconds": time.perf_counter() - start,
     }
 
 
-def _write_objects(
-    directory: Path, clip: Clip, found: Foreground, objects: Table, frames: Sequence[int], title: str
-) -> None:
-    """Write the clips, the images, the boxes and the page."""
-    from brtf import __version__
-    from brtf.data.extras import require
-    from brtf.io.writers import write_csv
-    from brtf.video.boxes import boxes_document, boxes_images
-    from brtf.video.clips import as_colours, write_clip
-    from brtf.video.foreground import foreground_images
-    from brtf.video.page import foreground_page
-
-    pillow = require("PIL.Image", extra="video", purpose="images")
-    (directory / "mask").mkdir()
-    masks = [255 * found.mask[:, :, k].astype(np.uint8) for k in range(clip.n_frames)]
-    for mask, frame in zip(masks, frames, strict=True):
-        pillow.fromarray(mask).save(directory / "mask" / f"{frame:06d}.png")
-    scene = np.clip(np.rint(np.nan_to_num(as_colours(found.background))), 0, 255).astype(np.uint8)
-    pillow.fromarray(scene).save(directory / "background.png")
-    write_clip(directory / "mask.mp4", masks, clip.rate)
-    write_clip(directory / "foreground.mp4", foreground_images(clip, found.mask), clip.rate)
-    write_clip(directory / "boxes.mp4", boxes_images(clip, objects, frames), clip.rate)
-    write_csv(directory / "boxes.csv", objects)
-    document = boxes_document(objects, frames, clip.height, clip.width)
-    (directory / "boxes.json").write_text(json.dumps(document), encoding="utf-8")
-    page = foreground_page(clip, found, objects, frames, title, __version__)
-    (directory / "report.html").write_text(page, encoding="utf-8", errors="replace")
+@contextmanager
+def _bar(n_frames: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if shown, and the function that advances it by a number of frames."""
+    if not shown:
+        yield lambda _: None
+        return
+    with click.progressbar(length=n_frames, label="frames", show_pos=True, file=sys.stderr) as bar:
+        yield bar.update
 
 
 def _clip_numbers(clip: Clip) -> dict[str, Any]:

@@ -52,3 +52,23 @@ def dying_of_signals() -> Iterator[None]:
         if ended.args[0] in own:
             signal.raise_signal(ended.args[0])
         raise
+
+
+@contextmanager
+def signals_later() -> Iterator[None]:
+    """A context in which Ctrl-C, SIGTERM and SIGHUP wait for its end, so that what it does is done wholly."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number, frame in came[:1]:
+        before[signal.Signals(number)](number, frame)

@@ -7,10 +7,10 @@ import numbers
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
 from brtf.io.atomic_file import atomic_file
-from brtf.video.frames import DEFAULT_RATE, Image, Reel, open_reel
+from brtf.video.frames import DEFAULT_RATE, Image, Live, open_reel
 
 __all__ = ["Clip", "read_clip", "write_clip"]
 
@@ -95,11 +95,13 @@ def read_clip(
 
     Parameters
     ----------
-    source : path, glob pattern or array
+    source : path, glob pattern, array or iterator
         A video (MP4, MOV, Matroska, WebM, AVI, MPEG, ASF, FLV, Ogg, GIF, Y4M); a folder or a pattern such as
         ``"in*.jpg"`` of PNG or JPEG images of one size, ordered by the numbers in their names; an array, or an ``.npy``
-        or ``.npz`` file of one, (frames, height, width) or (frames, height, width, bands), in [0, 255], NaN = missing.
-    frames : slice, optional Frames to read, counted from 0; all if None.
+        or ``.npz`` file of one, (frames, height, width) or (frames, height, width, bands), in [0, 255], NaN = missing;
+        or an iterator of such frames, (height, width) or (height, width, bands).
+    frames : slice, optional
+        Frames to read, counted from 0; all if None.
     scale : float
         Size of the frames relative to the source, above 0 and at most 1; frames are shrunk by averaging over areas.
     gray : bool
@@ -120,27 +122,121 @@ def read_clip(
     OSError
         A file is missing or cannot be opened.
     """
-    chosen = _check_frames(frames)
-    if not (isinstance(scale, numbers.Real) and 0 < scale <= 1):
-        raise ValueError(f"scale must be a number above 0 and at most 1, got {scale!r}.")
-    if not (isinstance(drop, numbers.Real) and 0 <= drop < 1):
-        raise ValueError(f"drop must be a number of at least 0 and below 1, got {drop!r}.")
-    if not (isinstance(seed, numbers.Integral) and seed >= 0):
-        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
-    reel = open_reel(source)
-    n_read, announced = reel.count(chosen.stop)
-    n_frames = len(range(n_read)[chosen])
-    if announced is not None and n_read < min(announced, chosen.stop or announced):
-        warnings.warn(
-            f"{reel.name}: {n_read} frames could be read of {announced} announced; it may be cut short or damaged.",
-            UserWarning,
-            stacklevel=2,
-        )
-    if n_frames == 0:
-        raise ValueError(f"{reel.name}: none of its {n_read} frames is among those chosen, {_frames_text(chosen)}.")
-    images = islice(islice(reel.images(), chosen.start, None, chosen.step), n_frames)
-    clip = _assemble(reel, images, n_frames, scale, gray, drop, seed)
-    return replace(clip, rate=clip.rate / chosen.step, announced=announced)
+    footage = Footage(source, frames=frames, scale=scale, gray=gray, drop=drop, seed=seed)
+    n_frames = footage.count()
+    clip = next(footage.blocks(n_frames))
+    if clip.n_frames != n_frames:
+        raise ValueError(f"{footage.name} changed while it was read: {clip.n_frames} frames instead of {n_frames}.")
+    return clip
+
+
+class Footage:
+    """What :func:`read_clip` reads, a block of frames at a time; its arguments are those of that function.
+
+    Attributes
+    ----------
+    name : str
+    chosen : slice of frames of the source, with a start and a step
+    announced : int or None
+        Number of frames according to the source, known once they are counted.
+    lasting : bool
+        Whether the frames can be read again, unlike those of a camera.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        frames: slice | None = None,
+        scale: float = 1.0,
+        gray: bool = False,
+        drop: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.chosen = _check_frames(frames)
+        _check_reading(scale, drop, seed)
+        self._scale, self._gray, self._drop, self._seed = float(scale), gray, float(drop), int(seed)
+        self._reel = open_reel(source)
+        self.name, self.lasting = self._reel.name, not isinstance(self._reel, Live)
+        self.announced: int | None = None
+
+    @property
+    def rate(self) -> Fraction:
+        """Frames per second among those chosen."""
+        return Fraction(self._reel.rate) / int(self.chosen.step)
+
+    def count(self) -> int:
+        """The number of frames chosen; a warning if the source has fewer than it announced, an error if there are none.
+
+        Those of a camera are read and held until they are asked for.
+        """
+        n_read, self.announced = self._reel.count(self.chosen.stop)
+        n_frames = len(range(n_read)[self.chosen])
+        if self.announced is not None and n_read < min(self.announced, self.chosen.stop or self.announced):
+            warnings.warn(
+                f"{self.name}: {n_read} frames could be read of {self.announced} announced; it may be cut short or "
+                "damaged.",
+                UserWarning,
+                stacklevel=3,
+            )
+        if n_frames == 0:
+            raise ValueError(
+                f"{self.name}: none of its {n_read} frames is among those chosen, {_frames_text(self.chosen)}."
+            )
+        return n_frames
+
+    def images(self) -> Iterator[NDArray[np.float32]]:
+        """The frames chosen, (height, width, channels), one by one."""
+        rng = np.random.default_rng(self._seed)
+        weights: list[csr_array] = []
+        shape: tuple[int, ...] | None = None
+        chosen = islice(self._reel.images(), self.chosen.start, self.chosen.stop, self.chosen.step)
+        for number, image in enumerate(chosen):
+            if shape is None:
+                shape = image.shape
+                smaller = (max(1, round(self._scale * length)) for length in shape[:2])
+                weights = [_area_weights(*lengths) for lengths in zip(shape, smaller, strict=False)]
+            if image.shape != shape:
+                raise ValueError(
+                    f"{self.name}: frame {number} of those chosen has shape {image.shape}, but the first has {shape}. "
+                    "All frames must be of one size and kind."
+                )
+            if self._gray and image.ndim == 3:
+                image = image @ LUMA if image.shape[2] == 3 else image.mean(axis=2)
+            if self._scale < 1:
+                image = _shrink(image, *weights)
+            levels = np.array(image.reshape(*image.shape[:2], -1), dtype=np.float32)
+            if self._drop > 0:
+                levels[rng.random(levels.shape[0] * levels.shape[1]).reshape(levels.shape[:2]) < self._drop] = np.nan
+            yield levels
+
+    def blocks(self, length: int) -> Iterator[Clip]:
+        """The frames chosen in clips of ``length`` frames; the last may be shorter.
+
+        A clip is filled a few frames at a time, and no clip but the one that is yielded is held.
+        """
+        images = self.images()
+        while (first := next(images, None)) is not None:
+            height, width, n_channels = first.shape
+            shape = (height * width, n_channels, length)
+            check_memory(
+                4 * math.prod(shape), f"{self.name} as a tensor of {shape}", "choose a smaller scale or fewer frames"
+            )
+            values = np.empty(shape, dtype=np.float32)
+            few = np.empty((*shape[:2], min(FRAMES_TOGETHER, length)), dtype=np.float32)
+            n_filled = 0
+            for image in chain([first], islice(images, length - 1)):
+                position = n_filled % FRAMES_TOGETHER
+                few[:, :, position] = image.reshape(shape[:2])
+                n_filled += 1
+                if position + 1 == few.shape[2]:
+                    values[:, :, n_filled - position - 1 : n_filled] = few
+            rest = n_filled % FRAMES_TOGETHER
+            values[:, :, n_filled - rest : n_filled] = few[:, :, :rest]
+            del first, image, few
+            values = values if n_filled == length else np.ascontiguousarray(values[:, :, :n_filled])
+            yield Clip(values, height, width, self.rate, self.announced)
+            del values
 
 
 def write_clip(path: str | os.PathLike[str], images: Iterable[Image], rate: Fraction | float = DEFAULT_RATE) -> None:
@@ -158,58 +254,52 @@ def write_clip(path: str | os.PathLike[str], images: Iterable[Image], rate: Frac
     rate : float or Fraction
         Frames per second.
     """
-    av = require("av", extra="video", purpose="clips")
-    with atomic_file(path) as file, av.open(file.name, "w", "mp4", container_options={"movflags": "+faststart"}) as out:
-        stream = None
+    with atomic_file(path) as file, ClipWriter(file.name, rate) as writer:
         for image in images:
-            levels = np.clip(np.rint(image), 0, 255).astype(np.uint8)
-            if levels.ndim == 2:
-                levels = np.repeat(levels[:, :, None], 3, axis=2)
-            height, width = levels.shape[:2]
-            levels = np.pad(levels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-            if stream is None:
-                stream = out.add_stream("libx264", rate=Fraction(rate).limit_denominator(1001), options={"crf": "18"})
-                stream.height, stream.width = levels.shape[:2]
-                stream.pix_fmt = "yuv420p"
-            out.mux(stream.encode(av.VideoFrame.from_ndarray(levels, format="rgb24")))
-        if stream is None:
+            writer.write(image)
+        if not writer.begun:
             raise ValueError(f"{path}: there is no frame to write. Give at least one.")
-        out.mux(stream.encode(None))
 
 
-def _assemble(
-    reel: Reel, images: Iterator[Image], n_frames: int, scale: float, gray: bool, drop: float, seed: int
-) -> Clip:
-    """The tensor of the frames, filled a few of them at a time."""
-    first = next(images)
-    height, width = (max(1, round(scale * length)) for length in first.shape[:2])
-    shape = (height * width, 1 if gray or first.ndim == 2 else first.shape[2], n_frames)
-    check_memory(4 * math.prod(shape), f"{reel.name} as a tensor of {shape}", "choose a smaller scale or fewer frames")
-    values = np.empty(shape, dtype=np.float32)
-    few = np.empty((*shape[:2], min(FRAMES_TOGETHER, n_frames)), dtype=np.float32)
-    weights = [_area_weights(*lengths) for lengths in zip(first.shape, (height, width), strict=False)]
-    rng = np.random.default_rng(seed)
-    n_filled = 0
-    for image in chain([first], images):
-        if image.shape != first.shape:
-            raise ValueError(
-                f"{reel.name}: frame {n_filled} of those chosen has shape {image.shape}, but the first has "
-                f"{first.shape}. All frames must be of one size and kind."
-            )
-        if gray and image.ndim == 3:
-            image = image @ LUMA if image.shape[2] == 3 else image.mean(axis=2)
-        if scale < 1:
-            image = _shrink(image, *weights)
-        position = n_filled % FRAMES_TOGETHER
-        few[:, :, position] = image.reshape(shape[:2])
-        if drop > 0:
-            few[rng.random(shape[0]) < drop, :, position] = np.nan
-        n_filled += 1
-        if position + 1 == FRAMES_TOGETHER or n_filled == n_frames:
-            values[:, :, n_filled - position - 1 : n_filled] = few[:, :, : position + 1]
-    if n_filled != n_frames:
-        raise ValueError(f"{reel.name} changed while it was read: {n_filled} frames instead of {n_frames}.")
-    return Clip(values, height, width, Fraction(reel.rate))
+class ClipWriter:
+    """An open file into which frames are written one by one as :func:`write_clip` does, but not atomically.
+
+    It is a context: at its end the clip is completed; without a frame there is no clip.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], rate: Fraction | float = DEFAULT_RATE) -> None:
+        self._av = require("av", extra="video", purpose="clips")
+        self._path, self._rate = os.fspath(path), Fraction(rate).limit_denominator(1001)
+        self._stream: Any = None
+
+    def __enter__(self) -> Self:
+        self._out = self._av.open(self._path, "w", "mp4", container_options={"movflags": "+faststart"})
+        return self
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a frame."""
+        return self._stream is not None
+
+    def write(self, image: Image) -> None:
+        """Add a frame, (height, width) or (height, width, 3)."""
+        levels = np.clip(np.rint(image), 0, 255).astype(np.uint8)
+        if levels.ndim == 2:
+            levels = np.repeat(levels[:, :, None], 3, axis=2)
+        height, width = levels.shape[:2]
+        levels = np.pad(levels, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+        if self._stream is None:
+            self._stream = self._out.add_stream("libx264", rate=self._rate, options={"crf": "18"})
+            self._stream.height, self._stream.width = levels.shape[:2]
+            self._stream.pix_fmt = "yuv420p"
+        self._out.mux(self._stream.encode(self._av.VideoFrame.from_ndarray(levels, format="rgb24")))
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None and self._stream is not None:
+                self._out.mux(self._stream.encode(None))
+        finally:
+            self._out.close()
 
 
 def _area_weights(length: int, shorter: int) -> csr_array:
@@ -230,6 +320,16 @@ def _shrink(image: Image, rows: csr_array, columns: csr_array) -> Image:
     lower = (rows @ image.reshape(len(image), -1)).reshape(height, columns.shape[1], -1)
     across = np.moveaxis(lower, 1, 0)
     return np.moveaxis((columns @ across.reshape(len(across), -1)).reshape(width, height, -1), 0, 1)
+
+
+def _check_reading(scale: Any, drop: Any, seed: Any) -> None:
+    """Raise unless the options of a reading are in range."""
+    if not isinstance(scale, numbers.Real) or not 0 < float(scale) <= 1:
+        raise ValueError(f"scale must be a number above 0 and at most 1, got {scale!r}.")
+    if not isinstance(drop, numbers.Real) or not 0 <= float(drop) < 1:
+        raise ValueError(f"drop must be a number of at least 0 and below 1, got {drop!r}.")
+    if not isinstance(seed, numbers.Integral) or int(seed) < 0:
+        raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
 
 
 def _check_frames(frames: slice | None) -> slice:

@@ -17,13 +17,14 @@ from brtf.video.clips import Clip, read_clip
 from brtf.video.light import even_light
 from brtf.video.order import Change, scene_shares
 from brtf.video.shadow import ShadowLaw, shadow_odds
-from brtf.video.steady import find_levels, foreground_evidence
+from brtf.video.steady import find_levels, foreground_evidence, whitened
 
-__all__ = ["Foreground", "ForegroundStream", "foreground"]
+__all__ = ["Foreground", "decide", "foreground"]
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Frames = NDArray[np.intp]
 
 ERRORS = 0.02
 """Share of the pixels of an object, and of the scene, that look like the other: bounds what one pixel can say."""
@@ -35,6 +36,7 @@ DARKEST, BRIGHTEST = 0.5, 254.5
 """Levels beyond which a scene may be darker or brighter than the camera tells."""
 FIELD_REACH, FIELD_WIDTH = 2, 1.2
 N_FIELD = 8
+EVERY = slice(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,8 @@ class Foreground:
         Degrees of freedom of the noise.
     shadow : ShadowLaw or None
         How shadows and objects look in this clip; None if there are no hard shadows.
+    first : int
+        Number of the first frame of the mask, among those that are read; for a block of a stream.
     """
 
     mask: Mask
@@ -75,6 +79,12 @@ class Foreground:
     moving_scene: float = 0.0
     degrees: float = math.inf
     shadow: ShadowLaw | None = None
+    first: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of all pixels that belong to objects."""
+        return float(self.mask.mean())
 
     def sentences(self) -> list[str]:
         """What was decided, in plain sentences."""
@@ -107,7 +117,7 @@ class Foreground:
         for change in self.changes:
             what = "came and stayed" if change.came else "was there from the beginning and left"
             said.append(f"Something of {change.size} pixels {what}: it is an object for as long as it is there.")
-        said.append(f"{100 * float(self.mask.mean()):.3g} % of all pixels belong to objects.")
+        said.append(f"{100 * self.share:.3g} % of all pixels belong to objects.")
         return said
 
 
@@ -140,70 +150,18 @@ def foreground(source: Any, **reading: Any) -> Foreground:
     >>> found.mask.shape
     (32, 48, 30)
     """
-    return _decide(source if isinstance(source, Clip) else read_clip(source, **reading))
+    return decide(source if isinstance(source, Clip) else read_clip(source, **reading))
 
 
-class ForegroundStream:
-    """Moving objects in a clip that comes block by block, with memory for a fixed number of frames.
-
-    Every block is decided together with frames of the past, evenly spread from the first frame on, so that what was
-    there before counts, however long ago.
+def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None) -> Foreground:
+    """What moves in some of the frames of a clip; a pixel that lacks a band is missing.
 
     Parameters
     ----------
-    memory : int
-        Largest number of frames of the past that are kept, at least 2.
-
-    Examples
-    --------
-    >>> import brtf
-    >>> import numpy as np
-    >>> clip = brtf.datasets.toy_video("street", height=32, width=48, frames=30, seed=0)
-    >>> frames = np.moveaxis(clip.observed.reshape(32, 48, 3, 30), 3, 0)
-    >>> stream = brtf.foreground.ForegroundStream()
-    >>> [stream.partial_fit(block).mask.shape[2] for block in np.split(frames, [20])]
-    [20, 10]
+    clip : Clip
+    decided : slice of frames whose objects are found; the other frames show the scene at other times
+    learnt : numbers of the frames, in order, from which light and scene are learnt; all if None
     """
-
-    def __init__(self, memory: int = 64) -> None:
-        if memory < 2:
-            raise ValueError(f"memory must be at least 2 frames, got {memory}.")
-        self.memory = memory
-        self.n_frames_seen_ = 0
-        self._past: list[Single] = []
-        self._stride = 1
-        self._kind: tuple[int, int, int] | None = None
-
-    def partial_fit(self, source: Any, **reading: Any) -> Foreground:
-        """What moves in the next frames, as :func:`foreground`; mask and probability are those of these frames."""
-        clip = source if isinstance(source, Clip) else read_clip(source, **reading)
-        kind = clip.height, clip.width, clip.n_channels
-        if self._kind not in (None, kind):
-            raise ValueError(
-                f"this block has frames of height, width and channels {kind}, but those before had {self._kind}. All "
-                "blocks must be of one clip."
-            )
-        self._kind = kind
-        n_past = len(self._past)
-        values = np.concatenate([np.stack(self._past, axis=2), clip.values], axis=2) if n_past else clip.values
-        found = _decide(replace(clip, values=values))
-        for frame in range(clip.n_frames):
-            if self.n_frames_seen_ % self._stride == 0:
-                self._past.append(clip.values[:, :, frame].copy())
-                if len(self._past) > self.memory:
-                    self._past, self._stride = self._past[::2], 2 * self._stride
-            self.n_frames_seen_ += 1
-        return replace(
-            found,
-            mask=found.mask[:, :, n_past:],
-            probability=found.probability[:, :, n_past:],
-            shifts=None if found.shifts is None else found.shifts[n_past:],
-            light=[course[n_past:] for course in found.light],
-        )
-
-
-def _decide(clip: Clip) -> Foreground:
-    """What moves in a clip; a pixel that lacks a band is missing."""
     missing = np.isnan(clip.values).any(axis=1, keepdims=True)
     if missing.all():
         raise ValueError("the clip has no pixel that was seen in all of its bands: all are NaN.")
@@ -211,9 +169,14 @@ def _decide(clip: Clip) -> Foreground:
         clip = replace(clip, values=np.where(missing, np.float32(np.nan), clip.values))
     shifts = find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
-    values, courses = even_light(values, height, width)
-    levels = find_levels(values)
+    values, courses = even_light(values, height, width, learnt)
+    levels = find_levels(values if learnt is None else values[:, :, learnt])
     levels, share, changes = scene_shares(levels, width)
+    if learnt is not None or decided != EVERY:
+        levels = replace(levels, values=whitened(values[:, :, decided], levels.whitening))
+        clip = replace(clip, values=clip.values[:, :, decided])
+        shifts = None if shifts is None else shifts[decided]
+        courses = [course[decided] for course in courses]
     evidence = foreground_evidence(levels, share, width)
     usual, pixels = share.argmax(axis=1), np.arange(len(share))
     scene, noise = levels.mean[pixels, usual], levels.variance[pixels, usual]

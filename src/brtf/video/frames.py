@@ -51,6 +51,7 @@ MOST_PIXELS = 2**26
 TOO_LARGE = f"it claims more than {MOST_PIXELS:,} pixels a frame; make it smaller first."
 LARGEST_LEVEL = 1e9
 """Largest level of an array: far beyond any camera's, and its squares are exact enough in single precision."""
+TOO_DARK = "{} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255."
 TS_PACKET, TS_SYNC = 188, b"G"
 """An MPEG transport stream has no header; every packet begins with the same byte."""
 
@@ -69,7 +70,9 @@ class Reel(Protocol):
 
 
 def open_reel(source: Any) -> Reel:
-    """The reel of a path, a pattern or an array."""
+    """The reel of a path, a pattern, an array or an iterator of frames."""
+    if isinstance(source, Iterator):
+        return Live(source)
     if not isinstance(source, str | os.PathLike):
         return _Array("the array", source)
     name = os.fspath(source)
@@ -100,20 +103,54 @@ class _Array:
                 f"{self.array.shape}. "
                 "Move its axes first, for example with numpy.moveaxis."
             )
-        if self.array.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold real numbers, got dtype {self.array.dtype}.")
-        if min(self.array.shape) == 0:
-            raise ValueError(f"{name} has no pixel, in shape {self.array.shape}.")
-        if self.array.dtype.kind == "f" and float(np.fmax.reduce(np.abs(self.array), axis=None)) > LARGEST_LEVEL:
-            raise ValueError(f"{name} holds levels beyond {LARGEST_LEVEL:g}, but levels run from 0 to 255: rescale it.")
+        _check_levels(name, self.array)
         if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
-            raise ValueError(f"{name} holds levels of at most 1, but levels run from 0 to 255: multiply it by 255.")
+            raise ValueError(TOO_DARK.format(name))
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
         return len(self.array), None
 
     def images(self) -> Iterator[Image]:
         return iter(self.array.reshape(self.array.shape[:3]) if self.array.shape[-1] == 1 else self.array)
+
+
+class Live:
+    """Frames that come one by one and only once, such as those of a camera."""
+
+    rate = DEFAULT_RATE
+    name = "the iterator"
+
+    def __init__(self, frames: Iterator[Any]) -> None:
+        self._coming = frames
+
+    def count(self, limit: int | None) -> tuple[int, int | None]:
+        """Reads the frames, which are held until they are asked for."""
+        held = list(islice(self._coming, limit))
+        self._coming = iter(held)
+        return len(held), None
+
+    def images(self) -> Iterator[Image]:
+        for number, frame in enumerate(self._coming):
+            image = np.asarray(frame)
+            if image.ndim not in (2, 3):
+                raise ValueError(
+                    f"{self.name} must yield frames (height, width) or (height, width, bands), got shape {image.shape} "
+                    f"for frame {number}."
+                )
+            _check_levels(f"frame {number} of {self.name}", image)
+            if image.dtype.kind == "b" or (number == 0 and np.fmax.reduce(image, axis=None) <= 1 and (image % 1).any()):
+                raise ValueError(TOO_DARK.format(f"frame {number} of {self.name}"))
+            yield image[:, :, 0] if image.ndim == 3 and image.shape[2] == 1 else image
+
+
+def _check_levels(name: str, array: NDArray[Any]) -> None:
+    """Raise unless an array holds numbers that may be levels."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
+    if array.size == 0:
+        raise ValueError(f"{name} has no pixel, in shape {array.shape}.")
+    if array.dtype.kind == "f" and float(np.fmax.reduce(np.abs(array), axis=None)) > LARGEST_LEVEL:
+        raise ValueError(f"{name} holds levels beyond {LARGEST_LEVEL:g}, but levels run from 0 to 255: rescale it.")
 
 
 class _Images:

@@ -21,24 +21,28 @@ BLOCK = 8
 N_ROUNDS = 6
 
 
-def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Array]]:
+def even_light(
+    values: Single, height: int, width: int, learnt: NDArray[np.intp] | None = None
+) -> tuple[Single, list[Array]]:
     """The clip in the light of its median frame, and the courses of the light that were taken out.
 
     The background of a clip has low rank over the frames: y = x + Σ_k b_k s_kt. A course s is found from the medians of
     squares, and what every pixel makes of it by robust regression that begins with what its square makes of it: a pixel
     that is covered by objects for much of the time would follow these. It is taken out if it takes a tenth off the
-    deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame.
+    deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame. What
+    the pixels make of a course is found from the frames ``learnt``; from all if None.
     """
     courses: list[Array] = []
-    n_frames = values.shape[2]
     while len(courses) < MOST_COURSES:
         course = _common_course(values, height, width)
         if course is None:
             break
+        some, of_some = (values, course) if learnt is None else (values[:, :, learnt], course[learnt])
+        n_frames = some.shape[2]
         slope, gain = np.zeros((2, *values.shape[:2]), dtype=np.float32)
-        follow_light(values, course, False, slope, gain)
+        follow_light(some, of_some, False, slope, gain)
         slope = _of_squares(slope, height, width)[_square_of(height, width).ravel()]
-        follow_light(values, course, True, slope, gain)
+        follow_light(some, of_some, True, slope, gain)
         if float(np.median(gain)) <= max(-math.log1p(-WORTH), 0.5 * math.log(n_frames) / n_frames):
             break
         values = values - slope[:, :, None] * course.astype(np.float32)

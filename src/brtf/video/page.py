@@ -19,6 +19,7 @@ from brtf.view.report.blocks import (
     Part,
     Picture,
     Scene,
+    Side,
     Sides,
     Slider,
     Table,
@@ -38,53 +39,123 @@ MOST_ROWS = 500
 BRIGHTEST = 255.0
 
 
-def foreground_page(
-    clip: Clip, found: Foreground, objects: BoxTable, frames: Sequence[int], title: str, version: str
-) -> str:
-    """The page as text.
+class Album:
+    """What the page shows of a clip, collected a block of frames at a time: some pictures, and numbers of every frame.
 
     Parameters
     ----------
-    clip : what was read
-    found : what moves in it
-    objects : the boxes of its mask, by the numbers of the frames
-    frames : those numbers
-    title : name of the clip
-    version : of the library
+    frames : sequence of int
+        Numbers of all frames that may come; evenly spread ones of them are shown.
     """
-    sides = Sides()
-    counts, largest, shares = object_sizes(found, objects, frames)
-    parts = [
-        Part("decisions", "Decisions", [Verdicts([Verdict(sentence) for sentence in found.sentences()])]),
-        Part("frames", "Frames", [_viewer(clip, found, objects, frames, sides)]),
-        Part("background", "Background", [Cards([Card(_background(clip, found, sides))])]),
-        Part("objects", "Objects", _objects(frames, counts, largest, shares)),
-    ]
-    n_objects, rate = int(counts.sum()), float(clip.rate)
-    context = {
-        "title": title,
-        "version": version,
-        "converged": True,
-        "stop_reason": None,
-        "doubts": [],
-        "headline": [],
-        "lead": (
-            f"{clip.n_frames:,} frames of {clip.width} × {clip.height} pixels. An object is a connected region of what "
-            "moves in one frame; the same thing in the next frame is counted again."
-        ),
-        "tiles": [
-            ("Objects", f"{n_objects:,}", "boxes in all frames"),
-            ("Per frame", number(float(np.median(counts)), 3), f"typically; at most {int(counts.max())}"),
-            ("Moving", f"{number(100 * float(found.mask.mean()), 3)} %", "of all pixels"),
-            ("Frames", f"{clip.n_frames:,}", f"{number(rate, 4)} per second"),
-        ],
-        "parts": parts,
-        "left_out": [],
-        "scales": {"sides": sides.numbers, "palette": palette().tolist()},
-        "number": number,
-        "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
-    }
-    return render("page.html", css=asset("page.css"), **context)
+
+    def __init__(self, frames: Sequence[int]) -> None:
+        self._shown = set(np.asarray(frames)[spread(len(frames), MOST_FRAMES)].tolist())
+        self._pictures: list[list[str]] = []
+        self._labels: list[str] = []
+        self._complete = True
+        self._numbers: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
+        self._frames: list[int] = []
+        self.size, self.rate = (0, 0), 0.0
+
+    def add(self, clip: Clip, found: Foreground, objects: BoxTable, frames: Sequence[int]) -> None:
+        """Take in the next frames, what moves in them, its boxes by the numbers of the frames, and those numbers."""
+        self.size, self.rate = (clip.height, clip.width), float(clip.rate)
+        self._frames += frames
+        self._numbers.append(object_sizes(found, objects, frames))
+        self._complete &= not np.isnan(found.probability).any()
+        rows, columns = self._held()
+        for k, number_of_frame in enumerate(frames):
+            if number_of_frame in self._shown:
+                image = clip.image(clip.values[:, :, k])[np.ix_(rows, columns)]
+                edges = [
+                    (*_ends(rows, top, bottom), *_ends(columns, left, right))
+                    for top, bottom, left, right in box_edges(objects, number_of_frame)
+                ]
+                mask, probability = (part[:, :, k][np.ix_(rows, columns)] for part in (found.mask, found.probability))
+                self._labels.append(str(number_of_frame))
+                self._pictures.append(
+                    [
+                        data_uri(photograph(draw_boxes(image, edges), 0.0, BRIGHTEST), lossy=True),
+                        data_uri(ramp(mask.astype(np.float32), 0.0, 1.0, WARM)),
+                        data_uri(ramp(probability, 0.0, 1.0, DEEP)),
+                    ]
+                )
+
+    def page(self, overall: Foreground, title: str, version: str) -> str:
+        """The page as text.
+
+        Parameters
+        ----------
+        overall : what was decided, and the scene
+        title : name of the clip
+        version : of the library
+        """
+        sides = Sides()
+        counts, largest, shares = (np.concatenate(part) for part in zip(*self._numbers, strict=True))
+        parts = [
+            Part("decisions", "Decisions", [Verdicts([Verdict(sentence) for sentence in overall.sentences()])]),
+            Part("frames", "Frames", [self._viewer(sides)]),
+            Part("background", "Background", [Cards([Card(self._background(overall, sides))])]),
+            Part("objects", "Objects", _objects(self._frames, counts, largest, shares)),
+        ]
+        n_objects, n_frames = int(counts.sum()), len(self._frames)
+        context = {
+            "title": title,
+            "version": version,
+            "converged": True,
+            "stop_reason": None,
+            "doubts": [],
+            "headline": [],
+            "lead": (
+                f"{n_frames:,} frames of {self.size[1]} × {self.size[0]} pixels. An object is a connected region of "
+                "what moves in one frame; the same thing in the next frame is counted again."
+            ),
+            "tiles": [
+                ("Objects", f"{n_objects:,}", "boxes in all frames"),
+                ("Per frame", number(float(np.median(counts)), 3), f"typically; at most {int(counts.max())}"),
+                ("Moving", f"{number(100 * float(shares.mean()), 3)} %", "of all pixels"),
+                ("Frames", f"{n_frames:,}", f"{number(self.rate, 4)} per second"),
+            ],
+            "parts": parts,
+            "left_out": [],
+            "scales": {"sides": sides.numbers, "palette": palette().tolist()},
+            "number": number,
+            "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
+        }
+        return render("page.html", css=asset("page.css"), **context)
+
+    def _held(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The rows and columns of the pictures."""
+        rows, columns = (spread(length, LONGEST_SIDE) for length in self.size)
+        return rows, columns
+
+    def _along(self, sides: Sides) -> tuple[Side, Side]:
+        rows, columns = self._held()
+        return sides("row", [str(k) for k in rows]), sides("column", [str(k) for k in columns])
+
+    def _viewer(self, sides: Sides) -> Viewer:
+        """Frames with boxes, masks and probabilities."""
+        along = self._along(sides)
+        scenes = [
+            Scene("Frame with boxes", "light", 0.0, BRIGHTEST, *along),
+            Scene("Mask", "warm", 0.0, 1.0, *along),
+            Scene("Probability of single pixels", "deep", 0.0, 1.0, *along),
+        ]
+        return photographs(
+            self._pictures,
+            scenes,
+            Slider("frame", self._labels),
+            size=self.size,
+            n_frames=len(self._frames),
+            complete=self._complete,
+        )
+
+    def _background(self, overall: Foreground, sides: Sides) -> Picture:
+        """The scene without objects."""
+        rows, columns = self._held()
+        image = as_colours(overall.background)[np.ix_(rows, columns)]
+        scene = Scene("Background", "light", 0.0, BRIGHTEST, *self._along(sides))
+        return Picture(data_uri(photograph(image, 0.0, BRIGHTEST), lossy=True), (rows.size, columns.size), scene)
 
 
 def object_sizes(
@@ -97,54 +168,10 @@ def object_sizes(
     return np.bincount(place, minlength=len(frames)), largest, found.mask.mean(axis=(0, 1))
 
 
-def _viewer(clip: Clip, found: Foreground, objects: BoxTable, frames: Sequence[int], sides: Sides) -> Viewer:
-    """Frames with boxes, masks and probabilities."""
-    shown = spread(clip.n_frames, MOST_FRAMES)
-    rows, columns = (spread(length, LONGEST_SIDE) for length in (clip.height, clip.width))
-    pictures = []
-    for k in shown:
-        image = clip.image(clip.values[:, :, k])[np.ix_(rows, columns)]
-        edges = [
-            (*_ends(rows, top, bottom), *_ends(columns, left, right))
-            for top, bottom, left, right in box_edges(objects, frames[k])
-        ]
-        mask, probability = (part[:, :, k][np.ix_(rows, columns)] for part in (found.mask, found.probability))
-        pictures.append(
-            [
-                data_uri(photograph(draw_boxes(image, edges), 0.0, BRIGHTEST), lossy=True),
-                data_uri(ramp(mask.astype(np.float32), 0.0, 1.0, WARM)),
-                data_uri(ramp(probability, 0.0, 1.0, DEEP)),
-            ]
-        )
-    along = sides("row", [str(k) for k in rows]), sides("column", [str(k) for k in columns])
-    scenes = [
-        Scene("Frame with boxes", "light", 0.0, BRIGHTEST, *along),
-        Scene("Mask", "warm", 0.0, 1.0, *along),
-        Scene("Probability of single pixels", "deep", 0.0, 1.0, *along),
-    ]
-    return photographs(
-        pictures,
-        scenes,
-        Slider("frame", [str(frames[k]) for k in shown]),
-        size=(clip.height, clip.width),
-        n_frames=clip.n_frames,
-        complete=not np.isnan(found.probability).any(),
-    )
-
-
 def _ends(held: NDArray[np.intp], first: int, last: int) -> tuple[int, int]:
     """The positions among those held that a stretch covers, or the one next to it."""
     start = min(int(np.searchsorted(held, first)), held.size - 1)
     return start, max(start, int(np.searchsorted(held, last, side="right")) - 1)
-
-
-def _background(clip: Clip, found: Foreground, sides: Sides) -> Picture:
-    """The scene without objects."""
-    rows, columns = (spread(length, LONGEST_SIDE) for length in (clip.height, clip.width))
-    image = as_colours(found.background)[np.ix_(rows, columns)]
-    along = sides("row", [str(k) for k in rows]), sides("column", [str(k) for k in columns])
-    scene = Scene("Background", "light", 0.0, BRIGHTEST, *along)
-    return Picture(data_uri(photograph(image, 0.0, BRIGHTEST), lossy=True), (rows.size, columns.size), scene)
 
 
 def _objects(
