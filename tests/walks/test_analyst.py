@@ -39,6 +39,48 @@ def test_a_long_table_passed_as_a_matrix_is_refused_with_the_call_to_use(brought
         brtf.BRTF().fit(brought.table)
 
 
+@pytest.mark.parametrize(
+    ("mistake", "answer"),
+    [
+        (lambda table, model: brtf.BRTF().fit("sales.csv"), r"read_tensor\('sales.csv'\)"),
+        (lambda table, model: brtf.BRTF(rank=3), r"max_rank= caps it"),
+        (lambda table, model: brtf.BRTF(max_ranks=3), r"did you mean max_rank="),
+        (
+            lambda table, model: brtf.Observations.from_frame(table, ["shop", "items", "week"], "sold"),
+            r"Did you mean 'item'\?",
+        ),
+        (
+            lambda table, model: brtf.Observations.from_frame(table, ["shop", "item"], "sold"),
+            r"index=\['shop', 'item', 'week'\]",
+        ),
+        (
+            lambda table, model: brtf.Observations.from_frame(
+                table.assign(sold=table["sold"].astype(str)), INDEX, "sold"
+            ),
+            r"'sold', must hold real numbers.* pandas.to_numeric",
+        ),
+        (
+            lambda table, model: model.predict({"shop": ["shop 3"], "item": ["fish"], "week": ["2024-02-26"]}),
+            r"has no label shop 3 .*labels are shop 00 … shop 11\. Did you mean 'shop \d+'\?",
+        ),
+        (
+            lambda table, model: model.predict({"shop": ["shop 03"], "item": ["fish"], "week": ["2024-02-27"]}),
+            r"has no label 2024-02-27 .*labels are 2024-01-01 … 2024-07-22\.$",
+        ),
+        (lambda table, model: model.predict([0, 0, 0]), r"For one entry pass \[\[0\], \[0\], \[0\]\]"),
+        (
+            lambda table, model: brtf.BRTF(modes={"weak": "ordered"}).fit(model.result_.observations),
+            r"Did you mean 'week'\?",
+        ),
+        (lambda table, model: model.report("p.html", names=["a"] * 9), r"names must be a text for each of the"),
+        (lambda table, model: brtf.datasets.synthetic(30, 2), r"such as \(30, 20\)"),
+    ],
+)
+def test_the_likeliest_mistakes_are_answered_with_what_was_meant(mistake, answer, brought, model):
+    with pytest.raises((TypeError, ValueError), match=answer):
+        mistake(brought.table, model)
+
+
 def test_gaps_are_filled_in_a_table_like_the_one_brought(model, brought):
     filled = model.impute(replace_outliers=True)
     assert list(filled.columns) == [*INDEX, "sold"]

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
+from brtf.data.checks import did_you_mean
 from brtf.data.containers import Container, LongFrame, labelled
 from brtf.data.dataframes import as_pandas
+from brtf.data.description import label_text
 from brtf.data.exports import mode_names
 from brtf.data.observations import Observations
 from brtf.results.result import Result
@@ -77,5 +79,10 @@ def _look_up(name: str, labels: NDArray[Any] | None, asked: NDArray[Any]) -> NDA
     places = {label: place for place, label in enumerate(labels.tolist())}
     unknown = [label for label in asked.tolist() if label not in places]
     if unknown:
-        raise ValueError(f"coords: mode {name!r} has no label {unknown[0]!r} ({len(unknown)} unknown in all).")
+        ends = " … ".join(dict.fromkeys(label_text(labels[end]) for end in (0, -1)))
+        close = did_you_mean(unknown[0], labels) if isinstance(unknown[0], str) else ""
+        raise ValueError(
+            f"coords: mode {name!r} has no label {label_text(unknown[0])} ({len(unknown)} unknown in all); its labels "
+            f"are {ends}.{close}"
+        )
     return np.array([places[label] for label in asked.tolist()], dtype=np.intp)

@@ -17,6 +17,9 @@ from brtf.model.settings import RENAMED
 
 P = ParamSpec("P")
 
+OTHER_NAMES_OF_RANK = ("rank", "n_components", "components", "k", "R")
+"""What other libraries call the number of components."""
+
 
 def suggests_options(constructor: Callable[P, None]) -> Callable[P, None]:
     """A constructor that answers an option it does not have with the one that was probably meant."""
@@ -39,6 +42,8 @@ def check_options(given: Iterable[str], names: Sequence[str], error: type[Except
         close = difflib.get_close_matches(option, names, n=1)
         if option == "contamination":
             remedy = "the share of anomalies is found; q= is the share of false alarms among what is listed."
+        elif option in OTHER_NAMES_OF_RANK and "max_rank" in names:
+            remedy = "the number of components is found; max_rank= caps it."
         elif option in RENAMED and RENAMED[option] in names:
             remedy = f"it is now {RENAMED[option]}=."
         else:
@@ -103,7 +108,8 @@ def check_like_fitted(observations: Observations, fitted: Observations, *, same_
     if got[1:] != wanted[1:]:
         if len(got) == len(wanted) == 2:
             raise ValueError(f"X has {got[1]} features, but BRTF is expecting {wanted[1]} features as input.")
-        raise ValueError(f"Y has shape {got}, but the modes after the first must be {wanted[1:]} as fitted.")
+        remedy = " For a single slice pass Y[None]." if got == wanted[1:] else ""
+        raise ValueError(f"Y has shape {got}, but the modes after the first must be {wanted[1:]} as fitted.{remedy}")
     if same_rows and got != wanted:
         raise ValueError(f"Y has shape {got}, but the model was fitted to {wanted}: mark what is not observed as NaN.")
     names, wanted_names = feature_names(observations), feature_names(fitted)

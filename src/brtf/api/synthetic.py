@@ -189,6 +189,8 @@ def synthetic(
     -------
     Synthetic
     """
+    if not isinstance(shape, Sequence | np.ndarray) or isinstance(shape, str):
+        raise TypeError(f"shape must be a sequence of lengths, one per mode, such as (30, 20), got {shape!r}.")
     shape = tuple(check_count(f"shape[{mode}]", size, smallest=1) for mode, size in enumerate(shape))
     if len(shape) < 2:
         raise ValueError(f"shape must have at least two modes, got {shape}.")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from os import PathLike
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from brtf.data.description import label_text
 
 LONGEST_MODE = 2**62
 """Largest length of a mode, so that positions and their sums fit into 64-bit integers."""
@@ -79,7 +83,9 @@ def read_numbers(data: Any, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] 
         ) from error
     if array.dtype.kind not in "biuf":
         if array.ndim == 0:
-            raise TypeError(f"{name} needs order >= 2: an array of numbers, got {type_name(data)}.")
+            path = isinstance(data, str | PathLike)
+            remedy = f" To read a file, pass brtf.data.readers.read_tensor({str(data)!r})." if path else ""
+            raise TypeError(f"{name} needs order >= 2: an array of numbers, got {type_name(data)}.{remedy}")
         raise TypeError(
             f"{name} must hold real numbers, got dtype {array.dtype}. Convert it first, for example with "
             f"{name}.astype(float); missing entries are NaN."
@@ -167,6 +173,8 @@ def check_coords(coords: Any, n_values: int, shape: tuple[int, ...]) -> list[NDA
     if not columns or any(column.ndim != 1 for column in columns):
         got = (len(rows), *np.shape(rows[0])) if len(rows) else (0,)
         advice = " Pass coords.T." if got == (n_values, n_modes) else ""
+        if got == (n_modes,) and n_values == 1:
+            advice = f" For one entry pass {np.asarray(rows)[:, None].tolist()}."
         raise ValueError(
             f"coords must have shape (N, M) = ({n_modes}, {n_values}), a row per mode and a column per "
             f"entry, got {got}.{advice}"
@@ -205,10 +213,16 @@ def place_of(index: Sequence[Any] | NDArray[Any], labels: Labels | None = None) 
     if labels is None:
         return f"[{', '.join(str(position) for position in index)}]"
     named = (
-        f"{dim}={position if names is None else names[position]}"
+        f"{dim}={position if names is None else label_text(names[position])}"
         for dim, names, position in zip(labels.dims, labels.coords, index, strict=True)
     )
     return f"[{', '.join(named)}]"
+
+
+def did_you_mean(given: Any, known: Iterable[Any]) -> str:
+    """A question for what was probably meant, with a space before it; empty where nothing known is similar."""
+    close = get_close_matches(str(given), [str(name) for name in known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def count_of(number: int | np.integer[Any], singular: str, plural: str) -> str:

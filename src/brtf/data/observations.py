@@ -316,9 +316,9 @@ class Observations:
     def from_frame(
         cls,
         frame: Any,
-        *,
         index: Sequence[Any] | None = None,
         value: Any = None,
+        *,
         shape: Sequence[int] | None = None,
     ) -> Observations:
         """Observations from a long table: a row per observed entry.

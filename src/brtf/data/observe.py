@@ -19,6 +19,7 @@ from brtf.data.checks import (
     check_mask,
     check_shape,
     count_of,
+    did_you_mean,
     drop_missing,
     nothing_observed,
     place_of,
@@ -26,7 +27,14 @@ from brtf.data.checks import (
     type_name,
 )
 from brtf.data.containers import LongFrame, container_of
-from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, numbers_in, refuse_long, row_label
+from brtf.data.dataframes import (
+    LARGEST_GUESSED_ORDER,
+    as_pandas,
+    kinds_of,
+    numbers_in,
+    refuse_long,
+    row_label,
+)
 from brtf.data.observations import Observations, build
 from brtf.data.scale import robust_scale
 
@@ -179,7 +187,13 @@ def _looks_inverted(array: NDArray[Any], observed: NDArray[np.bool_]) -> bool:
 
 
 def from_coords(
-    coords: Any, values: Any, shape: Sequence[int], labels: Labels | None, dtype: DTypeLike | None
+    coords: Any,
+    values: Any,
+    shape: Sequence[int],
+    labels: Labels | None,
+    dtype: DTypeLike | None,
+    *,
+    if_repeated: str = "Keep one of them, or average them.",
 ) -> Observations:
     shape = check_shape(shape, "shape")
     check_labels(labels, shape)
@@ -200,8 +214,7 @@ def from_coords(
         offender = second[order[second].argmin()]
         raise ValueError(
             f"coords has duplicates: entries {order[offender - 1]} and {order[offender]} are both at "
-            f"{place((offender,))} ({count_of(second.size, 'duplicate', 'duplicates')} in all). "
-            "Keep one of them, or average them."
+            f"{place((offender,))} ({count_of(second.size, 'duplicate', 'duplicates')} in all). {if_repeated}"
         )
     numbers = numbers[order]
     observed = drop_missing(numbers, None if observed is None else observed[order], place)
@@ -240,11 +253,17 @@ def from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Seque
             )
     for column in [*indexed, value]:
         if column not in frame.columns:
-            raise ValueError(f"frame has no column {column!r}; its columns are {list(frame.columns)}.")
+            close = did_you_mean(column, frame.columns)
+            raise ValueError(f"frame has no column {column!r}; its columns are {list(frame.columns)}.{close}")
     if len(indexed) < 2:
         raise ValueError(f"frame needs order >= 2: two index columns or more and a value column, got index {indexed}.")
     if len(frame) == 0:
         raise nothing_observed()
+    if kinds_of(frame[[value]]) == ["labels"]:
+        raise TypeError(
+            f"frame: the column of values, {value!r}, must hold real numbers, got dtype {frame[value].dtype}, such as "
+            f"{frame[value].iloc[0]!r}. Convert it, for example with pandas.to_numeric, or name another, value=…."
+        )
 
     positions = [frame[column].to_numpy() for column in indexed]
     labels: list[NDArray[Any] | None] = [None] * len(indexed)
@@ -261,5 +280,9 @@ def from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Seque
                 )
         shape = [len(uniques) for uniques in labels if uniques is not None]
     names = Labels(tuple(str(column) for column in indexed), tuple(labels), str(value))
-    found = from_coords(positions, numbers_in(frame[[value]])[:, 0], shape, names, dtype=None)
+    others = [column for column in frame.columns if column not in (*indexed, value)]
+    more = f", or tell them apart by another column, index={[*indexed, others[0]]}" if others else ""
+    if_repeated = f"Keep one of them, average them{more}." if others else "Keep one of them, or average them."
+    numbers = numbers_in(frame[[value]])[:, 0]
+    found = from_coords(positions, numbers, shape, names, dtype=None, if_repeated=if_repeated)
     return replace(found, container=LongFrame(is_polars=type(given).__module__.partition(".")[0] == "polars"))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
+from brtf.data.checks import did_you_mean
 from brtf.data.scatter import resolved
 
 INFERENCES = ("calibrated", "paper")
@@ -213,7 +214,8 @@ class Settings:
         for mode, _ in self.modes:
             if isinstance(mode, str) and mode not in names:
                 known = f"Y has the modes {', '.join(map(repr, names))}" if names else "the modes of Y have no names"
-                raise ValueError(f"modes names {mode!r}, but {known}. Use its number.")
+                remedy = did_you_mean(mode, names) or " Use its number."
+                raise ValueError(f"modes names {mode!r}, but {known}.{remedy}")
         return tuple((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
 
     def said_of_modes(self, order: int) -> dict[int, tuple[str, ...]]:

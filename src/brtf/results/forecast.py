@@ -112,7 +112,8 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
                 f"Several modes are in order, {modes_in_words(known)}: say which one to continue by mode=."
             )
         raise ValueError(
-            "No mode is in order, so there is nothing to continue. Fit with modes={mode: 'ordered'} to say which is."
+            "No mode is in order, so there is nothing to continue. Fit with modes={mode: 'ordered'} "
+            "(--modes MODE=ordered) to say which is."
         )
     if isinstance(mode, str) and mode in names:
         mode = names.index(mode)
