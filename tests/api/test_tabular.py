@@ -10,7 +10,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from brtf import BRTF, AnomalyDetector, Imputer
+from brtf import BRTF, AnomalyDetector, FitWarning, Imputer
 
 quiet = pytest.mark.filterwarnings(
     "ignore::brtf.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning", "ignore:Mode . has:UserWarning"
@@ -45,6 +45,17 @@ class TestDetector:
         again = found.decision_function(gaps)
         assert np.corrcoef(again, found.decision_scores_)[0, 1] > 0.95
         np.testing.assert_array_equal(found.score_samples(gaps), -again)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_says_where_samples_share_too_little_to_judge_them(self, seed):
+        """Six clusters in six features need as many components as there are features, or nearly; noise needs none."""
+        rng = np.random.default_rng(seed)
+        clusters = rng.uniform(-5, 5, (6, 6))[rng.integers(6, size=300)] + rng.normal(0, 0.5, (300, 6))
+        for samples, words in [(clusters, "Separate clusters"), (rng.normal(size=(100, 8)), "share no pattern")]:
+            with pytest.warns(FitWarning, match=words):
+                found = AnomalyDetector(random_state=0).fit(samples)
+            assert words in found.diagnosis_[-1].sentence
+        assert AnomalyDetector(random_state=0).fit(table(seed)[1]).diagnosis_ == ()
 
     def test_new_samples(self):
         _, gaps, units = table()

@@ -39,7 +39,24 @@ def moving_peak():
     return 100 * np.exp(-0.5 * ((place - where) / 0.02) ** 2) + noise
 
 
+def coded(code, share=0.2, other=None):
+    """A matrix of one pattern in which a code stands for what was not measured; and another code at the other end."""
+    rng = np.random.default_rng(0)
+    data = np.outer(rng.uniform(1, 2, 20), rng.uniform(10, 20, 15)) + rng.normal(0, 0.3, (20, 15))
+    lost = rng.random(data.shape)
+    data[lost < share] = code
+    if other is not None:
+        data[lost > 1 - share] = other
+    return data
+
+
 DOUBTED = {
+    "a code for missing values": ("code", coded(-999), {}),
+    "a code in blocks": (
+        "code",
+        np.where(np.add.outer(np.arange(20) // 4, np.arange(15) // 5) == 2, 1e4, coded(5, 0)),
+        {},
+    ),
     "noise in proportion to the level": ("outliers", spectra(), {"max_rank": 1, "link": None, "noise": "common"}),
     "a peak that moves": ("rank 0", moving_peak(), {}),
     "booleans": ("binary", draw(lambda rng: rng.random((10, 11, 6)) < 0.3), {}),
@@ -127,6 +144,9 @@ SOUND = {
     "noise": draw(lambda rng: rng.standard_normal((9, 8, 7))),
     "heavy tails": draw(lambda rng: rng.standard_t(2, (9, 8, 7))),
     "tiny": draw(lambda rng: rng.standard_normal((3, 2))),
+    "black and white pixels": coded(0, 0.1, other=255),
+    "integers": np.round(coded(0, 0)),
+    "a few typing errors": np.where(np.arange(300).reshape(20, 15) % 100 == 7, 1880.0, coded(0, 0)),
     "one value": np.full((4, 5, 3), 2.0),
     "zeros": np.zeros((4, 5)),
     "exact": synthetic((9, 8, 7), 2, noise=0.0, seed=0).low_rank,

@@ -18,9 +18,12 @@ from brtf.api.sklearn_compat import suggests_options
 from brtf.data.arrays import Array
 from brtf.data.observe import observe
 from brtf.data.scale import SD_PER_MEDIAN
+from brtf.inference.trace import Doubt, FitWarning
 from brtf.results.anomalies import discoveries, shared_pattern
 from brtf.results.group_evidence import Evidence
 
+HALF = 0.5
+"""Share of an anomaly that loadings may take up before the detector says so."""
 FAR = 1e3
 """Evidence, in nats, at which a probability is one whatever the share of anomalies."""
 
@@ -100,6 +103,7 @@ class AnomalyDetector(_OnSamples):
         where nothing is observed
     labels_ : (n,) 1 for an anomaly, 0 otherwise
     threshold_ : the score above which a sample is labelled 1
+    diagnosis_ : problems found with the fit, and with what it can tell about samples; each is a warning too
     model_ : the fitted BRTF
     n_features_in_, feature_names_in_ : as in scikit-learn
 
@@ -132,6 +136,10 @@ class AnomalyDetector(_OnSamples):
         self.labels_ = np.zeros(len(samples), dtype=int)
         self.labels_[discoveries(probability, self.q)] = 1
         self.threshold_ = self._threshold()
+        doubt = _weak(self.model_)
+        self.diagnosis_ = self.model_.diagnosis_ + (() if doubt is None else (doubt,))
+        if doubt is not None:
+            warnings.warn(str(doubt), FitWarning, stacklevel=2)
         return self
 
     def _prepare(self, model: BRTF, order: int) -> None:
@@ -149,27 +157,27 @@ class AnomalyDetector(_OnSamples):
         return Evidence.probability_of(scores, self._seen)
 
     def decision_function(self, X: Any) -> Array:
-        """The evidence of new samples in nats, larger for anomalies, with the fit held fixed; 0 for empty ones."""
+        """Scores (n,) of new samples X by the fit: evidence in nats, larger for anomalies; 0 for empty ones."""
         _, scaled = self._new(X, allow_nd=True)
         if np.isnan(scaled).all():
             return np.zeros(len(scaled))
         return _evidence(self.model_, len(scaled), scaled)
 
     def score_samples(self, X: Any) -> Array:
-        """Minus the evidence of new samples: smaller for anomalies, as scikit-learn's detectors have it."""
+        """Minus the scores (n,) of new samples X: smaller for anomalies, as scikit-learn's detectors have it."""
         return -self.decision_function(X)
 
     def predict(self, X: Any) -> NDArray[np.int_]:
-        """Labels of new samples: 1 where the score is above ``threshold_``, as in PyOD, 0 elsewhere."""
+        """Labels (n,) of new samples X: 1 where the score is above ``threshold_``, as in PyOD, 0 elsewhere."""
         return (self.decision_function(X) > self.threshold_).astype(int)
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities (n, 2) that new samples are regular, and that they are anomalies."""
+        """Probabilities (n, 2) that new samples X are regular, and that they are anomalies."""
         probability = self._probability(self.decision_function(X))
         return np.stack([1.0 - probability, probability], axis=1)
 
     def fit_predict(self, X: Any, y: Any = None) -> NDArray[np.int_]:
-        """Fit, and return the labels of the fitted samples."""
+        """Fit to samples X, and return their labels (n,); y is ignored."""
         return self.fit(X).labels_
 
 
@@ -213,13 +221,40 @@ class Imputer(OneToOneFeatureMixin, TransformerMixin, _OnSamples):
         return self
 
     def transform(self, X: Any) -> Array:
-        """The samples with their missing values filled in."""
+        """The samples X, (n, features), with their missing values filled in; a table after ``set_output``."""
         samples, scaled = self._new(X, allow_nd=False)
         known = ~np.isnan(scaled).all(axis=1)
         filled = np.zeros_like(scaled)
         if known.any():
             filled[known] = on_new_rows(observe(scaled[known]), self.model_.result_).impute()
         return np.where(np.isnan(samples), filled * self.scale_ + self.center_, samples)
+
+
+def _weak(model: BRTF) -> Doubt | None:
+    """That little of what is odd about a sample can show, because its own loadings take up most of it, or all of it.
+
+    Fitting R loadings to a sample of n observed entries takes R / n off the square of an error in a direction of its
+    own, on average over the directions.
+    """
+    observed = model.result_.observations
+    per_sample = observed.n_observed / observed.positions_seen(0).size
+    advice = "Methods by distance, such as nearest neighbours or an isolation forest, suit such data better."
+    if model.rank_ == 0:
+        return Doubt(
+            "samples",
+            "The samples share no pattern from which one could deviate: each is only compared with the typical sample.",
+            advice,
+        )
+    taken = model.rank_ / per_sample
+    if taken <= HALF:
+        return None
+    return Doubt(
+        "samples",
+        f"{model.rank_} patterns were found in samples of {per_sample:.3g} values each, and take up about "
+        f"{100 * min(taken, 1.0):.0f} % of whatever is odd about a sample: most anomalies will be missed. Separate "
+        "clusters look like this.",
+        advice,
+    )
 
 
 def _column_scales(samples: Array) -> tuple[Array, Array]:

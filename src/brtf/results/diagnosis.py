@@ -30,6 +30,9 @@ MET = 0.005
 BEYOND_CHANCE, N_CONTROLS, CLIP = 1.5, 5, 3.0
 """How much more the leading singular direction of the residuals must explain than with random signs, the number of
 random sign patterns, and the number of standard deviations at which residuals are clipped."""
+FEWEST_CODES, OTHER_CODE = 5, 0.1
+"""How often a value must occur to be taken for a code, and how often, relative to it, the value at the other end may:
+dead and saturated pixels, at both ends, are outliers and no code."""
 LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
 """Largest number of entries, and largest length of a mode, for which the residuals are searched for structure."""
 
@@ -42,6 +45,7 @@ def diagnose(result: Result) -> tuple[Doubt, ...]:
         _rank(result),
         _cap(result),
         _values(result),
+        _code(result),
         _outliers(result),
         _replacement(result),
     )
@@ -165,6 +169,30 @@ def _outlying_beside_the_common(result: Result) -> float:
 
     n_others, outlying = add_up(observations, lambda: (np.zeros(2),), add)[0]
     return float(outlying / n_others)
+
+
+def _code(result: Result) -> Doubt | None:
+    """One value, repeated exactly and farther from all regular entries than these are from each other."""
+    observations = result.observations
+    if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
+        return None
+    values = observations.values.ravel()
+    ends = [float(values.min()), float(values.max())]
+    counts = [int(np.count_nonzero(values == end)) for end in ends]
+    code, n_coded, n_opposite = (ends[0], *counts) if counts[0] > counts[1] else (ends[1], *counts[::-1])
+    if n_coded < FEWEST_CODES or n_opposite > OTHER_CODE * n_coded or ends[0] == ends[1]:
+        return None
+    others = values[(values != code) & (result.outlier_probability_at_entries() < 0.5)]
+    if others.size <= n_coded:
+        return None
+    low, high = float(others.min()), float(others.max())
+    if not max(low - code, code - high) > high - low > 0:
+        return None
+    return Doubt(
+        "code",
+        f"{n_coded:,} entries are exactly {code:.6g}, far from the others, which go from {low:.4g} to {high:.4g}.",
+        f"If {code:.6g} stands for a value that is missing, set it to NaN or pass mask=: now it counts as measured.",
+    )
 
 
 def _outliers(result: Result) -> Doubt | None:
