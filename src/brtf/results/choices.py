@@ -105,7 +105,7 @@ def _noise(result: Result) -> Choice:
     if back:
         gain, text = back[-1].gain, f"{nats(back[-1].gain)} better than noise that differs between slices"
     else:
-        gain, text = _not_chosen(rejected, "no slices promise a gain", "the best slices tried")
+        gain, text = _not_chosen(rejected, "slices do not seem to differ", "the best slices tried")
     return Choice("noise", "common", gain, f"The noise is one level for all entries: {text}.")
 
 
@@ -151,7 +151,7 @@ def _outliers(result: Result) -> Choice:
     if not result.state.local.has_outliers or result.state.local_model.probability < FEWEST:
         return Choice("outlier_kind", value, None, "There are no outliers.")
     rejected = [event for event in judged if not event.accepted and event.kind in OTHER_OUTLIERS]
-    gain, why = _not_chosen(rejected, "no other kind promises a gain", "others that were tried")
+    gain, why = _not_chosen(rejected, "nothing suggests another kind", "others that were tried")
     return Choice("outlier_kind", value, gain, f"Outliers are added to the data, each on its own: {why}.")
 
 
@@ -182,7 +182,7 @@ def _modes(result: Result) -> Choice:
         told = " and ".join(f"{named_modes(result, group)} ({course_in_words(prior)})" for group, prior in ordered)
         sentences.append(f"Rows follow each other along {told}: {nats(gain)} better than rows in no order.")
     else:
-        sentences.append(f"Rows are in no order: {_why_not(of_order, 'no mode promises a gain', 'in order')}.")
+        sentences.append(f"Rows are in no order: {_why_not(of_order, 'nothing suggests an order', 'in order')}.")
     if unsigned:
         gain = sum(event.gain for event in of_signs if event.accepted)
         gains.append(gain)
@@ -285,7 +285,7 @@ def _reading(result: Result, option: str) -> Choice:
             words = words[0].upper() + words[1:]
         why = "no mode has a clear period"
         if result.observations.order > 2:
-            why += ", and the residual leaves nothing to merge for"
+            why += ", and nothing suggests merging modes"
     if result.observations.in_chunks and not found:  # or without its entries, as from a checkpoint
         why = "no other was compared"
     elif result.stop_reason in CUT_SHORT and not found:
