@@ -2,6 +2,9 @@
 
 import ast
 import contextlib
+import doctest
+import importlib
+import inspect
 import io
 import re
 import tomllib
@@ -244,6 +247,49 @@ def test_bad_input_gets_its_sentence(line, raised, sentence):
     with pytest.raises(Exception) as caught:
         eval(line.strip("`"), namespace)
     assert (type(caught.value).__name__, str(caught.value)) == (raised, sentence)
+
+
+def public_objects():
+    """What the reference lists: classes with their public methods and properties, and functions."""
+    api = (ROOT / "docs" / "api.rst").read_text(encoding="utf-8")
+    place = ""
+    for kind, name in re.findall(r"^\.\. (currentmodule|autoclass|autofunction):: (\S+)$", api, flags=re.MULTILINE):
+        if kind == "currentmodule":
+            place = name
+            continue
+        found = brtf
+        for part in (name if name.startswith("brtf.") else f"{place}.{name}").split(".")[1:]:
+            found = getattr(found, part, None) or importlib.import_module(f"{found.__name__}.{part}")
+        yield name, found
+
+
+OWN_WORDS = {name: found for name, found in public_objects() if inspect.isclass(found)}
+
+
+@pytest.mark.parametrize("name", [name for name, _ in public_objects()])
+def test_examples_in_the_reference_print_what_they_say(name, tmp_path):
+    found = dict(public_objects())[name]
+    tests = doctest.DocTestFinder(exclude_empty=True).find(found, name, globs={})
+    with contextlib.chdir(tmp_path):
+        for test in tests:
+            assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0, test.name
+
+
+def test_reference_says_what_every_fitted_attribute_and_argument_is():
+    """Every attribute that a fit sets, and every argument of a method, is named in the docstring of its owner."""
+    model = brtf.BRTF(random_state=0).fit(np.outer(np.arange(1.0, 9.0), np.arange(1.0, 8.0)))
+    names = {name for name in dir(model) if name.endswith("_") and not name.startswith("_")}
+    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", brtf.BRTF.__doc__)] == []
+    unnamed = []
+    for owner, found in OWN_WORDS.items():
+        for name, method in inspect.getmembers(found, inspect.isfunction):
+            if name.startswith(("_", "set_", "get_")) or not method.__module__.startswith("brtf."):
+                continue
+            words = inspect.getdoc(method) or ""
+            arguments = [argument for argument in inspect.signature(method).parameters if argument != "self"]
+            missing = [argument for argument in arguments if not re.search(rf"\b{argument}\b", words)]
+            unnamed += [f"{owner}.{name}({argument})" for argument in missing]
+    assert unnamed == []
 
 
 def anchors(page):

@@ -170,7 +170,8 @@ class BRTF(
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
     trace_ : structured array, a row per accepted sweep and per proposal: sweep, bound, rank, noise_variance, event
-    n_sweeps_, converged_, stop_reason_ : how the fit ended
+    n_sweeps_, converged_, stop_reason_ : number of sweeps, whether the fit converged, and how it ended, as a sentence
+    n_iter_ : n_sweeps_ under scikit-learn's name
     diagnosis_ : problems found with the fit, each with its kind, a message and a remedy; empty if there are none. Each
         is also issued as a :class:`brtf.FitWarning` or a ConvergenceWarning
     shape_in_, n_observed_, n_features_in_ : shape of Y, number of observed entries, length of mode 1
@@ -402,13 +403,22 @@ class BRTF(
         return self
 
     def transform(self, Y: Any, return_std: bool = False) -> Any:
-        """Loadings (n, rank_) of new slices of the first mode with all else fixed; with ``return_std`` also their std.
+        """Loadings of new slices of the first mode, with all else held as fitted.
 
-        Y has any number of rows; its other modes and its units are those of the fitted data: the link is applied to it.
-        Tables and xarray.DataArrays give the same; otherwise, or with :meth:`set_output`, as there. Where the first
-        mode was read as one with others, they are an array (n, I_k, …, rank_), which no table can hold: fit with
-        ``arrangement=None`` for one. Where it was folded, the first row is taken to have the phase of the first row of
-        the fitted data, and the loadings of a row are those of its round times those of its phase.
+        Parameters
+        ----------
+        Y : array-like (n, I_1, …, I_{N−1})
+            Any number of slices; the other modes and the units are those of the fitted data.
+        return_std : bool
+            Whether to return standard deviations too.
+
+        Returns
+        -------
+        loadings, or (loadings, std)
+            (n, rank_), a table or xarray.DataArray if Y is one or :meth:`set_output` asks for it. Where the first mode
+            was read as one with others, an array (n, I_k, …, rank_), which no table can hold: fit with
+            ``arrangement=None`` for one. Where it was folded, the first row is taken to have the phase of the first row
+            of the fitted data, and the loadings of a row are those of its round times those of its phase.
         """
         result = self._fitted()
         observations = new_data(Y, result)
@@ -419,7 +429,7 @@ class BRTF(
         return (loadings, loadings_contained(observations, std, modes, names)) if return_std else loadings
 
     def fit_transform(self, Y: Any, y: Any = None, *, mask: Any = None) -> Any:
-        """Fit, and return the loadings of the first mode as :meth:`transform` computes them."""
+        """Fit to Y, with ``y`` and ``mask`` as in :meth:`fit`, and return its loadings as :meth:`transform` does."""
         self.fit(Y, y, mask=mask)
         return self.transform(self.result_.observations)
 
@@ -431,9 +441,11 @@ class BRTF(
 
 
 def load(path: str | os.PathLike[str]) -> BRTF:
-    """Read a fitted model from a ``.brtf`` file; damaged or foreign files raise an error.
+    """Read a fitted model from a file that :meth:`BRTF.save` wrote.
 
-    A checkpoint gives the best state so far, with a warning; the model then contains none of the data.
+    The file at ``path`` is verified before it is read: damaged and foreign files raise an error. The :class:`BRTF` that
+    is returned answers like the one that was saved. A checkpoint gives the best state so far, with a warning, and none
+    of the data.
     """
     result = load_result(path)
     settings = {name: getattr(result.settings, name) for name in Settings.__dataclass_fields__}

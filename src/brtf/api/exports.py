@@ -20,41 +20,62 @@ class Exports(Fitted):
     n_jobs: int | None
 
     def to_frame(self, of: Literal["outliers", "imputed"] = "outliers") -> Any:
-        """Export outliers or imputed data as a long table with the index columns of the data.
+        """Export outliers or imputed data as a long table.
 
-        It is a pandas table, or a polars one if the data came in one.
+        Parameters
+        ----------
+        of : {"outliers", "imputed"}
+            ``"outliers"``: a row per entry with an outlier probability above ½, the largest outliers first, with the
+            columns ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the
+            tensor, with the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation
+            ``std`` of the low-rank part, and ``missing``, True where no value was given.
 
-        ``"outliers"``: a row per entry with an outlier probability above ½, the largest outliers first, with the
-        columns ``observed``, ``low_rank``, ``outlier`` and ``probability``. ``"imputed"``: a row per entry of the
-        tensor, with the value as :meth:`impute` gives it, under its own name (or ``value``), the standard deviation
-        ``std`` of the low-rank part, and ``missing``, True where no value was given. Modes without names are called
-        mode_0, mode_1, …; a column whose name is also that of a mode gets a trailing underscore.
+        Returns
+        -------
+        pandas.DataFrame, or polars.DataFrame if the data came in one
+            With the index columns of the data first. Modes without names are called mode_0, mode_1, …; a column whose
+            name is also that of a mode gets a trailing underscore.
         """
         return frame_of(self._fitted().at_hand, of)
 
     def to_xarray(self) -> Any:
-        """Export the results as an xarray.Dataset with the labels of the data, and all coordinates and attributes.
+        """Export the results as a Dataset with the labels of the data, and all coordinates and attributes.
 
+        Returns
+        -------
+        xarray.Dataset
+            ``to_netcdf`` writes it to a file.
+
+        Notes
+        -----
         Of the shape of the data: ``observed`` (NaN where nothing was given), ``low_rank``, its standard deviation
         ``std``, and ``outliers`` and ``outlier_probability`` (NaN where nothing was fitted). Per mode
         ``factor_<mode>``, (I_n, R) along the mode and ``component``; modes read as one have one together,
         ``factor_<mode>_<mode>``. ``noise_variance``, a number or along the noise
         modes. Attributes: rank, bound, inference, link, stop_reason, brtf_version. Units are as in the methods of
-        the same names; a name that is also that of a mode gets a trailing underscore. ``to_netcdf`` writes it.
+        the same names; a name that is also that of a mode gets a trailing underscore.
         """
         return dataset_of(self._fitted().at_hand)
 
     def to_tensorly(self) -> Any:
         """Export the posterior means of the factors as a ``tensorly.cp_tensor.CPTensor`` with unit weights.
 
-        ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, along the groups where modes are read as one; with a link t
-        it is the low-rank part of t(Y).
-        Rank 0, which TensorLy cannot expand, becomes one component of zeros.
+        Returns
+        -------
+        tensorly.cp_tensor.CPTensor
+            ``tensorly.cp_to_tensor`` of it is :meth:`low_rank`, along the groups where modes are read as one; with a
+            link t it is the low-rank part of t(Y). Rank 0, which TensorLy cannot expand, becomes a component of zeros.
         """
         return cp_tensor_of(self._fitted())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fit to one ``.brtf`` file, atomically; :func:`brtf.load` reads it back."""
+        """Write the fit to one file, atomically; :func:`brtf.load` reads it back.
+
+        Parameters
+        ----------
+        path : path
+            By custom with the suffix ``.brtf``; an existing file is replaced.
+        """
         save_result(self._fitted(), path)
 
     def write(

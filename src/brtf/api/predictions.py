@@ -19,29 +19,48 @@ class Predicts(Fitted):
     """Base class of models that say what lies at observed, missing and new entries."""
 
     def low_rank(self) -> Any:
-        """The posterior mean of the low-rank part X, in the container that Y came in.
+        """The posterior mean of the low-rank part X, what all entries share, without noise and outliers.
 
-        Of the shape of Y; of a long table a table with a row for every entry of the tensor, missing ones too. As an
-        array of ``shape_in_`` whatever Y was: ``model.result_.low_rank()``, or with labels ``model.to_xarray()``.
+        Returns
+        -------
+        array, table or xarray.DataArray
+            As Y came in, of its shape and in its units, with a number for every entry, missing ones too; a long table
+            has a row for each, and sparse data give an array. ``model.result_.low_rank()`` is always an array of
+            ``shape_in_``.
 
-        With a link that of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
+        Notes
+        -----
+        With a link t it is the mean of t⁻¹(X), for X ~ N(x̄, Var x): x̄² + Var x (sqrt), exp(x̄ + Var x / 2) (log).
         """
         result = self._fitted()
         return contained(result, result.low_rank())
 
     def outliers(self) -> Any:
-        """The posterior mean of the outliers S in the container of Y: 0 where missing, or sparse for sparse data.
+        """The posterior mean of the outliers S: by how much each observed entry is off.
 
-        With a link what they make of Y: y − t⁻¹(t(y) − s̄).
+        Returns
+        -------
+        array, table or xarray.DataArray
+            As Y came in and in its units: 0 in arrays where nothing was observed, masked in masked arrays, sparse for
+            sparse data; a long table has a row per observed entry.
+
+        Notes
+        -----
+        With a link t it is what they make of Y: y − t⁻¹(t(y) − s̄).
         """
         result = self._fitted().at_hand
         return entries_contained(result, result.outliers_at_entries(), "outliers")
 
     def outlier_probability(self) -> Any:
-        """Posterior probability that an observed entry is an outlier, in the container of Y.
+        """The posterior probability of each observed entry that it is an outlier.
 
-        0 where missing, or sparse for sparse data.
+        Returns
+        -------
+        array, table or xarray.DataArray
+            Numbers from 0 to 1, in the form of :meth:`outliers`.
 
+        Notes
+        -----
         In the paper's model, which has no indicator of outliers, it is the probability under q(s) that |s| exceeds
         three robust standard deviations of all deviations y − x̄.
         """
@@ -49,29 +68,64 @@ class Predicts(Fitted):
         return entries_contained(result, result.outlier_probability_at_entries(), "outlier_probability")
 
     def impute(self, *, replace_outliers: bool = False) -> Any:
-        """Y with missing entries filled in by the low-rank part, with the smooth residual if there is one.
+        """Y with its missing entries filled in: by the low-rank part, and the smooth residual if there is one.
 
-        On request with the outliers subtracted.
+        Parameters
+        ----------
+        replace_outliers : bool
+            Whether to correct outliers too, by subtracting :meth:`outliers` from the observed entries.
 
-        In the container of Y: an array, a masked array, a table of pandas or polars (if long, with a row for every
-        entry), or an xarray.DataArray with its attributes and coordinates; an array if Y was sparse.
+        Returns
+        -------
+        array, table or xarray.DataArray
+            As Y came in, of its shape and in its units, with its labels and attributes; a long table has a row for
+            every entry, and sparse data give an array.
+
+        Examples
+        --------
+        >>> import numpy as np, brtf
+        >>> Y = np.outer(np.arange(1.0, 9.0), [1.0, 2.0, 3.0, 4.0])
+        >>> Y[2, 3] = np.nan
+        >>> brtf.BRTF(random_state=0).fit(Y).impute()[2].round(2)
+        array([ 3.,  6.,  9., 12.])
         """
         result = self._fitted().at_hand
         return contained(result, result.impute(replace_outliers=replace_outliers))
 
     def predict(self, coords: Any = None, return_std: bool = False, *, of: Quantity = "low_rank") -> Any:
-        """The low-rank part at the given entries, or everywhere, or with ``of="signal"`` with the smooth residual.
+        """What lies at some entries, or everywhere, observed or not.
 
-        ``coords`` are positions (N, M), or labels: a table with a column per mode, or a dict of them, by the names of
-        the modes. Without it the answer is in the container of Y.
+        Parameters
+        ----------
+        coords : (N, M) array of positions, table or dict of labels, or None
+            The M entries asked for: a row of positions per mode, or labels by the names of the modes, as
+            ``{"shop": ["Bergen"], "week": ["2024-07-15"]}``. None: all entries.
+        return_std : bool
+            Whether to return standard deviations too.
+        of : {"low_rank", "signal", "observation"}
+            The low-rank part; or with the smooth residual, if there is one; or a new measurement, which has noise.
 
-        Without a smooth residual both are the same, and the mean also predicts an observation.
+        Returns
+        -------
+        mean, or (mean, std)
+            Arrays (M,), or without ``coords`` as Y came in, in the units of Y.
 
-        With ``return_std`` a pair (mean, standard deviation), of the low-rank part, the signal or
-        ``of="observation"``. That of an observation is infinite where it does not exist: always with ``link="log"``, as
-        the exponential of a Student-t has no mean. :meth:`predict_interval` is finite there too. The mean for an
-        observation is that of the signal. With a link that of an observation would be larger, by the noise, or
-        infinite; where outliers are one-sided, it would lie on their side.
+        Notes
+        -----
+        The mean for an observation is that of the signal. With a link that of an observation would be larger, by the
+        noise, or infinite; where outliers are one-sided, it would lie on their side. The standard deviation of an
+        observation is infinite where it does not exist: always with ``link="log"``, as the exponential of a Student-t
+        has no mean. :meth:`predict_interval` is finite there too.
+
+        Examples
+        --------
+        >>> import brtf
+        >>> sales = brtf.datasets.toy_sales()
+        >>> data = brtf.Observations.from_frame(sales.table, index=["shop", "item", "week"], value="sold")
+        >>> model = brtf.BRTF(random_state=0).fit(data)
+        >>> mean, std = model.predict({"shop": ["Bergen"], "item": ["fish"], "week": ["2024-07-15"]}, return_std=True)
+        >>> mean.round(), std.round()
+        (array([115.]), array([1.]))
         """
         result = self._fitted()
         check_quantity(of)
@@ -81,11 +135,25 @@ class Predicts(Fitted):
         return (mean, contained(result, result.std(places, of=of), places, "std")) if return_std else mean
 
     def predict_interval(self, coords: Any = None, level: float = 0.95, of: Quantity = "low_rank") -> tuple[Any, Any]:
-        """Central interval (low, high) of the low-rank part, the signal or a new observation, with probability level.
+        """The range in which a value lies with a given probability.
 
-        The signal is the low-rank part with the smooth residual, if there is one: between observed entries of a fibre
-        it is interpolated, and far from them its interval widens to the variance of the fibre.
+        Parameters
+        ----------
+        coords : array, table, dict or None
+            The entries asked for, as for :meth:`predict`.
+        level : float
+            The probability, between 0 and 1.
+        of : {"low_rank", "signal", "observation"}
+            The low-rank part; or with the smooth residual, if there is one: between observed entries of a fibre it is
+            interpolated, and far from them its interval widens; or a new measurement, which has noise.
 
+        Returns
+        -------
+        low, high
+            Arrays (M,), or without ``coords`` as Y came in, in the units of Y.
+
+        Notes
+        -----
         Both tails have the same probability, so where outliers are one-sided the interval of an observation is longer
         on that side. With a link its ends are those for t(Y), transformed back; with ``"sqrt"`` its probability is
         slightly above ``level`` if it reaches zero.
@@ -93,7 +161,7 @@ class Predicts(Fitted):
         After ``calibrate="conformal"`` the half widths for a new observation are multiplied by one factor per level,
         the ⌈(n+1) level⌉-th smallest |y − centre| / half width of the n entries set aside. A new entry that is
         exchangeable with those is then covered with that probability, on average over entries, whatever the noise.
-        Intervals are infinite if n is too small for the level. ``coords`` as for :meth:`predict`.
+        Intervals are infinite if n is too small for the level.
         """
         result = self._fitted()
         places = positions_of(result.observations, coords)
@@ -103,27 +171,62 @@ class Predicts(Fitted):
     def sample(
         self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None
     ) -> Array:
-        """Draws (n, …) of new observations, or of the low-rank part, from the posterior."""
+        """Draws from the posterior: tables that might have been.
+
+        Parameters
+        ----------
+        n : int
+            Number of draws.
+        coords : array, table, dict or None
+            The entries asked for, as for :meth:`predict`.
+        of : {"observation", "signal", "low_rank"}
+            What to draw, as for :meth:`predict`.
+        random_state : int, numpy.random.Generator, numpy.random.RandomState or None
+            Seed of the draws.
+
+        Returns
+        -------
+        array (n, M), or without ``coords`` (n, I_0, …, I_{N−1})
+            In the units of Y.
+        """
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
         result = self._fitted()
         return result.sample(int(n), generator(random_state), positions_of(result.observations, coords), of=of)
 
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
-        """Mean log predictive density of the observed entries of Y, which should be held-out ones.
+        """How well held-out entries are predicted: their mean log density, in nats per entry. Larger is better.
 
-        Y has the shape and the rows of the fitted data: row-wise cross-validation, as in scikit-learn's
-        ``GridSearchCV``, would compare different rows. :func:`brtf.evaluate` holds out entries instead. ``y`` is as in
-        :meth:`fit`. With a link it is still a density of Y, so models with different links can be compared.
+        Parameters
+        ----------
+        Y : array-like
+            The held-out entries, NaN elsewhere, with the shape and the rows of the fitted data: row-wise
+            cross-validation, as in scikit-learn's ``GridSearchCV``, would compare different rows.
+            :func:`brtf.evaluate` holds out entries instead.
+        y, mask
+            As in :meth:`fit`.
+
+        Returns
+        -------
+        float
+            With a link it is still a density of Y, so models with different links can be compared.
         """
         result = self._fitted()
         return float(np.mean(result.log_density(new_data(Y, result, mask_argument(y, mask), same_rows=True))))
 
     def inverse_transform(self, X: Any) -> Any:
-        """The slices of the first mode that have the loadings X, as :meth:`transform` gives them.
+        """The slices of the first mode that have given loadings.
 
-        They are t⁻¹ of the low-rank part: (n, I_1, …, I_{N−1}), an array, a table if X is one and the data are a
-        matrix, or an xarray.DataArray if X and the data are.
+        Parameters
+        ----------
+        X : (n, rank_) array, table or xarray.DataArray
+            Loadings, as :meth:`transform` gives them.
+
+        Returns
+        -------
+        (n, I_1, …, I_{N−1}) array, table or xarray.DataArray
+            Their low-rank part in the units of Y: a table if X is one and the data are a matrix, an xarray.DataArray if
+            X and the data are.
         """
         result = self._fitted()
         return container_of(X).slices(result.slices_with(np.asarray(X, dtype=np.float64)), result.observations)

@@ -37,40 +37,96 @@ class Shown(Fitted):
         return bundle
 
     def summary(self) -> Summary:
-        """The main numbers of the fit; prints as text, and as a table in a notebook."""
+        """The main numbers of the fit and what was chosen, with doubts first.
+
+        Returns
+        -------
+        Summary
+            Prints as text, and shows as a table in a notebook.
+        """
         from brtf.results.summary import Summary
 
         return Summary.of(self._fitted())
 
     def plot_components(self, **options: Any) -> Any:
-        """Draw the strength of every component: see :func:`brtf.view.plots.plot_components`."""
+        """Draw the strength of every component, in the units of the data, as a bar chart.
+
+        Parameters
+        ----------
+        **options
+            ``names`` of the components, strongest first; ``ax``, where to draw: see
+            :func:`brtf.view.plots.plot_components`.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
         from brtf.view.plots import plot_components
 
         return plot_components(self._fitted(), **options)
 
     def plot_factors(self, **options: Any) -> Any:
-        """Draw the factors with their credible bands: see :func:`brtf.view.plots.plot_factors`."""
+        """Draw the factors with their credible bands: a row of charts per component, a column per mode.
+
+        Parameters
+        ----------
+        **options
+            ``modes`` and ``components`` to draw, ``names`` of the components, ``level`` of the bands, ``axes``: see
+            :func:`brtf.view.plots.plot_factors`.
+
+        Returns
+        -------
+        array of matplotlib Axes
+        """
         from brtf.view.plots import plot_factors
 
         return plot_factors(self._fitted(), **options)
 
     def plot_trace(self, **options: Any) -> Any:
-        """Draw bound and rank over the sweeps: see :func:`brtf.view.plots.plot_trace`."""
+        """Draw bound and rank over the sweeps of the fit.
+
+        Parameters
+        ----------
+        **options
+            ``axes``, where to draw: see :func:`brtf.view.plots.plot_trace`.
+
+        Returns
+        -------
+        two matplotlib Axes
+        """
         from brtf.view.plots import plot_trace
 
         return plot_trace(self._fitted(), **options)
 
     def plot_outliers(self, **options: Any) -> Any:
-        """Draw a map of the outliers: see :func:`brtf.view.plots.plot_outliers`."""
+        """Draw where outliers are: their mean probability over all modes but two.
+
+        Parameters
+        ----------
+        **options
+            ``modes``, the vertical and the horizontal one; ``ax``, where to draw: see
+            :func:`brtf.view.plots.plot_outliers`.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
         from brtf.view.plots import plot_outliers
 
         return plot_outliers(self._fitted(), **options)
 
     def report(self, path: str | os.PathLike[str], *, split_half: bool = False, **options: Any) -> None:
-        """Write one self-contained HTML page about the fit: see :func:`brtf.view.report.write_report`.
+        """Write one self-contained HTML page about the fit, to look at and to hand on.
 
-        With ``split_half`` two halves of the data are fitted too, and the page compares their components: see
-        :func:`brtf.ranks.split_half`.
+        Parameters
+        ----------
+        path : path
+            Where to write; an existing file is replaced.
+        split_half : bool
+            Whether to fit two halves of the data too and compare their components: see :func:`brtf.ranks.split_half`.
+        **options
+            ``title``, ``names`` of the components, ``data`` with held-out entries, ``image_modes`` and ``image_size``:
+            see :func:`brtf.view.report.write_report`.
         """
         from brtf.api.ranks import split_half as fit_halves
         from brtf.view.report import require_page, write_report

@@ -174,7 +174,8 @@ def plot_outliers(result: Result, *, modes: tuple[int, int] | None = None, ax: A
     Parameters
     ----------
     result : Result
-    modes : (int, int) or None The vertical and the horizontal mode; the two longest if None.
+    modes : (int, int) or None
+        The vertical and the horizontal mode; the two longest if None.
     ax : matplotlib Axes or None
         Where to draw; a new figure if None.
 
