@@ -138,7 +138,10 @@ class ForegroundStream:
         self._kind: tuple[int, int, int] | None = None
 
     def partial_fit(self, source: Any, **reading: Any) -> Foreground:
-        """What moves in the next frames, as :func:`foreground`; mask and probability are those of these frames."""
+        """What moves in the next frames: ``source`` and options of ``reading`` as for :func:`foreground`.
+
+        Mask and probability of the :class:`Foreground` that is returned are those of these frames.
+        """
         clip = source if isinstance(source, Clip) else read_clip(source, **reading)
         kind = clip.height, clip.width, clip.n_channels
         if self._kind not in (None, kind):
