@@ -403,22 +403,13 @@ class BRTF(
         return self
 
     def transform(self, Y: Any, return_std: bool = False) -> Any:
-        """Loadings of new slices of the first mode, with all else held as fitted.
+        """Loadings (n, rank_) of new slices Y of the first mode, (n, I_1, …); with ``return_std`` also their std.
 
-        Parameters
-        ----------
-        Y : array-like (n, I_1, …, I_{N−1})
-            Any number of slices; the other modes and the units are those of the fitted data.
-        return_std : bool
-            Whether to return standard deviations too.
-
-        Returns
-        -------
-        loadings, or (loadings, std)
-            (n, rank_), a table or xarray.DataArray if Y is one or :meth:`set_output` asks for it. Where the first mode
-            was read as one with others, an array (n, I_k, …, rank_), which no table can hold: fit with
-            ``arrangement=None`` for one. Where it was folded, the first row is taken to have the phase of the first row
-            of the fitted data, and the loadings of a row are those of its round times those of its phase.
+        All else is held as fitted; the other modes and the units are those of the fitted data. The answer is a table or
+        xarray.DataArray if Y is one or :meth:`set_output` asks for it. Where the first mode was read as one with
+        others, it is an array (n, I_k, …, rank_), which no table can hold: fit with ``arrangement=None`` for one. Where
+        it was folded, the first row is taken to have the phase of the first row of the fitted data, and the loadings of
+        a row are those of its round times those of its phase.
         """
         result = self._fitted()
         observations = new_data(Y, result)
