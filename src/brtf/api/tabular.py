@@ -23,7 +23,7 @@ from brtf.results.anomalies import discoveries, shared_pattern
 from brtf.results.group_evidence import Evidence
 
 HALF = 0.5
-"""Share of an anomaly that loadings may take up before the detector says so."""
+"""Share of an anomaly from which the detector says that loadings take it up."""
 FAR = 1e3
 """Evidence, in nats, at which a probability is one whatever the share of anomalies."""
 
@@ -246,7 +246,7 @@ def _weak(model: BRTF) -> Doubt | None:
             advice,
         )
     taken = model.rank_ / per_sample
-    if taken <= HALF:
+    if taken < HALF:
         return None
     return Doubt(
         "samples",
