@@ -61,7 +61,10 @@ class StreamPlan:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
     def of_frames(self, n_pixels: int, n_channels: int) -> StreamPlan:
-        """The same for frames so large that blocks must be shorter: a half for the block, a quarter for other times."""
+        """The same for frames of n_pixels and n_channels so large that blocks must be shorter.
+
+        Half of the memory is for the block, a quarter for other times.
+        """
         n_frames = _allowed(self.block_bytes) // bytes_of_frame(n_pixels, n_channels)
         return replace(
             self, block=min(self.block, max(4, n_frames // 2)), memory=min(self.memory, max(2, n_frames // 4))
