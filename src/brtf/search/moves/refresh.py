@@ -1,8 +1,9 @@
 """Robust refits of rows that may be stuck in a poor local optimum.
 
-Proposes, mode by mode, robust regressions of all rows where some have much lower weights than the others, and replaces
-those that gain. The check costs one pass, a refit up to 36 passes and 22 sweeps. Not tried with very many components:
-weighted Grams are too expensive then.
+Proposes, mode by mode, robust regressions of all rows where some have much lower weights than the others, and the best
+of many regressions of single rows where few entries leave open which of them are outliers; replaces those that gain.
+The check costs one pass, a refit up to 36 passes and 22 sweeps. Not tried with very many components: weighted Grams are
+too expensive then.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from brtf import kernels
+from brtf.data.arrays import Array
 from brtf.data.blocks import Block
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import relative_precision
@@ -20,6 +22,7 @@ from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
+from brtf.search.few_entries import best_regressions, undecided_rows
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
 
@@ -33,13 +36,21 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
 
     A row whose entries were once treated as outliers can stay in that local optimum. This only happens to rows whose
-    entries have lower weights than the others. A row is replaced if its evidence, Σ ln f + ln p(a | λ), rises by more
-    than two nats.
+    entries have lower weights than the others, or to rows of few entries. A row is replaced if its evidence,
+    Σ ln f + ln p(a | λ), rises by more than two nats.
     """
     state = point.state
-    if state.rank == 0 or state.local_model.is_gaussian or not _any_row_lost(problem, point, mode):
+    if state.rank == 0 or state.local_model.is_gaussian:
         return None
-    old, rows = state.factors[mode], robust_rows(problem, state, mode)
+    entries, weights, squares = _weights_of_rows(problem, point, mode)
+    lost, undecided = _any_row_lost(entries, weights, squares), undecided_rows(entries, weights, state.rank)
+    if not lost and not undecided.any():
+        return None
+    old = rows = state.factors[mode]
+    if lost:
+        rows = robust_rows(problem, state, mode)
+    if undecided.any():
+        rows = rows.with_mean(best_regressions(problem, state.with_factor(mode, rows), mode, undecided))
     tau, model = float(state.tau.mean), state.local_model
     residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows)).residual
 
@@ -61,8 +72,8 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     return state.with_factor(mode, *state.row_priors[mode].moved(old, means))
 
 
-def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
-    """Whether the mean weight of some row is significantly below that of all entries, by Bernstein's inequality."""
+def _weights_of_rows(problem: Problem, point: Point, mode: int) -> tuple[Array, Array, float]:
+    """The number of entries of each row and the sum of their weights, (I,), and the sum of all squared weights."""
     n_rows = problem.observations.shape[mode]
 
     def add(sums: Sums, block: Block) -> None:
@@ -74,10 +85,14 @@ def _any_row_lost(problem: Problem, point: Point, mode: int) -> bool:
         return np.zeros(n_rows), np.zeros(())
 
     weights, squares = add_up(problem.observations, zeros, add)
-    entries = problem.n_entries_along((mode,))
+    return problem.n_entries_along((mode,)), weights, float(squares)
+
+
+def _any_row_lost(entries: Array, weights: Array, squares: float) -> bool:
+    """Whether the mean weight of some row is significantly below that of all entries, by Bernstein's inequality."""
     mean = weights.sum() / entries.sum()
-    variance = max(float(squares) / entries.sum() - mean**2, 0.0)
-    chance = math.log(n_rows / FALSE_ALARM)
+    variance = max(squares / entries.sum() - mean**2, 0.0)
+    chance = math.log(entries.size / FALSE_ALARM)
     limit = np.sqrt(2.0 * chance * variance * entries + (chance * mean / 3.0) ** 2) + chance * mean / 3.0
     return bool(np.any(mean * entries - weights > limit))
 
