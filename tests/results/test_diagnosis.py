@@ -145,6 +145,10 @@ SOUND = {
     "heavy tails": draw(lambda rng: rng.standard_t(2, (9, 8, 7))),
     "tiny": draw(lambda rng: rng.standard_normal((3, 2))),
     "black and white pixels": coded(0, 0.1, other=255),
+    "bright objects, some of them saturated": np.minimum(
+        coded(0, 0) + np.where(np.arange(300).reshape(20, 15) % 10 == 3, np.linspace(60, 160, 300).reshape(20, 15), 0),
+        150,
+    ),
     "integers": np.round(coded(0, 0)),
     "a few typing errors": np.where(np.arange(300).reshape(20, 15) % 100 == 7, 1880.0, coded(0, 0)),
     "one value": np.full((4, 5, 3), 2.0),

@@ -182,8 +182,10 @@ def _code(result: Result) -> Doubt | None:
     code, n_coded, n_opposite = (ends[0], *counts) if counts[0] > counts[1] else (ends[1], *counts[::-1])
     if n_coded < FEWEST_CODES or n_opposite > OTHER_CODE * n_coded or ends[0] == ends[1]:
         return None
-    others = values[(values != code) & (result.outlier_probability_at_entries() < 0.5)]
-    if others.size <= n_coded:
+    outlying = result.outlier_probability_at_entries() > 0.5
+    others = values[(values != code) & ~outlying]
+    n_spoiled = np.count_nonzero(outlying & (values != code))  # objects that saturate a few pixels are no code
+    if not n_spoiled < n_coded < others.size:
         return None
     low, high = float(others.min()), float(others.max())
     if not max(low - code, code - high) > high - low > 0:
