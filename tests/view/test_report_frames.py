@@ -312,3 +312,17 @@ def test_non_negative_data_have_sequential_colours_whatever_their_noise():
     assert colours(level - 0.05, noisy - 0.05, 0.1) == "sequential"
     assert colours(level - 2.5, noisy - 2.5, 0.1) == "diverging"
     assert colours(np.zeros((6, 7)), 0.1 * rng.standard_normal((6, 7)), 0.1) == "diverging"
+
+
+def test_slightly_negative_data_and_unknown_rows_leave_the_colours_to_the_others():
+    levels = np.linspace(0, 900, 400).reshape(20, 20)
+    levels[0, :3] = -5.0  # of hundreds: the data are positive but for these
+    std = np.full((20, 20), 0.5)
+    std[:3] = 1300.0  # rows of which nothing was seen
+    frame = frames.Frame(levels, levels, np.zeros((20, 20)), std)
+    shades = frames.Shades.of([frame], False, 0.1)
+    assert shades.colours == "sequential"
+    assert shades.most == pytest.approx(5.0)
+    assert (
+        frames.Shades.of([frame._replace(low_rank=levels - 450, data=levels - 450)], False, 0.1).colours == "diverging"
+    )

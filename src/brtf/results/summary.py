@@ -11,7 +11,7 @@ import numpy as np
 
 from brtf.data.exports import mode_names
 from brtf.data.scatter import scatter_cells
-from brtf.results.choices import FEWEST, choices_of, rows_in_words
+from brtf.results.choices import FEWEST, choices_of, named_modes, rows_in_words
 from brtf.results.result import Result
 
 
@@ -49,6 +49,7 @@ class Summary:
                 "noise_sd": result.noise_sds.tolist(),
                 "noise_variance": noise_variance.tolist(),
                 "noise_modes": list(result.noise_modes) or None,
+                "noise_along": named_modes(result, result.noise_modes) if result.noise_modes else None,
                 "outlier_rate": result.outlier_rate,
                 "bound": result.bound,
                 "sweeps": result.trace[-1].sweep,
@@ -84,8 +85,8 @@ class Summary:
         if numbers["noise_modes"] is None:
             return f"standard deviation {numbers['noise_sd']:.4g}, variance {numbers['noise_variance']:.4g}"
         low, middle, high = np.quantile(numbers["noise_sd"], (0.0, 0.5, 1.0))
-        modes = ", ".join(str(mode) for mode in numbers["noise_modes"])
-        return f"differs along mode {modes}: standard deviation {low:.4g} to {high:.4g}, typically {middle:.4g}"
+        along = numbers["noise_along"]
+        return f"differs along {along}: standard deviation {low:.4g} to {high:.4g}, typically {middle:.4g}"
 
     def _outliers(self) -> str:
         rate = self.numbers["outlier_rate"]

@@ -38,6 +38,10 @@ OUTLYING = 4.0
 """Number of noise standard deviations shown in full colour; smaller values stay pale."""
 SPARSEST = 0.01
 """Smallest share of observed entries for which slices are shown; below it pictures would be nearly empty."""
+SLIGHT = 0.05
+"""Share of the largest value below which negative values, and differences of standard deviations, are not coloured."""
+UNKNOWN = 10.0
+"""Typical standard deviations from which one is shown in full colour."""
 NAMES = ("Data", "Low rank", "Outliers", "Standard deviation")
 Positions = NDArray[np.intp]
 
@@ -90,14 +94,17 @@ class Shades:
             high = high or float(sizes.max(initial=0.0)) or max(largest, -smallest) or 1.0
             below = -float(low_rank.min(initial=0.0))
             noise_alone = below <= OUTLYING * noise_sd < high
-            low = 0.0 if smallest >= 0 or noise_alone else -high
+            slight = OUTLYING * noise_sd < high and -float(np.quantile(low_rank, 0.002)) < SLIGHT * high
+            low = 0.0 if smallest >= 0 or noise_alone or slight else -high
             ends = np.quantile(low_rank, (0.002, 0.998)) if low_rank.size else np.zeros(2)
             if smallest * largest > 0 and ends[1] - ends[0] < np.abs(ends).min():  # farther from zero than they spread
                 low, high = (float(end) for end in ends) if ends[0] < ends[1] else (low, high)
         sizes = np.abs(outliers[outliers != 0])
         reach = max(float(np.quantile(sizes, 0.995)) if sizes.size else high, OUTLYING * noise_sd)
         least, most = (float(end) for end in np.quantile(std, (0.0, 0.998))) if std.size else (0.0, 1.0)
-        if most - least < 0.05 * most:
+        if std.size:  # positions of which nothing was seen are in full colour, and do not pale the others
+            most = min(most, UNKNOWN * float(np.median(std))) or most
+        if most - least < SLIGHT * most:
             least = 0.0  # nearly constant: do not show rounding errors as shades
         return cls(photo, low, high, reach, least, most, bool(sizes.size) and float(outliers.min()) >= 0)
 
