@@ -7,12 +7,12 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from brtf.data.arrays import Cache, read_only
+from brtf.data.arrays import Array, Cache, read_only
 from brtf.data.blocks import Block, Layout, block_positions, layout_of
 from brtf.data.checks import (
     Labels,
@@ -26,6 +26,13 @@ from brtf.data.scale import robust_scale
 
 FEW_ROWS = 128
 """Number of rows of mode 0 from which matrix products are efficient."""
+
+
+class Rounding(Protocol):
+    """What was rounded, and how: a link, of which the data layer knows no more than this."""
+
+    def widths(self, modelled: NDArray[np.floating[Any]], /) -> Array:
+        """Lengths of the intervals of which the given values are the middles."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +63,8 @@ class Observations:
         Sizes at which the work on the entries is divided, cached or sent.
     container
         What the data came in; None if that is not known.
+    rounding
+        What tells the intervals that were rounded to the values, where rounding counts beside the noise; else None.
     cache
         Sizes and orders of the entries that were computed already.
     """
@@ -69,6 +78,7 @@ class Observations:
     mask_doubted: bool = field(default=False, kw_only=True)
     plan: Plan = field(default=DEFAULT_PLAN, kw_only=True)
     container: Container | None = field(default=None, kw_only=True)
+    rounding: Rounding | None = field(default=None, kw_only=True)
     cache: Cache = field(default_factory=Cache, init=False)
 
     def __repr__(self) -> str:

@@ -74,6 +74,7 @@ def bound(problem: Problem, state: State) -> BoundTerms:
         raise TypeError("A smooth residual has a bound in form 2 only, for the entries that it was fitted to.")
     means = [rows.mean_as(problem.dtype) for rows in state.factors]
     variance_at = variance_field(state.factors)
+    rounding = problem.rounding
     price, law = 0.5 * float(state.tau.mean) * outliers.largest_weight, EntryLaw(state)
 
     def add(sums: Sums, block: Block) -> None:
@@ -82,7 +83,10 @@ def bound(problem: Problem, state: State) -> BoundTerms:
         variance = variance_at(block) if state.rank else np.zeros(block.n_entries)
         if smooth is not None:
             residual, variance = residual - smooth.mean[block.entries], variance + smooth.var[block.entries]
-        found = law.posterior(block, values, residual, variance if problem.collapsed else None)
+        own = None if rounding is None else rounding(block)
+        if problem.collapsed:
+            own = variance if own is None else variance + own
+        found = law.posterior(block, values, residual, own)
         sums[0][...] += found.log_evidence
         if not problem.collapsed:
             relative = relative_precision(state, block)

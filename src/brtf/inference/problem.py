@@ -48,6 +48,14 @@ class Problem:
         values = np.divide(block.values, self.dtype.type(self.observations.scale), dtype=self.dtype)
         return values if math.isinf(self.limit) else np.clip(values, -self.limit, self.limit)
 
+    @property
+    def rounding(self) -> Field | None:
+        """Variance of the values that round to what was observed, in squared units of the scale; or None."""
+        rounding, scale = self.observations.rounding, self.observations.scale
+        if rounding is None:
+            return None
+        return Remembered(self.observations, lambda block: np.square(rounding.widths(block.values) / scale) / 12.0)
+
     def chains_along(self, mode: int) -> Chains:
         """The entries of every fibre along a mode, in order."""
         known: dict[int, Chains] = self.observations.cache.setdefault("chains", {})
@@ -79,7 +87,8 @@ class Fit:
     Attributes
     ----------
     residual : y − x̄ − ḡ
-    variance : Var x + Var g in form 2; None in form 1, where only its sum is needed
+    variance : Var x + Var g in form 2; in form 1 only their sum is needed. That of rounding, if it counts, in both.
+        None without any
     """
 
     residual: Field
@@ -100,17 +109,21 @@ class Fit:
             return problem.values(block) - kernels.low_rank_at(block, [rows.mean_as(problem.dtype) for rows in factors])
 
         residual = Remembered(observations, of_block)
+        rounding = problem.rounding
         if not problem.collapsed or not factors[0].rank:
-            return cls(residual, None)
-        return cls(residual, Remembered(observations, variance_field(factors, problem.packed)))
+            return cls(residual, rounding)
+        variance = variance_field(factors, problem.packed)
+        if rounding is None:
+            return cls(residual, Remembered(observations, variance))
+        return cls(residual, Remembered(observations, lambda block: variance(block) + rounding(block)))
 
     def beside(self, problem: Problem, smooth: SmoothResidual) -> Fit:
         """The fit with a smooth residual beside the low-rank part."""
         mean = smooth.mean.astype(problem.dtype, copy=False)
         residual = Remembered(problem.observations, lambda block: self.residual(block) - mean[block.entries])
-        if not problem.collapsed:
-            return Fit(residual, None)
         variance = self.variance
+        if not problem.collapsed:
+            return Fit(residual, variance)
 
         def of_block(block: Block) -> Array:
             own = smooth.var[block.entries]

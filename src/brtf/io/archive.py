@@ -124,7 +124,7 @@ def unpack_reading(header: Header, shape: tuple[int, ...]) -> tuple[Reading, tup
     """The reading and the comparisons described by :func:`pack_reading`."""
     packed = header["reading"]
     name, numbers = packed["link"], {key: float(number) for key, number in packed["numbers"].items()}
-    if name not in LINKS or not all(0 < number < math.inf for number in numbers.values()):
+    if name not in LINKS or not all(0 <= number < math.inf for number in numbers.values()):
         raise ValueError(f"there is no link {name!r} with numbers {numbers}")
     comparisons = tuple(
         Comparison(str(option), str(chosen), tuple((str(other), float(gain)) for other, gain in tried), int(n_entries))

@@ -9,7 +9,7 @@ comparable on the same data.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,16 +33,20 @@ class Link:
     name : the option's value
     domain : the values it takes, in words
     mirrored : whether z and −z map to the same y
+    step : step δ to which the data were rounded, where that counts beside the noise; 0 elsewhere. A value then stands
+        for all that round to it, t(y ± δ/2): the model is fitted to the middle of that interval, and its length is
+        counted as variance and in place of the slope
     """
 
     name: ClassVar[str | None] = None
     domain: ClassVar[str] = "any value"
     mirrored: ClassVar[bool] = False
+    step: float = field(default=0.0, kw_only=True)
 
     @classmethod
-    def for_data(cls, values: Values) -> Link:
+    def for_data(cls, values: Values, step: float = 0.0) -> Link:
         """The link with its data-dependent parameters set from the fitted data."""
-        return cls()
+        return cls(step=step)
 
     def allows(self, values: Values) -> NDArray[np.bool_]:
         """Mask of the values inside the domain."""
@@ -57,8 +61,26 @@ class Link:
         return modelled
 
     def log_jacobian(self, values: Values) -> Array:
+        """ln |dt/dy| at each value; of rounded data the mean slope over what rounds to it."""
+        if self.step:
+            return np.asarray(np.log(self.widths(self.modelled(values)) / self.step))
+        return self.log_slope(values)
+
+    def log_slope(self, values: Values) -> Array:
         """ln |dt/dy| at each value."""
         return np.zeros(values.shape)
+
+    def modelled(self, values: Values) -> Values:
+        """What the model is fitted to: z = t(y), or the middle of t(y ± δ/2)."""
+        if not self.step or self.name is None:
+            return self.forward(values)
+        half = values.dtype.type(0.5 * self.step)
+        middle: Values = 0.5 * (self.forward(values - half) + self.forward(values + half))
+        return middle
+
+    def widths(self, modelled: Values) -> Array:
+        """C34: lengths b − a of the intervals (a, b) = t(y ± δ/2) that have the given middles."""
+        return np.full(modelled.shape, self.step)
 
     def bound_shift(self, observations: Observations) -> float:
         """Σ ln |dt/dy| − M ln(scale): add it to the bound of the scaled t(Y) to get the bound of the data."""
@@ -114,13 +136,14 @@ class Link:
             )
 
     def apply(self, observations: Observations) -> Observations:
-        """Check the observations and transform them to t(Y), with a new scale; the identity returns its argument."""
+        """Check the observations and transform them to t(Y), with a new scale; the identity keeps both."""
+        rounding = self if self.step else None
         if self.name is None:
-            return observations
+            return observations if rounding is None else replace(observations, rounding=rounding)
         self.check(observations)
-        modelled = self.forward(observations.values)
+        modelled = self.modelled(observations.values)
         modelled.flags.writeable = False
-        return replace(observations, values=modelled, scale=robust_scale(modelled))
+        return replace(observations, values=modelled, scale=robust_scale(modelled), rounding=rounding)
 
 
 IDENTITY = Link()
@@ -135,10 +158,10 @@ class NonNegativeLink(Link):
     domain = "values of at least 0"
 
     @classmethod
-    def for_data(cls, values: Values) -> Link:
+    def for_data(cls, values: Values, step: float = 0.0) -> Link:
         """The link of these data; ``smallest`` is 1 where no value is positive."""
         smallest = float(np.min(values, initial=np.inf, where=values > 0))
-        return cls(smallest if np.isfinite(smallest) else 1.0)
+        return cls(smallest if np.isfinite(smallest) else 1.0, step=step)
 
     def allows(self, values: Values) -> NDArray[np.bool_]:
         return np.asarray(values >= 0)
@@ -159,11 +182,22 @@ class SquareRoot(NonNegativeLink):
     def forward(self, values: Values) -> Values:
         return np.sqrt(values)
 
+    def modelled(self, values: Values) -> Values:
+        """√y, or the middle; what rounds to zero has roots of either sign."""
+        if not self.step:
+            return self.forward(values)
+        zero = values < 0.5 * self.step
+        return np.where(zero, values.dtype.type(0.0), super().modelled(np.where(zero, self.step, values)))
+
+    def widths(self, modelled: Values) -> Array:
+        positive = modelled > 0
+        return np.where(positive, 0.5 * self.step / np.where(positive, modelled, 1.0), math.sqrt(2.0 * self.step))
+
     def inverse(self, modelled: Array) -> Array:
         with np.errstate(over="ignore"):
             return np.square(modelled)
 
-    def log_jacobian(self, values: Values) -> Array:
+    def log_slope(self, values: Values) -> Array:
         positive = np.where(values > 0, values.astype(np.float64), self.smallest)
         return -np.log(2.0) - 0.5 * np.log(positive)
 
@@ -204,11 +238,14 @@ class Logarithm(Link):
     def forward(self, values: Values) -> Values:
         return np.log(values)
 
+    def widths(self, modelled: Values) -> Array:
+        return np.asarray(2.0 * np.arcsinh(0.5 * self.step * np.exp(-modelled)))
+
     def inverse(self, modelled: Array) -> Array:
         with np.errstate(over="ignore"):
             return np.exp(modelled)
 
-    def log_jacobian(self, values: Values) -> Array:
+    def log_slope(self, values: Values) -> Array:
         return -np.log(values.astype(np.float64))
 
     def mean(self, centre: Array, std: Array) -> Array:
@@ -243,11 +280,14 @@ class ShiftedLogarithm(NonNegativeLink):
     def forward(self, values: Values) -> Values:
         return np.log1p(values / values.dtype.type(self.smallest))
 
+    def widths(self, modelled: Values) -> Array:
+        return np.asarray(2.0 * np.arcsinh(0.5 * self.step / self.smallest * np.exp(-modelled)))
+
     def inverse(self, modelled: Array) -> Array:
         with np.errstate(over="ignore"):
             return self.smallest * np.expm1(modelled)
 
-    def log_jacobian(self, values: Values) -> Array:
+    def log_slope(self, values: Values) -> Array:
         return -np.log(values.astype(np.float64) + self.smallest)
 
     def mean(self, centre: Array, std: Array) -> Array:
@@ -271,23 +311,23 @@ LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, Square
 """The links by the option's value."""
 
 
-def link_named(name: str | None, observations: Observations) -> Link:
+def link_named(name: str | None, observations: Observations, step: float = 0.0) -> Link:
     """The link of that name for these observations; raises if they are outside its domain."""
     LINKS[name]().check(observations)
-    return LINKS[name].for_data(observations.values)
+    return LINKS[name].for_data(observations.values, step)
 
 
-def possible_links(observations: Observations) -> list[Link]:
+def possible_links(observations: Observations, step: float = 0.0) -> list[Link]:
     """The identity, and the links that the data allow: the square root, and a logarithm, if no value is negative.
 
     The logarithm is that of y, or of 1 + y/c where zeros occur. Constant data need none.
     """
-    plain: list[Link] = [IDENTITY]
+    plain: list[Link] = [IDENTITY.for_data(observations.values, step)]
     values = observations.values
     if not (values.min() >= 0 and values.max() > values.min()):
         return plain
     logarithm = Logarithm if values.min() > 0 else ShiftedLogarithm
-    return plain + [kind.for_data(values) for kind in (SquareRoot, logarithm)]
+    return plain + [kind.for_data(values, step) for kind in (SquareRoot, logarithm)]
 
 
 def fourth_moment(law: ErrorLaw, variance: Array) -> Array:

@@ -77,7 +77,7 @@ def choose(
     automatic = settings.inference == "calibrated" and isinstance(settings.init, str) and not observations.in_chunks
     # values that replace others repeat exactly, and the density of those depends on the link without meaning anything
     comparable = settings.link == "auto" and automatic and settings.outlier_kind != "replacement"
-    links = possible_links(observations) if comparable else [plain.link]
+    links = possible_links(observations, plain.link.step) if comparable else [plain.link]
     arranging = settings.arrangement == "auto" and automatic
     folds = possible_folds(observations) if arranging else []
     folds = [one for one in folds if one.leaves(smooth_mode_of(settings, observations.order))]

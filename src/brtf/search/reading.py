@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from brtf.data.arrangement import Arrangement, as_text
 from brtf.data.observations import Observations
 from brtf.data.periods import FEWEST_CYCLES, suggested_periods
+from brtf.inference.rounding import coarse_step
 from brtf.model.links import Link, link_named
 from brtf.model.settings import Settings
 
@@ -63,7 +64,8 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     settings.shared_modes(order)
     settings.said_of_modes(order)
     settings.smooth_modes(observations.shape)
-    link = link_named(None if settings.link == "auto" else settings.link, observations)
+    step = coarse_step(observations) if settings.inference == "calibrated" else 0.0
+    link = link_named(None if settings.link == "auto" else settings.link, observations, step)
     if settings.arrangement in (None, "auto"):
         return Reading(link, Arrangement.as_given(order))
     if isinstance(settings.arrangement, dict):
