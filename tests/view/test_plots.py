@@ -70,7 +70,10 @@ def test_factors_are_lines_with_their_bands(model):
         for mode in range(3):
             mean, std = (part[:, component] for part in factor_profiles(model.result_)[mode])
             np.testing.assert_array_equal(axes[row, mode].lines[-1].get_ydata(), mean)
-            edge = axes[row, mode].collections[0].get_paths()[0].vertices[:, 1]
+            paths = axes[row, mode].collections[0].get_paths()
+            assert len(paths) == (10 if mode == 0 else 1)  # bars at the points of a mode with names, else one band
+            edge = np.concatenate([path.vertices[:, 1] for path in paths])
+            assert axes[row, mode].lines[-1].get_linestyle() == ("None" if mode == 0 else "-")
             assert edge.max() == pytest.approx((mean + half_width(0.8) * std).max())
     texts = [text.get_text() for text in axes[-1, 1].get_xticklabels()]
     drawn(axes)

@@ -29,7 +29,7 @@ class FindsAnomalies(Fitted):
         and ``probability`` the posterior probability, with the share of anomalous groups learnt from all groups of the
         same kind. ``n_observed`` counts the observed entries and ``n_outliers`` the outliers expected among them;
         ``observed`` and ``expected`` are means over the others, with the interval ``low`` to ``high`` of such a mean
-        for independent errors. Where several kinds of groups are listed, None stands for all positions of a mode.
+        for independent errors. Where several kinds of groups are listed, a missing label stands for all positions.
         Where the fit gave every slice a noise or a share of outliers of its own, or some slices a component, slices are
         compared with each other: those far from most others are listed.
 

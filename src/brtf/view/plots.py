@@ -74,6 +74,8 @@ def plot_factors(
 ) -> NDArray[Any]:
     """Draw the factors: a row of axes per component, a column per mode, each with its credible band.
 
+    Positions with names that are neither numbers nor dates are points with bars.
+
     Every column of a factor is scaled to root mean square one, and its sign is chosen so that in every mode but the
     last the entry of largest size is positive.
 
@@ -125,8 +127,11 @@ def plot_factors(
                 ax.set_xlabel(_plain(right.name))
                 continue
             ax.axhline(0.0, color="0.7", linewidth=0.8)
-            ax.fill_between(axis.values, mean - reach * std, mean + reach * std, alpha=0.25, linewidth=0)
-            ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)
+            if axis.kind == "name":  # what lies between two names means nothing
+                ax.errorbar(axis.values, mean, yerr=reach * std, fmt="o", markersize=4)
+            else:
+                ax.fill_between(axis.values, mean - reach * std, mean + reach * std, alpha=0.25, linewidth=0)
+                ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)
             _label_positions(ax.xaxis, axis, axis.values)
             if column == 0:
                 ax.set_ylabel(_plain(called[component]))
