@@ -1,9 +1,9 @@
-"""Draw the pictures of the documents into docs/pictures: `python docs/draw.py [NAME …]`."""
+"""Draw the pictures of the documents into docs/pictures: `python docs/draw.py [NAME …] [--data DIR]`."""
 
+import argparse
 import io
 import re
 import shutil
-import sys
 import tempfile
 import tomllib
 import warnings
@@ -17,7 +17,7 @@ from PIL import Image
 import brtf
 
 DOCS = Path(__file__).parent
-DATA = DOCS.parents[1] / "shared" / "data"  # not part of the project
+DATA = DOCS.parents[1] / "shared" / "data"  # not part of the project; --data says where else
 BLUE, ORANGE, GREEN, SKY, GREY = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#999999"
 INDEX = ["shop", "item", "week"]
 
@@ -538,8 +538,16 @@ if __name__ == "__main__":
     plt.switch_backend("Agg")
     badges()
     plt.rcParams.update({"font.family": "DejaVu Sans", "font.size": 9})
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(PICTURES)}; all if none is named")
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder with chemometrics/claus.mat")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in PICTURES]
+    if unknown:
+        parser.error(f"there is no picture {unknown[0]!r}")
+    DATA = options.data
     here = [name for name in PICTURES if name != "claus" or DATA.exists()]
-    for name in sys.argv[1:] or here:
+    for name in options.names or here:
         path = DOCS / "pictures" / f"{name}.png"
         page(path) if name == "page" else save(PICTURES[name](), path)
         plt.close("all")
