@@ -14,6 +14,9 @@ __all__ = ["follow_light"]
 NORMAL_QUARTILE = 0.6745
 """Median of the absolute value of a standard normal number."""
 
+SETTLED = 0.01
+"""Change of the slope, in spreads of the residuals, and of that spread, by which a regression has settled."""
+
 
 @loop
 def follow_light(values: Any, course: Any, near: Any, slope: Any, gain: Any) -> None:
@@ -57,8 +60,11 @@ def follow_light(values: Any, course: Any, near: Any, slope: Any, gain: Any) -> 
                 det = s0 * s2 - s1 * s1
                 if det <= 1e-9 * s0 * s2:
                     break
+                before = b
                 a, b = (s2 * sy - s1 * sxy) / det, (s0 * sxy - s1 * sy) / det
                 spread = np.median(np.abs(level[:n] - a - b * time[:n]))
-                scale = max(spread / NORMAL_QUARTILE, 0.5 * scale, 0.3)
+                wide, scale = scale, max(spread / NORMAL_QUARTILE, 0.5 * scale, 0.3)
+                if abs(b - before) < SETTLED * scale and scale > (1 - SETTLED) * wide:
+                    break
             slope[p, c] = b
             gain[p, c] = math.log((without + 0.2) / (spread + 0.2))

@@ -17,20 +17,37 @@ def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: A
     """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect."""
     n_frames, height, width = evidence.shape
     reach = near.shape[0] // 2
+    wide = width + 2 * reach
+    # a margin of zeros expects nothing, and the lines are long enough for vectors
+    expected = np.zeros((height + 2 * reach, wide), np.float32)
+    inside, weights = np.zeros_like(expected), np.zeros((height, width), np.float32)
+    inside[reach : reach + height, reach : reach + width] = 1
+    total = np.empty(width, np.float32)
+    for i in range(height):
+        _add_near(inside, near, i, total)
+        weights[i] = np.maximum(total, np.float32(1e-30))
     for t in range(n_frames):
-        expected = np.tanh(0.5 * evidence[t])
+        expected[reach : reach + height, reach : reach + width] = np.tanh(np.float32(0.5) * evidence[t])
         for _ in range(n_rounds):
             for i in range(height):
+                _add_near(expected, near, i, total)
                 for j in range(width):
-                    total, weights = 0.0, 0.0
-                    for down in range(max(-reach, -i), min(reach, height - 1 - i) + 1):
-                        for right in range(max(-reach, -j), min(reach, width - 1 - j) + 1):
-                            total += near[down + reach, right + reach] * expected[i + down, j + right]
-                            weights += near[down + reach, right + reach]
-                    odds[t, i, j] = evidence[t, i, j] + (coupling * total / weights if weights > 0.0 else 0.0)
+                    odds[t, i, j] = evidence[t, i, j] + np.float32(coupling) * total[j] / weights[i, j]
             for i in range(height):
                 for j in range(width):
-                    expected[i, j] = math.tanh(0.5 * odds[t, i, j])
+                    expected[i + reach, j + reach] = math.tanh(np.float32(0.5) * odds[t, i, j])
+
+
+@loop
+def _add_near(values: Any, near: Any, row: Any, total: Any) -> None:
+    """For every pixel of a row the sum of what is around it, in weights ``near``, of ``values`` with a margin."""
+    total[:] = 0
+    for down in range(near.shape[0]):
+        for right in range(near.shape[1]):
+            weight = near[down, right]
+            line = values[row + down]
+            for j in range(total.size):
+                total[j] += weight * line[j + right]
 
 
 @loop

@@ -250,53 +250,53 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
         for j in range(n_levels):
             for c in range(n_channels):
                 size[p, j] += 0.5 * (math.log(variance[p, j, c]) + LN_2PI)
-    single, counts = np.zeros((height + 1, width + 1)), np.zeros((height + 1, width + 1))  # sums of all above and left
+    precision = 1 / variance
+    place, n_near = np.empty(n_pixels, np.int64), np.empty(n_pixels)
+    number = np.zeros(n_pixels + 1, np.int64)  # of the wanted pixels before each
+    level, strangers = np.empty((n_pixels, n_channels)), np.empty(n_pixels)
+    run = np.zeros(n_pixels + 1)  # sums of log densities over the wanted pixels before each
     for t in range(n_frames):
         n_wanted = 0
         for p in range(n_pixels):
-            n_wanted += wanted[p, t]
             if wanted[p, t]:
+                place[n_wanted] = p
+                level[n_wanted] = values[p, :, t]
+                strangers[n_wanted] = strange * math.exp(other[p, t])
                 density[p, t] = 0.0
-        if n_wanted == 0:
-            continue
-        for row in range(height):
-            run = 0.0
-            for column in range(width):
-                run += wanted[row * width + column, t]
-                counts[row + 1, column + 1] = counts[row, column + 1] + run
+                n_wanted += 1
+            number[p + 1] = n_wanted
+        for k in range(n_wanted):
+            row, column = divmod(place[k], width)
+            left, end = max(0, column - 2), min(width, column + 3)
+            n_near[k] = 0.0
+            for line in range(max(0, row - 2), min(height, row + 3)):
+                n_near[k] += number[line * width + end] - number[line * width + left]
         for down in range(-reach, reach + 1):
             for right in range(-reach, reach + 1):
                 weight = near[down + reach, right + reach]
-                for row in range(height):
-                    run = 0.0
-                    for column in range(width):
-                        p = row * width + column
-                        if wanted[p, t]:
-                            total = 0.0
-                            if 0 <= row + down < height and 0 <= column + right < width:
-                                q = p + down * width + right
-                                for j in range(n_levels):
-                                    if share[q, j] <= 0:
-                                        continue
-                                    d = 0.0
-                                    for c in range(n_channels):
-                                        d += (values[p, c, t] - mean[q, j, c]) ** 2 / variance[q, j, c]
-                                    if d < FAR_OUT:
-                                        total += share[q, j] * math.exp(-0.5 * d - size[q, j])
-                            run += math.log((1 - strange) * total + strange * math.exp(other[p, t]))
-                        single[row + 1, column + 1] = single[row, column + 1] + run
-                for row in range(height):
-                    top, bottom = max(0, row - 2), min(height, row + 3)
-                    for column in range(width):
-                        p = row * width + column
-                        if wanted[p, t]:
-                            left, end = max(0, column - 2), min(width, column + 3)
-                            n = counts[bottom, end] - counts[top, end] - counts[bottom, left] + counts[top, left]
-                            s = single[bottom, end] - single[top, end] - single[bottom, left] + single[top, left]
-                            density[p, t] += weight * math.exp(s / n)
-        for p in range(n_pixels):
-            if wanted[p, t]:
-                density[p, t] = math.log(density[p, t] + 1e-30)
+                for k in range(n_wanted):
+                    row, column = divmod(place[k], width)
+                    total = 0.0
+                    if 0 <= row + down < height and 0 <= column + right < width:
+                        q = place[k] + down * width + right
+                        for j in range(n_levels):
+                            if share[q, j] <= 0:
+                                continue
+                            d = 0.0
+                            for c in range(n_channels):
+                                d += (level[k, c] - mean[q, j, c]) ** 2 * precision[q, j, c]
+                            if d < FAR_OUT:
+                                total += share[q, j] * math.exp(-0.5 * d - size[q, j])
+                    run[k + 1] = run[k] + math.log((1 - strange) * total + strangers[k])
+                for k in range(n_wanted):
+                    row, column = divmod(place[k], width)
+                    left, end = max(0, column - 2), min(width, column + 3)
+                    s = 0.0
+                    for line in range(max(0, row - 2), min(height, row + 3)):
+                        s += run[number[line * width + end]] - run[number[line * width + left]]
+                    density[place[k], t] += weight * math.exp(s / n_near[k])
+        for k in range(n_wanted):
+            density[place[k], t] = math.log(density[place[k], t] + 1e-30)
 
 
 @loop

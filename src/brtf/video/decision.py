@@ -153,7 +153,7 @@ def foreground(source: Any, **reading: Any) -> Foreground:
     return decide(source if isinstance(source, Clip) else read_clip(source, **reading))
 
 
-def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None) -> Foreground:
+def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None, *, still: bool = False) -> Foreground:
     """What moves in some of the frames of a clip; a pixel that lacks a band is missing.
 
     Parameters
@@ -161,19 +161,20 @@ def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None) -> 
     clip : Clip
     decided : slice of frames whose objects are found; the other frames show the scene at other times
     learnt : numbers of the frames, in order, from which light and scene are learnt; all if None
+    still : whether it is known that the camera stands still
     """
     missing = np.isnan(clip.values).any(axis=1, keepdims=True)
     if missing.all():
         raise ValueError("the clip has no pixel that was seen in all of its bands: all are NaN.")
     if missing.any():
         clip = replace(clip, values=np.where(missing, np.float32(np.nan), clip.values))
-    shifts = find_shifts(clip)
+    shifts = None if still else find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
     values, courses = even_light(values, height, width, learnt)
-    levels = find_levels(values if learnt is None else values[:, :, learnt])
+    levels = find_levels(values if learnt is None else np.take(values, learnt, axis=2))
     levels, share, changes = scene_shares(levels, width)
     if learnt is not None or decided != EVERY:
-        levels = replace(levels, values=whitened(values[:, :, decided], levels.whitening))
+        levels = replace(levels, values=np.ascontiguousarray(whitened(values[:, :, decided], levels.whitening)))
         clip = replace(clip, values=clip.values[:, :, decided])
         shifts = None if shifts is None else shifts[decided]
         courses = [course[decided] for course in courses]

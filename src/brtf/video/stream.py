@@ -208,7 +208,8 @@ def decided_blocks(
     first = 0
     for clip in footage.blocks(plan.block):
         before, after = np.searchsorted(numbers, [first, first + clip.n_frames])
-        found = _decided_among(frames[:before], clip, frames[after:], plan.memory + plan.local)
+        still = overview.found.shifts is None
+        found = _decided_among(frames[:before], clip, frames[after:], plan.memory + plan.local, still=still)
         yield clip, replace(found, first=first)
         first += clip.n_frames
 
@@ -291,7 +292,9 @@ def stream(source: Any, *, plan: StreamPlan = DEFAULT_PLAN, **reading: Any) -> I
         yield seen.partial_fit(clip)
 
 
-def _decided_among(before: Sequence[Single], clip: Clip, after: Sequence[Single], n_learnt: int) -> Foreground:
+def _decided_among(
+    before: Sequence[Single], clip: Clip, after: Sequence[Single], n_learnt: int, *, still: bool = False
+) -> Foreground:
     """What moves in a clip, whose scene is learnt from frames before and after it and from some of its own."""
     n_before, n_frames = len(before), clip.n_frames
     own = n_before + spread(n_frames, max(2, n_learnt - n_before - len(after)))
@@ -300,4 +303,5 @@ def _decided_among(before: Sequence[Single], clip: Clip, after: Sequence[Single]
         parts = [np.stack(part, axis=2) for part in (before, after) if part]
         parts.insert(int(n_before > 0), clip.values)
         clip = replace(clip, values=np.concatenate(parts, axis=2))
-    return decide(clip, slice(n_before, n_before + n_frames), None if learnt.size == clip.n_frames else learnt)
+    some = None if learnt.size == clip.n_frames else learnt
+    return decide(clip, slice(n_before, n_before + n_frames), some, still=still)
