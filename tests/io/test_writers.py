@@ -18,7 +18,7 @@ from scipy.sparse import csc_array
 
 from brtf.data.observe import observe
 from brtf.data.readers import read_file, read_tensor
-from brtf.io.writers import ROWS_AT_ONCE, write_csv, write_like
+from brtf.io.writers import ROWS_AT_ONCE, dates_as_text, write_csv, write_like
 from tensor_files import FORMATS, example, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*has no checksums")  # as libraries write Zarr by default
@@ -221,3 +221,18 @@ def test_zeros_in_a_zarr_store_are_written_and_not_only_meant(tmp_path: Path, na
     else:
         zarr.create_array(tmp_path / "y.zarr", data=np.ones((2, 3)))
     np.testing.assert_array_equal(read_tensor(rewritten(tmp_path / "y.zarr", np.zeros((2, 3)))), np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("dates", "written"),
+    [
+        (np.array(["2024-01-30", "NaT"], "M8[ns]"), ["2024-01-30", "NaT"]),
+        (np.array(["2024-01-30", "2024-01-30T06"], "M8[ns]"), ["2024-01-30T00:00", "2024-01-30T06:00"]),
+        (np.array(["2024-01-30", "2024-01-30T06:00:00.25"], "M8[ns]"), None),
+        (np.array(["2024-01", "2024-02"], "M8[M]"), ["2024-01", "2024-02"]),
+    ],
+)
+def test_dates_are_written_as_short_as_they_are(dates, written):
+    text = dates_as_text(dates)
+    np.testing.assert_array_equal(text.astype(dates.dtype), dates)
+    assert text.tolist() == (written or ["2024-01-30T00:00:00.000", "2024-01-30T06:00:00.250"])

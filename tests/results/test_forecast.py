@@ -242,6 +242,21 @@ def test_what_cannot_be_continued_is_refused(season):
         plain.forecast(3)
 
 
+def test_times_go_on_where_several_modes_are_in_order():
+    """Nobody asks what follows the last latitude; without times the mode is to be named, and how is said."""
+    xr = pytest.importorskip("xarray")
+    rng = np.random.default_rng(0)
+    field = wandering(60, 0.95, 2, rng) @ wandering(25, 0.9, 2, rng).T + 0.1 * rng.standard_normal((60, 25))
+    days = np.datetime64("2024-01-01") + np.arange(60)
+    model = brtf.BRTF(modes={0: "ordered", 1: "ordered"}, link=None, arrangement=None, max_rank=2, random_state=0)
+    dated = xr.DataArray(field, {"day": days, "latitude": np.arange(25.0)}, ("day", "latitude"))
+    assert str(model.fit(dated).forecast(2).labels[0])[:10] == "2024-03-01"
+    with pytest.raises(ValueError, match=r"day and latitude: .*mode='day' \(--mode day\)"):
+        model.fit(dated.assign_coords(day=np.arange(60))).forecast(2)
+    with pytest.raises(ValueError, match=r"modes 0 and 1: .*mode=0 \(--mode 0\)"):
+        model.fit(field).forecast(2)
+
+
 @pytest.mark.parametrize(
     ("labels", "wanted"),
     [

@@ -31,7 +31,8 @@ class Forecasts(Fitted):
         horizon : int
             Number of positions.
         mode : int, str or None
-            The mode to continue, by number or name; None: the only one in order (see ``modes_``).
+            The mode to continue, by number or name; None: the only one in order (see ``modes_``), or the only one of
+            these whose labels are times.
         level : float
             Probability of the interval.
         of : {"observation", "low_rank"}

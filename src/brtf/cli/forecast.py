@@ -19,7 +19,7 @@ SHOWN = 15
 @click.command()
 @click.argument("result", metavar="RESULT.brtf", type=click.Path(path_type=Path))
 @click.option("--horizon", type=int, required=True, help="Number of positions to forecast.")
-@click.option("--mode", help="Mode to continue, by number or name  [default: the only one in order].")
+@click.option("--mode", help="Mode to continue, by number or name  [default: the only one in order, or of times].")
 @click.option("--level", type=float, default=0.9, show_default=True, help="Probability of the interval.")
 @click.option(
     "--of",
@@ -97,5 +97,7 @@ def _text(cell: Any) -> str:
 
 def _records(columns: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of a table for JSON; dates as text."""
-    plain = [column.astype(str) if column.dtype.kind == "M" else column for column in columns.values()]
+    from brtf.io.writers import dates_as_text
+
+    plain = [dates_as_text(column) if column.dtype.kind == "M" else column for column in columns.values()]
     return [dict(zip(columns, row, strict=True)) for row in zip(*(column.tolist() for column in plain), strict=True)]

@@ -83,10 +83,20 @@ def _listed(column: NDArray[Any], decimal: str = ".") -> list[Any]:
     return inert(column.tolist()) if column.dtype.kind in "OU" else column.tolist()
 
 
+def dates_as_text(dates: NDArray[np.datetime64]) -> NDArray[np.str_]:
+    """Dates in ISO 8601, with a time of day, and fractions of a second, only where one of them has any."""
+    if np.datetime_data(dates.dtype)[0] in ("h", "m", "s", "ms", "us", "ns"):
+        for unit in ("D", "m", "s", "ms", "us"):
+            coarse = dates.astype(f"M8[{unit}]")
+            if ((coarse == dates) | np.isnat(dates)).all():
+                return np.datetime_as_string(coarse)
+    return np.datetime_as_string(dates)
+
+
 def _as_text(column: NDArray[Any]) -> NDArray[Any]:
     """Dates and bytes as text; numbers and text unchanged."""
     if column.dtype.kind == "M":
-        return np.datetime_as_string(column)
+        return dates_as_text(column)
     return np.char.decode(column, "utf-8", "replace") if column.dtype.kind == "S" else column
 
 

@@ -14,10 +14,10 @@ from brtf.data.checks import Labels
 from brtf.data.exports import Table, long_table
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
-from brtf.data.positions import Positions, continued
+from brtf.data.positions import Positions, as_times, continued
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import NonNegativeOrder, Ordered
-from brtf.results.choices import modes_in_words
+from brtf.results.choices import modes_in_words, named_modes
 from brtf.results.rows_ahead import rows_ahead
 from brtf.search.periods_of_rows import possible_periods
 
@@ -100,16 +100,25 @@ def _goes_on(result: Result, mode: int, prior: Any) -> bool:
     return isinstance(prior, Ordered) and result.state.row_priors[first] is prior
 
 
+def _has_times(observations: Observations, mode: int) -> bool:
+    own = None if observations.labels is None else observations.labels.coords[mode]
+    return own is not None and as_times(own) is not None
+
+
 def _ordered_mode(result: Result, mode: int | str | None) -> int:
-    """The mode asked for, or the only ordered one."""
+    """The mode asked for, or the only ordered one, or the only one of these whose labels are times."""
     known, order = forecast_modes(result), result.observations.order
     names = () if result.observations.labels is None else result.observations.labels.dims
     if mode is None:
-        if len(known) == 1:
-            return known[0]
+        of_times = [ordered for ordered in known if _has_times(result.observations, ordered)]
+        for candidates in (known, of_times):
+            if len(candidates) == 1:
+                return candidates[0]
         if known:
+            first = repr(names[known[0]]) if names else known[0]
             raise ValueError(
-                f"Several modes are in order, {modes_in_words(known)}: say which one to continue by mode=."
+                f"Several modes are in order, {named_modes(result, known)}: say which one to continue, such as "
+                f"mode={first} (--mode {names[known[0]] if names else known[0]})."
             )
         raise ValueError(
             "No mode is in order, so there is nothing to continue. Fit with modes={mode: 'ordered'} "
