@@ -84,7 +84,7 @@ def whole_memory() -> None:
         print(f"{bands} bands: {float(out.stdout):.0f} bytes for a pixel of a frame")
 
 
-def minutes(lengths: list[float], gray: bool, kind: str) -> None:
+def minutes(lengths: list[float], gray: bool, kind: str, size: tuple[int, int]) -> None:
     """Print time, memory and F of ``brtf video`` on clips of so many minutes."""
     from PIL import Image
 
@@ -93,10 +93,10 @@ def minutes(lengths: list[float], gray: bool, kind: str) -> None:
     for length in lengths:
         frames = round(length * 60 * RATE)
         with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
-            covers = np.lib.format.open_memmap(f"{place}/true.npy", "w+", np.uint8, (frames, *LARGE))
+            covers = np.lib.format.open_memmap(f"{place}/true.npy", "w+", np.uint8, (frames, *size))
 
             def images(frames: int = frames, covers: Array = covers) -> Iterator[Array]:
-                for k, (image, cover) in enumerate(made(kind, LARGE, frames, 1 if gray else 3, 0)):
+                for k, (image, cover) in enumerate(made(kind, size, frames, 1 if gray else 3, 0)):
                     covers[k] = np.where((cover > EDGE) & (cover < 1 - EDGE), 85, 255 * (cover > 0.5))
                     yield image[:, :, 0] if gray else image
 
@@ -114,7 +114,8 @@ def minutes(lengths: list[float], gray: bool, kind: str) -> None:
                 truly += int(np.count_nonzero(covers[k] == 255))
             page = Path(place, "out", "report.html").stat().st_size
             print(
-                f"{length:g} minutes, {'grey' if gray else 'colour'}: {json.loads(out.stdout)['frames']} frames, "
+                f"{size[1]} x {size[0]} pixels, {length:g} minutes, {'grey' if gray else 'colour'}: "
+                f"{json.loads(out.stdout)['blocks']} blocks of {frames} frames, "
                 f"{1000 * seconds / frames:.0f} ms of CPU time a frame, at most {after.ru_maxrss / 1024:.0f} MB, page "
                 f"{page / 1e6:.1f} MB, F {2 * both / (truly + found):.4f}",
                 flush=True,
@@ -127,17 +128,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--gray", action="store_true")
+    parser.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), default=LARGE)
     parser.add_argument("--kinds", nargs="+", choices=CLIP_KINDS, default=list(CLIP_KINDS))
     parser.add_argument("--bands", type=int, nargs="+", default=[1, 3])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--frames", type=int, default=FRAMES)
-    parser.add_argument("--plan", type=int, nargs=3, metavar=("BLOCK", "MEMORY", "LOCAL"))
+    parser.add_argument("--plan", type=int, nargs=2, metavar=("BLOCK", "MEMORY"))
     options = parser.parse_args()
     if options.quality:
         plan = StreamPlan(*options.plan) if options.plan else StreamPlan()
         quality(options.kinds, options.bands, options.seeds, plan, options.frames)
     if options.minutes:
-        minutes(options.minutes, options.gray, options.kinds[0])
+        minutes(options.minutes, options.gray, options.kinds[0], tuple(options.size))
     if options.whole:
         whole_memory()
 

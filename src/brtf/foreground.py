@@ -1,6 +1,6 @@
 """Background and foreground of a clip: ``brtf.foreground(clip)`` decides everything from the clip.
 
-The module can be called as the function :func:`brtf.video.decision.foreground`. ``boxes`` makes a table of
+The module can be called as the function :func:`brtf.video.stream.foreground`. ``boxes`` makes a table of
 the objects of a mask; the other functions turn a fitted model of the low-rank background into images and masks.
 """
 
@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from brtf.video.boxes import boxes
-from brtf.video.decision import Foreground, foreground
+from brtf.video.decision import Foreground
 from brtf.video.foreground import background_images, foreground_images, foreground_probability, smooth_mask
-from brtf.video.stream import ForegroundStream, StreamPlan, stream
+from brtf.video.stream import ForegroundStream, StreamPlan, foreground, stream
 
 __all__ = [
     "Foreground",

@@ -322,7 +322,7 @@ def test_an_interrupt_while_objects_are_written_leaves_nothing_behind(
 class TestBlocks:
     """A clip that is too long to be decided as a whole: here every clip is."""
 
-    PLAN = StreamPlan(block=8, memory=12, local=8, whole_bytes=0)
+    PLAN = StreamPlan(block=8, memory=12, whole_bytes=0)
 
     def test_files_are_those_of_the_blocks(self, source: Path, tmp_path: Path) -> None:
         code, numbers = find_objects(tmp_path / "out", Footage(source, frames=slice(2, None)), "a", plan=self.PLAN)

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_t
 import brtf
 from brtf.kernels.shadows import pair_odds, strongest_contrast
 from brtf.metrics import f_measure
-from brtf.video.shadow import _attenuated, log_t, shadow_odds
+from brtf.video.shadow import ShadowLaw, _attenuated, log_t, shadow_odds
 
 HEIGHT, WIDTH, FRAMES = 40, 50, 12
 GAIN = 0.6
@@ -146,3 +146,23 @@ def test_shadows_of_generated_clips_are_not_objects(bands: int, least: float) ->
     assert f_measure(found.mask, true, ignore=edge) >= least
     assert found.shadow is not None
     assert any("shadow" in sentence for sentence in found.sentences())
+
+
+def test_a_block_in_which_little_moves_has_the_shadows_of_other_times() -> None:
+    rng = np.random.default_rng(0)
+    scene = rng.uniform(80, 160, (400, 1)).astype(np.float32)
+    deviates = np.zeros((20, 20, 3), dtype=bool)
+    deviates[5:11, 5:11, 1] = True  # 36 pixels are too few to learn a law from
+    deviates = deviates.reshape(400, 3)
+    values = np.where(deviates[:, None], 0.5 * scene[:, :, None], scene[:, :, None]).astype(np.float32)
+    one, broad = np.eye(1), np.full((400, 3), -np.log(256.0), dtype=np.float32)
+    usual = ShadowLaw(0.5, 0.2, 0.1, 0.5, 0.01, np.ones(1), 50 * one, 50 * one, (16.0, 3.0, 3.0))
+    given = values, scene, np.ones_like(scene), one, deviates, broad, 20
+    odds, law = shadow_odds(*given)
+    assert law is None
+    assert np.isinf(odds).all()
+    odds, law = shadow_odds(*given, usual)
+    assert law is usual
+    assert odds[deviates].max() < 0
+    nothing = values, scene, np.ones_like(scene), one, np.zeros_like(deviates), broad, 20
+    assert shadow_odds(*nothing, usual)[1] is None

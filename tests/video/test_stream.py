@@ -13,7 +13,7 @@ from brtf.foreground import Foreground, ForegroundStream, StreamPlan, stream
 from brtf.metrics import f_measure
 from brtf.video import read_clip
 from brtf.video.clips import Footage
-from brtf.video.stream import bytes_of_frame, fits, look_over
+from brtf.video.stream import bytes_of_frame, fits, foreground_of, look_over
 
 HEIGHT, WIDTH = 48, 64
 Clip = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -79,13 +79,13 @@ class TestReading:
 @pytest.mark.parametrize("kind", ["street", "stays", "goes"])
 def test_blocks_of_a_file_are_as_good_as_the_whole(kind: str) -> None:
     images, true, edge = clip(kind, 3, seed=1)
-    found = mask_of(stream(images, plan=StreamPlan(block=40, memory=60, local=20)))
+    found = mask_of(stream(images, plan=StreamPlan(block=40, memory=60)))
     assert f_measure(found, true, ignore=edge) >= f_measure(brtf.foreground(images).mask, true, ignore=edge) - 0.01
 
 
 def test_somebody_who_will_leave_is_an_object_from_the_first_block_on() -> None:
     images, true, edge = clip("goes", 3, seed=1)
-    plan = StreamPlan(block=30, memory=20, local=20)
+    plan = StreamPlan(block=30, memory=20)
     first = next(stream(images, plan=plan))
     assert true[:, :, :30].any(axis=(0, 1)).all()
     assert f_measure(first.mask, true[:, :, :30], ignore=edge[:, :, :30]) > 0.95
@@ -143,7 +143,7 @@ def test_memory_does_not_grow_with_the_clip() -> None:
     def peak(n_blocks: int) -> int:
         tracemalloc.start()
         try:
-            for _ in stream(cycle(images, n_blocks), plan=StreamPlan(block=20, memory=10, local=10)):
+            for _ in stream(cycle(images, n_blocks), plan=StreamPlan(block=20, memory=10)):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:
@@ -156,6 +156,18 @@ def test_memory_does_not_grow_with_the_clip() -> None:
     peak(2)  # what is imported and compiled at first
     short, long = peak(2), peak(6)
     assert long - short < 0.5 * (4 * 20) * 32 * 32 * 4  # the frames alone would be twice that
+
+
+def test_a_clip_that_would_take_too_much_is_decided_in_blocks() -> None:
+    images, _, _ = clip("street", 1, frames=50)
+    plan = StreamPlan(block=20, memory=12, whole_bytes=0)
+    found = foreground_of(Footage(images), 50, plan)
+    np.testing.assert_array_equal(found.mask, mask_of(stream(images, plan=plan)))
+    assert found.probability.shape == found.mask.shape
+    said = found.sentences()
+    assert "decided in 3 blocks, each together with 12 frames" in said[0]
+    assert said[-1] == f"{100 * found.mask.mean():.3g} % of all pixels belong to objects."
+    assert "blocks" not in foreground_of(Footage(images), 50, StreamPlan()).sentences()[0]
 
 
 class TestPlan:
@@ -176,7 +188,7 @@ class TestPlan:
         assert list(overview.numbers) == [0, 10, 20, 30, 40]
         np.testing.assert_array_equal(overview.clip.values[:, 0], images[::10].reshape(5, -1).T)
 
-    @pytest.mark.parametrize("part", ["block", "memory", "local"])
+    @pytest.mark.parametrize("part", ["block", "memory"])
     def test_a_plan_needs_frames(self, part: str) -> None:
         with pytest.raises(ValueError, match=f"^{part} must be at least"):
             StreamPlan(**{part: 0})

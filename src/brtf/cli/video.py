@@ -196,7 +196,7 @@ def find_objects(
         directory = cast(Path, staging)  # it is None only where there is no directory
         overview = None if fits(footage, n_frames, plan) else look_over(footage, n_frames, plan)
         blocks = (
-            ((clip, decide(clip)) for clip in footage.blocks(n_frames))
+            ((clip, decide(clip)) for clip in [footage.whole(n_frames)])
             if overview is None
             else decided_blocks(footage, overview, plan)
         )

@@ -15,7 +15,7 @@ from brtf.api.metrics import f_measure
 from brtf.data.extras import require
 from brtf.research.baselines import recover
 from brtf.video.clips import LUMA, Clip
-from brtf.video.decision import foreground
+from brtf.video.stream import foreground
 
 __all__ = ["MOVING", "compare_moving", "find_moving", "moving_table"]
 

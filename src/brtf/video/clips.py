@@ -123,11 +123,7 @@ def read_clip(
         A file is missing or cannot be opened.
     """
     footage = Footage(source, frames=frames, scale=scale, gray=gray, drop=drop, seed=seed)
-    n_frames = footage.count()
-    clip = next(footage.blocks(n_frames))
-    if clip.n_frames != n_frames:
-        raise ValueError(f"{footage.name} changed while it was read: {clip.n_frames} frames instead of {n_frames}.")
-    return clip
+    return footage.whole(footage.count())
 
 
 class Footage:
@@ -184,6 +180,13 @@ class Footage:
                 f"{self.name}: none of its {n_read} frames is among those chosen, {_frames_text(self.chosen)}."
             )
         return n_frames
+
+    def whole(self, n_frames: int) -> Clip:
+        """All frames chosen, which have been counted."""
+        clip = next(self.blocks(n_frames))
+        if clip.n_frames != n_frames:
+            raise ValueError(f"{self.name} changed while it was read: {clip.n_frames} frames instead of {n_frames}.")
+        return clip
 
     def images(self) -> Iterator[NDArray[np.float32]]:
         """The frames chosen, (height, width, channels), one by one."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +12,17 @@ from scipy.special import expit
 
 from brtf.kernels.masks import drop_fringe, settle_field
 from brtf.video.camera import find_shifts, shifted
-from brtf.video.clips import Clip, read_clip
+from brtf.video.clips import Clip
 from brtf.video.light import even_light
 from brtf.video.order import Change, scene_shares
 from brtf.video.shadow import ShadowLaw, shadow_odds
-from brtf.video.steady import find_levels, foreground_evidence, whitened
+from brtf.video.steady import find_levels, foreground_evidence
 
-__all__ = ["Foreground", "decide", "foreground"]
+__all__ = ["Foreground", "decide"]
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 Mask = NDArray[np.bool_]
-Frames = NDArray[np.intp]
 
 ERRORS = 0.02
 """Share of the pixels of an object, and of the scene, that look like the other: bounds what one pixel can say."""
@@ -121,47 +119,21 @@ class Foreground:
         return said
 
 
-def foreground(source: Any, **reading: Any) -> Foreground:
-    """Find what moves in a clip from a fixed camera; every choice is made from the clip.
-
-    Frames are laid on each other if the camera shook, changes of light that the whole scene follows are taken out,
-    every pixel is given up to three steady levels with their noise, of which those that were there before or come back
-    are the scene, shadows are told from objects, and pixels are decided together with their neighbours; at the edge of
-    an object those belong to it that have at least half of their light from it. All bands are used jointly.
-
-    Parameters
-    ----------
-    source : Clip, path, glob pattern or array
-        A clip, or what :func:`brtf.video.read_clip` reads: a video, a folder of images, or an array (frames, height,
-        width) or (frames, height, width, bands) of levels from 0 to 255, NaN where missing.
-    **reading
-        Options of :func:`brtf.video.read_clip`, such as ``frames``, ``scale`` and ``gray``.
-
-    Returns
-    -------
-    Foreground
-
-    Examples
-    --------
-    >>> import brtf
-    >>> import numpy as np
-    >>> clip = brtf.datasets.toy_video("street", height=32, width=48, frames=30, seed=0)
-    >>> found = brtf.foreground(np.moveaxis(clip.observed.reshape(32, 48, 3, 30), 3, 0))
-    >>> found.mask.shape
-    (32, 48, 30)
-    """
-    return decide(source if isinstance(source, Clip) else read_clip(source, **reading))
-
-
-def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None, *, still: bool = False) -> Foreground:
+def decide(
+    clip: Clip,
+    decided: slice = EVERY,
+    *,
+    still: bool = False,
+    shadows: ShadowLaw | None = None,
+) -> Foreground:
     """What moves in some of the frames of a clip; a pixel that lacks a band is missing.
 
     Parameters
     ----------
     clip : Clip
     decided : slice of frames whose objects are found; the other frames show the scene at other times
-    learnt : numbers of the frames, in order, from which light and scene are learnt; all if None
     still : whether it is known that the camera stands still
+    shadows : how shadows look at other times, if it is known
     """
     missing = np.isnan(clip.values).any(axis=1, keepdims=True)
     if missing.all():
@@ -170,18 +142,20 @@ def decide(clip: Clip, decided: slice = EVERY, learnt: Frames | None = None, *, 
         clip = replace(clip, values=np.where(missing, np.float32(np.nan), clip.values))
     shifts = None if still else find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
-    values, courses = even_light(values, height, width, learnt)
-    levels = find_levels(values if learnt is None else np.take(values, learnt, axis=2))
+    values, courses = even_light(values, height, width)
+    levels = find_levels(values)
     levels, share, changes = scene_shares(levels, width)
-    if learnt is not None or decided != EVERY:
-        levels = replace(levels, values=np.ascontiguousarray(whitened(values[:, :, decided], levels.whitening)))
+    if decided != EVERY:
+        levels = replace(levels, values=np.ascontiguousarray(levels.values[:, :, decided]))
         clip = replace(clip, values=clip.values[:, :, decided])
         shifts = None if shifts is None else shifts[decided]
         courses = [course[decided] for course in courses]
     evidence = foreground_evidence(levels, share, width)
     usual, pixels = share.argmax(axis=1), np.arange(len(share))
     scene, noise = levels.mean[pixels, usual], levels.variance[pixels, usual]
-    odds, law = shadow_odds(levels.values, scene, noise, levels.whitening, evidence.deviates, evidence.objects, width)
+    odds, law = shadow_odds(
+        levels.values, scene, noise, levels.whitening, evidence.deviates, evidence.objects, width, shadows
+    )
     with np.errstate(invalid="ignore"):  # NaN where missing
         frames = -np.logaddexp(-evidence.values, RARE - odds)
     frames = np.ascontiguousarray(frames.T).reshape(-1, height, width)

@@ -149,7 +149,10 @@ def _check_levels(name: str, array: NDArray[Any]) -> None:
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
     if array.size == 0:
         raise ValueError(f"{name} has no pixel, in shape {array.shape}.")
-    if array.dtype.kind == "f" and float(np.fmax.reduce(np.abs(array), axis=None)) > LARGEST_LEVEL:
+    if (
+        array.dtype.kind == "f"
+        and max(np.fmax.reduce(array, axis=None), -np.fmin.reduce(array, axis=None)) > LARGEST_LEVEL
+    ):
         raise ValueError(f"{name} holds levels beyond {LARGEST_LEVEL:g}, but levels run from 0 to 255: rescale it.")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.kernels.light import follow_light
+from brtf.view.view_data import spread
 
 Single = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -19,25 +20,27 @@ WORTH = 0.1
 BLOCK = 8
 """Side in pixels of the squares whose medians show the light, whatever moves through them."""
 N_ROUNDS = 6
+MOST_ASKED = 128
+"""Frames from which it is found what a pixel makes of a course: two numbers need no more."""
 
 
-def even_light(
-    values: Single, height: int, width: int, learnt: NDArray[np.intp] | None = None
-) -> tuple[Single, list[Array]]:
+def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Array]]:
     """The clip in the light of its median frame, and the courses of the light that were taken out.
 
     The background of a clip has low rank over the frames: y = x + Σ_k b_k s_kt. A course s is found from the medians of
     squares, and what every pixel makes of it by robust regression that begins with what its square makes of it: a pixel
     that is covered by objects for much of the time would follow these. It is taken out if it takes a tenth off the
     deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame. What
-    the pixels make of a course is found from the frames ``learnt``; from all if None.
+    the pixels make of a course is found from some of the frames, if there are many.
     """
     courses: list[Array] = []
     while len(courses) < MOST_COURSES:
         course = _common_course(values, height, width)
         if course is None:
             break
-        some, of_some = (values, course) if learnt is None else (np.take(values, learnt, axis=2), course[learnt])
+        asked = spread(values.shape[2], MOST_ASKED)
+        some = values if asked.size == values.shape[2] else np.take(values, asked, axis=2)
+        of_some = course[asked]
         few = _every_second(height, width)
         tried = np.ascontiguousarray(some[few])
         slope, gain = np.zeros((2, *tried.shape[:2]), dtype=np.float32)

@@ -78,7 +78,14 @@ def log_t(square: Any, degrees: float, n_channels: int) -> Any:
 
 
 def shadow_odds(
-    values: Single, scene: Single, variance: Single, whitening: Array, deviates: Mask, broad: Single, width: int
+    values: Single,
+    scene: Single,
+    variance: Single,
+    whitening: Array,
+    deviates: Mask,
+    broad: Single,
+    width: int,
+    usual: ShadowLaw | None = None,
 ) -> tuple[Single, ShadowLaw | None]:
     """Log odds (pixels, frames) of an object against a shadow where frames deviate from the scene, else infinite.
 
@@ -98,6 +105,7 @@ def shadow_odds(
     deviates : ndarray of bool, (pixels, frames)
     broad : ndarray, (pixels, frames), log density of the colours of objects
     width : int, of a frame
+    usual : ShadowLaw of other times: it is the start, and the law where too little deviates to learn one
     """
     side = 2 * REACH + 1
     frames = deviates.reshape(-1, width, deviates.shape[1])
@@ -109,12 +117,15 @@ def shadow_odds(
     other = np.empty_like(pixel)
     strongest_contrast(pixel, frame, scene, variance, inner, width, other)
     pair, when = np.stack([pixel, other], axis=1)[other >= 0], frame[other >= 0][:, None]
-    if len(pair) < FEWEST_PAIRS:
-        return none, None
     levels = (scene @ np.linalg.inv(whitening).T).astype(np.float64)
-    pairs = _Pairs(values[pair, :, when], levels[pair], variance[pair], broad[pair, when], whitening)
-    law, _ = max((_learnt(pairs, start) for start in STARTS), key=lambda found: found[1])
-    if law.shadow * len(pair) < FEWEST_PAIRS or pairs.contrast(1 - law.mean) < 1:
+    law = usual
+    if len(pair) >= FEWEST_PAIRS:
+        pairs = _Pairs(values[pair, :, when], levels[pair], variance[pair], broad[pair, when], whitening)
+        starts = STARTS if usual is None else (usual.mean,)
+        law, _ = max((_learnt(pairs, start) for start in starts), key=lambda found: found[1])
+        if law.shadow * len(pair) < FEWEST_PAIRS or pairs.contrast(1 - law.mean) < 1:
+            return none, None
+    if law is None or pixel.size == 0:
         return none, None
 
     n_channels = values.shape[1]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from brtf.data.memory import available_bytes
 from brtf.video.clips import Clip, Footage, read_clip
 from brtf.video.decision import Foreground, decide
+from brtf.video.shadow import ShadowLaw
 from brtf.view.view_data import spread
 
 __all__ = [
@@ -43,20 +44,17 @@ class StreamPlan:
         Frames that are decided together. More take more memory, and less time for each.
     memory : int
         Frames of other times, evenly spread, that show the scene to every block.
-    local : int
-        Frames of a block, evenly spread, from which its scene is learnt, besides those of other times.
     whole_bytes, block_bytes : int
         Largest memory in which a clip is decided as a whole, and in which a block is; at most half of what there is.
     """
 
     block: int = 128
     memory: int = 64
-    local: int = 32
     whole_bytes: int = 2**31
     block_bytes: int = 2**31
 
     def __post_init__(self) -> None:
-        for name, least in (("block", 1), ("memory", 2), ("local", 2)):
+        for name, least in (("block", 1), ("memory", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
@@ -139,6 +137,7 @@ class ForegroundStream:
         self.n_frames_seen_ = 0
         self._past = _Past(memory)
         self._kind: tuple[int, int, int] | None = None
+        self._law: ShadowLaw | None = None
 
     def partial_fit(self, source: Any, **reading: Any) -> Foreground:
         """What moves in the next frames: ``source`` and options of ``reading`` as for :func:`foreground`.
@@ -153,7 +152,8 @@ class ForegroundStream:
                 "blocks must be of one clip."
             )
         self._kind = kind
-        found = _decided_among(self._past.frames, clip, [], self.memory + DEFAULT_PLAN.local)
+        found = _decided_among(self._past.frames, clip, [], shadows=self._law)
+        self._law = found.shadow or self._law
         self._past.add(clip)
         first, self.n_frames_seen_ = self.n_frames_seen_, self._past.n_seen
         return replace(found, first=first)
@@ -205,11 +205,16 @@ def decided_blocks(
     plan = plan.of_frames(*held.shape[:2])
     numbers = np.asarray(overview.numbers)
     frames = [held[:, :, k] for k in range(numbers.size)]
-    first = 0
-    for clip in footage.blocks(plan.block):
+    first, n_blocks = 0, -(-overview.n_frames // plan.block)
+    for clip in footage.blocks(-(-overview.n_frames // n_blocks)):  # all of nearly the same length
         before, after = np.searchsorted(numbers, [first, first + clip.n_frames])
-        still = overview.found.shifts is None
-        found = _decided_among(frames[:before], clip, frames[after:], plan.memory + plan.local, still=still)
+        found = _decided_among(
+            frames[:before],
+            clip,
+            frames[after:],
+            still=overview.found.shifts is None,
+            shadows=overview.found.shadow,
+        )
         yield clip, replace(found, first=first)
         first += clip.n_frames
 
@@ -248,6 +253,55 @@ def summed_up(overview: Overview, shifts: Sequence[Array | None], share: float) 
     parts = {one.name: getattr(overview.found, one.name) for one in fields(Foreground)}
     parts["shifts"] = np.concatenate(shook) if shook else None
     return Summary(**parts, n_blocks=len(shifts), n_held=overview.clip.n_frames, of_all=share)
+
+
+def foreground(source: Any, **reading: Any) -> Foreground:
+    """Find what moves in a clip from a fixed camera; every choice is made from the clip.
+
+    Frames are laid on each other if the camera shook, changes of light that the whole scene follows are taken out,
+    every pixel is given up to three steady levels with their noise, of which those that were there before or come back
+    are the scene, shadows are told from objects, and pixels are decided together with their neighbours; at the edge of
+    an object those belong to it that have at least half of their light from it. All bands are used jointly. A clip that
+    would take more than 2 GB is decided in blocks, as :func:`stream` does, which also holds only a block at a time.
+
+    Parameters
+    ----------
+    source : Clip, path, glob pattern, array or iterator
+        A clip, or what :func:`brtf.video.read_clip` reads: a video, a folder of images, an array (frames, height,
+        width) or (frames, height, width, bands) of levels from 0 to 255, NaN where missing, or an iterator of frames.
+    **reading
+        Options of :func:`brtf.video.read_clip`, such as ``frames``, ``scale`` and ``gray``.
+
+    Returns
+    -------
+    Foreground
+
+    Examples
+    --------
+    >>> import brtf
+    >>> import numpy as np
+    >>> clip = brtf.datasets.toy_video("street", height=32, width=48, frames=30, seed=0)
+    >>> found = brtf.foreground(np.moveaxis(clip.observed.reshape(32, 48, 3, 30), 3, 0))
+    >>> found.mask.shape
+    (32, 48, 30)
+    """
+    if isinstance(source, Clip):
+        return decide(source)
+    footage = Footage(source, **reading)
+    return foreground_of(footage, footage.count(), DEFAULT_PLAN)
+
+
+def foreground_of(footage: Footage, n_frames: int, plan: StreamPlan) -> Foreground:
+    """What moves in a clip, decided as a whole or, if that would take too much memory, in blocks."""
+    if not footage.lasting or fits(footage, n_frames, plan):
+        return decide(footage.whole(n_frames))
+    overview = look_over(footage, n_frames, plan)
+    blocks = [found for _, found in decided_blocks(footage, overview, plan)]
+    mask, probability = (
+        np.concatenate([getattr(found, part) for found in blocks], axis=2) for part in ("mask", "probability")
+    )
+    overall = summed_up(overview, [found.shifts for found in blocks], float(mask.mean()))
+    return replace(overall, mask=mask, probability=probability)
 
 
 def stream(source: Any, *, plan: StreamPlan = DEFAULT_PLAN, **reading: Any) -> Iterator[Foreground]:
@@ -292,16 +346,14 @@ def stream(source: Any, *, plan: StreamPlan = DEFAULT_PLAN, **reading: Any) -> I
         yield seen.partial_fit(clip)
 
 
-def _decided_among(
-    before: Sequence[Single], clip: Clip, after: Sequence[Single], n_learnt: int, *, still: bool = False
-) -> Foreground:
-    """What moves in a clip, whose scene is learnt from frames before and after it and from some of its own."""
+def _decided_among(before: Sequence[Single], clip: Clip, after: Sequence[Single], **known: Any) -> Foreground:
+    """What moves in a clip, whose scene is also seen in frames before and after it.
+
+    ``known`` are the last arguments of :func:`decide`.
+    """
     n_before, n_frames = len(before), clip.n_frames
-    own = n_before + spread(n_frames, max(2, n_learnt - n_before - len(after)))
-    learnt = np.concatenate([np.arange(n_before), own, n_before + n_frames + np.arange(len(after))])
     if n_before + len(after) > 0:
         parts = [np.stack(part, axis=2) for part in (before, after) if part]
         parts.insert(int(n_before > 0), clip.values)
         clip = replace(clip, values=np.concatenate(parts, axis=2))
-    some = None if learnt.size == clip.n_frames else learnt
-    return decide(clip, slice(n_before, n_before + n_frames), some, still=still)
+    return decide(clip, slice(n_before, n_before + n_frames), **known)
