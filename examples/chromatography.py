@@ -15,7 +15,7 @@ import brtf
 # %%
 # The truth
 # ---------
-# Twelve samples of three substances; the peaks of the second and the third overlap almost wholly. Bubbles in the cell
+# Twelve samples of three substances; the peaks of the second and the third overlap almost entirely. Bubbles in the cell
 # spoil 1 % of the readings.
 
 rng = np.random.default_rng(5)

@@ -218,6 +218,22 @@ def test_an_option_by_its_old_name_is_answered_with_the_new_one(source: Path, ol
     assert "is now" not in run("show", source, old).stderr  # which has it under no name
 
 
+@pytest.mark.parametrize("command", ["fit", "anomalies"])
+def test_what_was_read_is_said_before_the_fit(source: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is time to stop then; options that are wrong are said alone."""
+
+    def late(*arguments: Any, **options: Any) -> None:
+        raise ValueError("the fit has begun")
+
+    monkeypatch.setattr(brtf.BRTF, "fit", late)
+    began = run(command, source)
+    assert began.stdout == "Read y.npy: 8 × 7 × 6; 269 values, 19.9 % missing.\n\n"
+    assert "the fit has begun" in began.stderr
+    for options in (["--max-rank", "0"], ["--modes", "time=ordered"]):
+        wrong = run(command, source, *options)
+        assert (wrong.stdout, wrong.exit_code) == ("", 2)
+
+
 def test_not_converged_is_said_and_the_results_are_kept(source: Path, tmp_path: Path) -> None:
     outcome = run("fit", source, "--out", tmp_path / "out", "--max-sweeps", 2, "--json", "--inference", "paper")
     assert outcome.exit_code == 1
@@ -274,7 +290,10 @@ def test_bad_input_is_one_sentence(
     before = sorted(os.listdir())
     outcome = run(*arguments, *(["--out", "out"] if arguments[0] == "fit" else []))
     assert outcome.exit_code == 2
-    assert outcome.stdout == ""
+    was_read = (
+        "Read huge.tns: 4,000,000,000,000 × 2 × 2; 2 values, 100 % missing.\n\n" if "huge.tns" in arguments else ""
+    )
+    assert outcome.stdout == was_read  # what cannot be fitted is said to be what was read
     *warned, sentence = outcome.stderr.splitlines()
     assert all(line.startswith("brtf: warning: ") for line in warned)
     assert sentence.startswith("brtf: error: ")

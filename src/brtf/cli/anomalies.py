@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.fit import has_page, understood
+from brtf.cli.fit import has_page, say_before_the_fit, understood
 from brtf.cli.input import Input, reads_input
 from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
@@ -131,10 +131,9 @@ def _fitted(given: Input, seed: int, model_options: dict[str, Any], *, quiet: bo
 
     model, file = BRTF(random_state=seed, progress=sys.stderr.isatty(), **model_options), given.read()
     observations = given.observe(file)
-    result = model.fit(observations).result_
     if not quiet:
-        click.echo(f"{understood(given.path, observations, file.dialect)}\n")
-    return result, file.dialect
+        say_before_the_fit(understood(given.path, observations, file.dialect), model, observations)
+    return model.fit(observations).result_, file.dialect
 
 
 def _length(found: Table) -> int:

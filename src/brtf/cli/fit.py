@@ -131,6 +131,8 @@ def fit(
             file = given.read()
             observations = given.observe(file)
         read = understood(given.path, observations, None if file is None else file.dialect)
+        if not as_json:
+            say_before_the_fit(read, model, observations)
         with staged(out) as staging:
             model.fit(observations, **kept)
             if out is not None and staging is not None:
@@ -141,7 +143,6 @@ def fit(
     if as_json:
         print_json({**summary.numbers, "read": read, "written": [str(path) for path in written]})
     else:
-        click.echo(f"{read}\n")
         click.echo(summary)
         click.echo(written_text(written))
         if file is not None and written and _is_too_large(observations):
@@ -154,6 +155,13 @@ def understood(source: Path, observations: Observations, dialect: Dialect | None
     from brtf.data.description import described
 
     return f"Read {source.name}: {described(observations)}{f'; {dialect}' if dialect else ''}."
+
+
+def say_before_the_fit(read: str, model: BRTF, observations: Observations) -> None:
+    """Print what was read while there is time to stop, unless the options are wrong: then raise for these."""
+    names = () if observations.labels is None else observations.labels.dims
+    model._settings().with_numbered_modes(names, observations.order)
+    click.echo(f"{read}\n")
 
 
 def page_title(source: Path, observations: Observations) -> str:
