@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import IndependentRows, Ordered, RowPrior, RowSolver, Unequal, UnequalCentred
-from brtf.model.row_priors.chain_kinds import NO_CARRIERS, carriers_of
+from brtf.model.row_priors.chain_kinds import LINE, NO_CARRIERS, RING, Form, carriers_of, memories
 
 Array = NDArray[np.float64]
 
@@ -193,14 +193,16 @@ class InOrder:
 
     n_groups = 0
     carriers: Array = NO_CARRIERS
+    form = LINE
 
     @classmethod
     def proposed(cls, rows: RowGaussians, lam: Gamma) -> Ordered:
         steps = 0.5 + np.arange(1, rows.n_rows) % 3
-        share = 1.0 + np.arange(4.0 * (1 + len(cls.carriers))) + np.arange(rows.rank)[:, None]
+        n_kinds = (4 + cls.form.n_second) * (1 + len(cls.carriers))
+        share = 1.0 + np.arange(float(n_kinds)) + np.arange(rows.rank)[:, None]
         groups = np.arange(rows.n_rows) % cls.n_groups if cls.n_groups else None
         share /= share.sum(axis=1, keepdims=True)
-        return Ordered.begun(rows, lam, steps, share, groups, cls.carriers)
+        return Ordered.begun(rows, lam, steps, share, groups, cls.carriers, cls.form)
 
 
 class AroundOne(InOrder):
@@ -239,3 +241,48 @@ class OnCarriers(InOrder):
 
 class AroundTwoOnCarriers(OnCarriers):
     n_groups = 2
+
+
+class Smooth(InOrder):
+    """With kinds of second order."""
+
+    form = Form(n_second=2)
+
+
+class SmoothAroundTwoOnCarriers(AroundTwoOnCarriers):
+    form = Form(n_second=2)
+
+
+class OnARing(InOrder):
+    """The last row is followed by the first."""
+
+    form = RING
+
+
+class OnALongRing(InOrder):
+    """The same with the first row further from the last."""
+
+    form = Form(ring=2.5)
+
+
+class OnARingAroundOne(OnARing):
+    n_groups = 1
+
+
+def dense_covariances(prior: Ordered) -> list[Array]:
+    """The covariances (I, I) of every kind without a carrier at λ = 1, from their formulas."""
+    place = np.concatenate([[0.0], np.cumsum(prior.steps)])
+    apart, length = np.abs(np.subtract.outer(place, place)), place[-1] + prior.form.ring
+    found = []
+    for log_phi in memories(prior.n_memories - prior.form.n_second):
+        alike = np.eye(place.size) if np.isinf(log_phi) else np.exp(log_phi * apart)
+        if prior.form.ring and not np.isinf(log_phi):
+            alike = (alike + np.exp(log_phi * (length - apart))) / (1.0 + np.exp(log_phi * length))
+        found.append(alike)
+    for kappa in 0.5 ** (1.0 + np.arange(prior.form.n_second)):
+        alike = np.exp(-kappa * apart) * (1.0 + apart * np.tanh(kappa))
+        for t in range(3, place.size):  # given the two before it, a row does not depend on others
+            weights = np.linalg.solve(alike[t - 2 : t, t - 2 : t], alike[t - 2 : t, t])
+            alike[t, : t - 2] = alike[: t - 2, t] = weights @ alike[t - 2 : t, : t - 2]
+        found.append(alike)
+    return found

@@ -15,15 +15,16 @@ from brtf.inference.sweep import sweep
 from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma
 from brtf.model.row_priors import NonNegative, NonNegativeOrder
-from brtf.model.row_priors.chain_kinds import memories
+from brtf.model.row_priors.chain_kinds import LINE, RING, Form, kinds_of, memories, order_of
 from brtf.model.state import Prior
 from brtf.results.choices import course_in_words
 from brtf.search.components import without_negative
 
 N_KINDS = 5
+every_form = pytest.mark.parametrize("form", [LINE, RING, Form(n_second=2)], ids=["line", "ring", "second order"])
 
 
-def random_rows(n_rows=7, rank=2, seed=0, share=None):
+def random_rows(n_rows=7, rank=2, seed=0, share=None, form=LINE):
     """Rows of truncated normals in order after an update, with their prior, λ and likelihood."""
     rng = np.random.default_rng(seed)
     lam = Gamma(rng.uniform(2.0, 4.0, rank), rng.uniform(0.5, 2.0, rank))
@@ -32,7 +33,7 @@ def random_rows(n_rows=7, rank=2, seed=0, share=None):
     share = rng.dirichlet(np.ones(N_KINDS), rank) if share is None else share
     root = rng.standard_normal((n_rows, rank, rank))
     likelihood = root @ root.transpose(0, 2, 1), rng.standard_normal((n_rows, rank))
-    prior = NonNegativeOrder(plain.location, plain.precision, steps, share)
+    prior = NonNegativeOrder.begun(plain, steps, share, form)
     return *prior.posterior(*likelihood, lam, gaussian_rows), lam, likelihood
 
 
@@ -75,8 +76,29 @@ def test_divergence_is_the_monte_carlo_mean_but_for_the_cut():
     assert prior.kl(rows, lam) > np.mean(samples + cut)
 
 
-def test_likelihood_and_kinds_come_back():
-    rows, prior, lam, (precision, _) = random_rows()
+@every_form
+def test_divergence_is_that_of_the_gaussian_chain(form):
+    """KL + Σ entropies of independent loadings is minus the mean of ln p of the chain, and ln 2 for one or all rows."""
+    rows, prior, lam, _ = random_rows(form=form)
+    order, n_rows = order_of(7, form), 7
+    mean, cov = rows.mean[order], np.broadcast_to(rows.variances, (7, 2))[order]
+    kinds, wanted = kinds_of(prior.steps, N_KINDS, form=form), -prior._moments[2].sum()
+    for r in range(2):
+        wanted += np.sum(prior.share[r] * np.log(N_KINDS * prior.share[r]))
+        for k in range(N_KINDS):
+            matrix = np.diag(kinds.own[k]) + np.diag(kinds.beside[k], 1) + np.diag(kinds.beside[k], -1)
+            if form.wide:
+                matrix += np.diag(kinds.far[k], 2) + np.diag(kinds.far[k], -2)
+            power = mean[:, r] @ matrix @ mean[:, r] + np.diag(matrix) @ cov[:, r]
+            log_p = np.linalg.slogdet(matrix)[1] + n_rows * (lam.mean_log[r] - np.log(2 * np.pi)) - lam.mean[r] * power
+            log_p += 2 * np.log(2) * (n_rows if k == 0 else 1)
+            wanted -= prior.share[r, k] * 0.5 * log_p
+    assert prior.kl(rows, lam) == pytest.approx(wanted, rel=1e-10)
+
+
+@every_form
+def test_likelihood_and_kinds_come_back(form):
+    rows, prior, lam, (precision, _) = random_rows(form=form)
     found = prior.likelihood(rows, lam, gaussian_rows)
     np.testing.assert_allclose(found[0], precision, rtol=1e-9, atol=1e-10)
     learnt = prior.learnt(rows, lam)
@@ -105,13 +127,14 @@ def test_components_and_rows_come_and_go():
         replace(prior, steps=-prior.steps)
 
 
+@every_form
 @pytest.mark.parametrize("layout", oracle.LAYOUTS)
-def test_no_sweep_lowers_the_bound(layout):
+def test_no_sweep_lowers_the_bound(layout, form):
     case = oracle.random_case(3, 3, layout, rank=2, outliers=False)
     state = without_negative(replace(case.state, prior=Prior()), (0, 2))
     plain, n_rows = state.row_priors[2], state.factors[2].n_rows
     share = np.full((2, N_KINDS), 1.0 / N_KINDS)
-    prior = NonNegativeOrder(plain.location, plain.precision, np.ones(n_rows - 1), share)
+    prior = NonNegativeOrder.begun(plain, np.ones(n_rows - 1), share, form)
     state = state.with_factor(2, state.factors[2], prior)
     problem = oracle.calibrated_problem(replace(case, state=state), collapsed=True)
     point = evaluate(problem, state)
@@ -155,5 +178,7 @@ def test_spectra_are_smooth_and_never_negative(tmp_path):
 
 
 def test_a_mode_is_ordered_or_not():
-    with pytest.raises(ValueError, match='is "ordered" or "unordered"'):
+    with pytest.raises(ValueError, match='is "ordered", "cyclic" or "unordered"'):
         brtf.BRTF(modes={0: ("ordered", "unordered")}).fit(np.ones((9, 9)))
+    with pytest.raises(ValueError, match='is "ordered", "cyclic" or "unordered"'):
+        brtf.BRTF(modes={0: ("ordered", "cyclic")}).fit(np.ones((9, 9)))

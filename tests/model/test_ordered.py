@@ -8,6 +8,7 @@ from scipy import stats
 
 import brtf
 import oracle
+from brtf.data.positions import Positions
 from brtf.inference.bound import bound
 from brtf.inference.learn_noise import learn_noise
 from brtf.inference.point import evaluate, evaluate_at
@@ -15,17 +16,47 @@ from brtf.inference.sweep import sweep
 from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Centred, KnownCentre, KnownOrder, Ordered, ZeroMean
-from brtf.model.row_priors.chain_kinds import carriers_of, courses, kinds_of, memories, n_kinds
+from brtf.model.row_priors.chain_kinds import (
+    LINE,
+    RING,
+    Form,
+    carriers_of,
+    courses,
+    kinds_of,
+    memories,
+    n_kinds,
+    order_of,
+)
 from brtf.model.state import Prior
-from row_priors import AroundOne, AroundTwo, AroundTwoOnCarriers, InOrder, OnCarriers
+from brtf.results.choices import course_in_words
+from brtf.search.moves import order_form
+from row_priors import (
+    AroundOne,
+    AroundTwo,
+    AroundTwoOnCarriers,
+    InOrder,
+    OnALongRing,
+    OnARing,
+    OnARingAroundOne,
+    OnCarriers,
+    Smooth,
+    SmoothAroundTwoOnCarriers,
+    dense_covariances,
+)
 
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
-every_way = pytest.mark.parametrize("way", [InOrder, AroundOne, AroundTwo, OnCarriers, AroundTwoOnCarriers])
+LINES = [InOrder, AroundOne, AroundTwo, OnCarriers, AroundTwoOnCarriers, Smooth, SmoothAroundTwoOnCarriers]
+every_way = pytest.mark.parametrize("way", [*LINES, OnARing, OnARingAroundOne])
+every_line = pytest.mark.parametrize("way", LINES)
 
 
-def matrix(kinds, k):
+def matrix(kinds, k, form=LINE):
     """Q_k, (I, I)."""
-    return np.diag(kinds.own[k]) + np.diag(kinds.beside[k], 1) + np.diag(kinds.beside[k], -1)
+    found = np.diag(kinds.own[k]) + np.diag(kinds.beside[k], 1) + np.diag(kinds.beside[k], -1)
+    if kinds.far.shape[1]:
+        found += np.diag(kinds.far[k], 2) + np.diag(kinds.far[k], -2)
+    back = np.argsort(order_of(len(found), form))
+    return found[np.ix_(back, back)]
 
 
 def random_rows(n_rows=7, rank=2, seed=0):
@@ -44,12 +75,35 @@ def joint(prior, rows):
     """q(A) as one Gaussian over the rows one after another: the covariance of a Markov chain."""
     n_rows, rank = rows.mean.shape
     cov = np.zeros((n_rows, rank, n_rows, rank))
+    if prior.form.wide:
+        return joint_of_second_order(prior, rows)
     for t in range(n_rows):
         ahead = cov[t, :, t] = rows.cov[t]
         for s in range(t + 1, n_rows):
             ahead = ahead @ np.linalg.solve(rows.cov[s - 1], prior.cross[s - 1])
             cov[t, :, s], cov[s, :, t] = ahead, ahead.T
     return cov.reshape(n_rows * rank, n_rows * rank)
+
+
+def joint_of_second_order(prior, rows):
+    """The same of a chain in which a row depends on the two before it, in the order in which they are laid."""
+    n_rows, rank = rows.mean.shape
+    order = order_of(n_rows, prior.form)
+    cov = np.zeros((n_rows, rank, n_rows, rank))
+    for t in range(n_rows):
+        cov[t, :, t] = rows.cov[order[t]]
+        for apart, blocks in ((1, prior.cross), (2, prior.across)):
+            if t >= apart:
+                cov[t - apart, :, t] = blocks[t - apart]
+                cov[t, :, t - apart] = blocks[t - apart].T
+        if t > 2:
+            past = cov[t - 2 : t, :, : t - 2].reshape(2 * rank, -1)
+            known = cov[t - 2 : t, :, t - 2 : t].reshape(2 * rank, 2 * rank)
+            ahead = cov[t, :, t - 2 : t].reshape(rank, -1) @ np.linalg.solve(known, past)
+            cov[t, :, : t - 2] = ahead.reshape(rank, t - 2, rank)
+            cov[: t - 2, :, t] = cov[t, :, : t - 2].transpose(1, 2, 0)
+    back = np.argsort(order)
+    return cov[back][:, :, back].reshape(n_rows * rank, n_rows * rank)
 
 
 # ---- the kinds -----------------------------------------------------------------------------------------------
@@ -87,6 +141,59 @@ def test_carriers_never_vanish_and_have_unit_power(period):
     np.testing.assert_allclose(course[::2] ** 2 + course[1::2] ** 2, 2.0, rtol=1e-12)
 
 
+@pytest.mark.parametrize("way", [Smooth, OnARing, OnALongRing])
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 7, 8, 40])
+def test_smooth_kinds_and_rings_have_the_covariances_of_their_formulas(way, n_rows):
+    rows, lam = random_rows(n_rows)
+    prior = way.proposed(rows, lam)
+    for k, wanted in enumerate(dense_covariances(prior)):
+        np.testing.assert_allclose(np.linalg.inv(matrix(prior.kinds, k, prior.form)), wanted, rtol=1e-8, atol=1e-9)
+        assert prior.kinds.log_det[k] == pytest.approx(-np.linalg.slogdet(wanted)[1], abs=1e-8)
+        np.testing.assert_allclose(np.diag(wanted), 1.0, rtol=1e-12)
+
+
+def test_at_unit_steps_a_smooth_chain_has_one_covariance_and_smooth_increments():
+    """Those of (1 − φB)² a = noise: e^{−κh}(1 + h tanh κ) at any distance; differences fall as the square of κ."""
+    kinds, apart = kinds_of(np.ones(29), 9, form=Form(n_second=8)), np.arange(30.0)
+    for k in range(8):
+        found, kappa = np.linalg.inv(matrix(kinds, k + 1)), 0.5 ** (k + 1.0)
+        wanted = np.exp(-kappa * apart) * (1.0 + apart * np.tanh(kappa))
+        np.testing.assert_allclose(found[0], wanted, rtol=1e-6, atol=1e-6)
+        assert found[14, 14] - found[14, 15] == pytest.approx(0.5 * kappa**2, rel=kappa)
+
+
+def test_a_ring_turned_is_the_same_ring():
+    """The first row may be any: kinds, the posterior and its divergence turn with the rows."""
+    (rows, lam), (precision, linear) = random_rows(9), random_likelihood(9)
+    found = []
+    for turn in (0, 1, 4):
+        turned = [np.roll(part, turn, axis=0) for part in (rows.mean, rows.cov, precision, linear)]
+        prior = Ordered.begun(RowGaussians(*turned[:2]), lam, np.ones(8), np.full((2, 5), 0.2), None, form=RING)
+        for _ in range(3):
+            smoothed, prior = prior.posterior(*turned[2:], lam, gaussian_rows)
+            prior = prior.learnt(smoothed, lam)
+        parts = (np.roll(part, -turn, axis=0) for part in (smoothed.mean, smoothed.cov))
+        found.append((*parts, prior.share, prior.kl(smoothed, lam)))
+    for parts in zip(*found, strict=True):
+        for other in parts[1:]:
+            np.testing.assert_allclose(other, parts[0], rtol=1e-9)
+
+
+def test_an_opened_ring_is_a_line_of_the_same_rows():
+    (rows, lam), (precision, linear) = random_rows(9), random_likelihood(9)
+    found, ring = OnARing.proposed(rows, lam).posterior(precision, linear, lam, gaussian_rows)
+    line, whole = ring.opened(), joint(ring, found).reshape(9, 2, 9, 2)
+    assert not line.form.ring and line.opened() is line
+    for t in range(8):
+        np.testing.assert_allclose(line.cross[t], whole[t, :, t + 1], rtol=1e-12)
+    ahead = ring.for_new_rows(3, found)
+    assert isinstance(ahead, KnownOrder) and not ahead.form.ring
+    new, ahead = ahead.posterior(*random_likelihood(3), lam, gaussian_rows)
+    both = RowGaussians(np.vstack([found.mean, new.mean]), np.vstack([found.cov, new.cov]))
+    joined = ring.followed_by(ahead)
+    assert joined.kl(both, lam) == pytest.approx(line.kl(found, lam) + ahead.kl(new, lam), rel=1e-11)
+
+
 def test_the_longest_memory_is_a_random_walk():
     """Over all rows its course hardly returns to the mean: it differs from a random walk by less than a nat."""
     for n_rows in (8, 100, 5000):
@@ -117,10 +224,10 @@ def test_rows_are_smoothed_as_one_gaussian(way):
     (rows, lam), (precision, linear) = random_rows(), random_likelihood()
     prior = way.proposed(rows, lam)
     found, chain = prior.posterior(precision, linear, lam, gaussian_rows)
-    kinds = kinds_of(prior.steps, prior.n_memories, carriers=prior.carriers)
+    kinds = kinds_of(prior.steps, prior.n_memories, carriers=prior.carriers, form=prior.form)
     whole, pull = np.zeros((7, 2, 7, 2)), linear.copy()
     for r in range(2):
-        own = lam.mean[r] * sum(prior.share[r, k] * matrix(kinds, k) for k in range(prior.share.shape[1]))
+        own = lam.mean[r] * sum(prior.share[r, k] * matrix(kinds, k, prior.form) for k in range(prior.share.shape[1]))
         whole[:, r, :, r] += own
         if way.n_groups:
             pull[:, r] += own @ prior.centre[r][np.arange(7) % way.n_groups]
@@ -175,6 +282,12 @@ def test_divergence_is_the_monte_carlo_mean(way):
         along = courses(prior.carriers, np.concatenate([[0.0], np.cumsum(prior.steps)]))[kind // prior.n_memories]
         deviation = deviation / along
         samples += np.log(np.abs(along)).sum(axis=1)
+        if prior.form.wide:
+            for k, cov in enumerate(dense_covariances(prior)):
+                mine = kind % prior.n_memories == k
+                samples[mine] -= stats.multivariate_normal(cov=cov).logpdf(deviation[mine] / scale[mine, None])
+                samples[mine] += 7 * np.log(scale[mine])
+            continue
         rho = np.exp(memories(prior.n_memories)[kind % prior.n_memories][:, None] * prior.steps)
         spread = scale[:, None] * np.sqrt(1.0 - rho**2)
         samples -= stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=1)
@@ -184,12 +297,15 @@ def test_divergence_is_the_monte_carlo_mean(way):
     assert abs(prior.kl(rows, lam) - samples.mean()) < 4.0 * error
 
 
-def test_reversed_rows_have_the_same_answer():
+@pytest.mark.parametrize("form", [LINE, RING, Form(n_second=2)], ids=["line", "ring", "second order"])
+def test_reversed_rows_have_the_same_answer(form):
     (rows, lam), (precision, linear) = random_rows(), random_likelihood()
     steps, share = np.array([1.0, 2.0, 0.5, 1.0, 1.0, 3.0]), np.full((2, 4), 0.25)
     found = []
     for way in (slice(None), slice(None, None, -1)):
-        prior = Ordered.begun(RowGaussians(rows.mean[way], rows.cov[way]), lam, steps[way], share, np.zeros(7))
+        prior = Ordered.begun(
+            RowGaussians(rows.mean[way], rows.cov[way]), lam, steps[way], share, np.zeros(7), form=form
+        )
         for _ in range(3):
             smoothed, prior = prior.posterior(precision[way], linear[way], lam, gaussian_rows)
             prior = prior.learnt(smoothed, lam)
@@ -213,7 +329,7 @@ def test_rows_without_data_are_interpolated_and_less_certain():
 # ---- components and new rows -----------------------------------------------------------------------------------
 
 
-@every_way
+@every_line
 def test_new_rows_add_their_own_divergence(way):
     """KL of all rows is that of the earlier ones, and that of the new ones given the last of these."""
     (earlier, lam), (new, _) = random_rows(), random_rows(4, seed=3)
@@ -230,7 +346,7 @@ def test_new_rows_add_their_own_divergence(way):
     }
 
 
-@every_way
+@every_line
 def test_new_rows_are_at_the_minimum_given_the_last_one(way):
     (earlier, lam), (precision, linear) = random_rows(), random_likelihood(4)
     ahead = way.proposed(earlier, lam).for_new_rows(4, earlier)
@@ -285,6 +401,10 @@ def _only(lam, keep):
         ({"steps": np.array([1.0, 0.0, 1.0, 1.0, 1.0, 1.0])}, "steps"),
         ({"share": np.full((2, 4), 0.3)}, "shares"),
         ({"groups": np.full(7, 2.0)}, "groups"),
+        ({"ring": np.ones(1)}, "do not fit its kinds"),
+        ({"ring": np.full(1, -1.0)}, "out of range"),
+        ({"n_second": np.full(1, 4.0)}, "out of range"),
+        ({"n_second": np.ones(1), "ring": np.ones(1)}, "a ring is of first order"),
         ({"carriers": np.array([[0.25, 0.1], [0.2, 0.1]])}, "carriers"),
         ({"carriers": np.array([[0.25, 0.1], [0.2, 0.0], [0.5, 0.25]])}, "vanish"),
     ],
@@ -372,3 +492,107 @@ def test_a_season_is_found_without_labels():
     prior = model.result_.state.row_priors[0]
     assert isinstance(prior, Ordered) and prior.centre.shape[1] == 7
     assert error(model, truth) < 0.95 * error(plain, truth)
+
+
+# ---- smooth courses and rings ------------------------------------------------------------------------------------
+
+
+def spectra(seed):
+    """Mixtures of three smooth spectra, four readings in five missing, and the truth."""
+    rng = np.random.default_rng(seed)
+    centre, width = rng.uniform(20.0, 130.0, 3), rng.uniform(6.0, 14.0, 3)
+    pure = np.exp(-0.5 * ((np.arange(150)[:, None] - centre) / width) ** 2)
+    truth = rng.uniform(0.2, 1.0, (40, 3)) @ pure.T
+    data = truth + 0.05 * rng.standard_normal(truth.shape)
+    data[rng.random(data.shape) < 0.8] = np.nan
+    return truth, data
+
+
+@pytest.mark.filterwarnings("ignore:Mode 1 has")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_spectra_are_found_to_be_smooth_and_that_pays(seed, monkeypatch, tmp_path):
+    truth, data = spectra(seed)
+    model = fitted(data)
+    prior = model.result_.state.row_priors[1]
+    assert isinstance(prior, Ordered) and prior.form.n_second and model.modes_[1] == ("ordered",)
+    assert "smooth over" in course_in_words(prior)
+    monkeypatch.setattr(order_form, "smooth_form", lambda steps: LINE)
+    line = fitted(data)
+    assert line.result_.state.row_priors[1].form == LINE
+    assert model.bound_ > line.bound_ + 10.0
+    assert error(model, truth) < 0.97 * error(line, truth)
+    model.save(tmp_path / "m.brtf")
+    loaded = brtf.load(tmp_path / "m.brtf")
+    np.testing.assert_array_equal(loaded.low_rank(), model.low_rank())
+    assert loaded.result_.state.row_priors[1].form == prior.form
+    ahead = model.forecast(5, mode=1)
+    assert np.isfinite(ahead.mean).all() and (ahead.std > 0).all()
+
+
+def around(seed, n_rows=48, gap=0):
+    """Courses on a ring with a memory of a quarter of it, and the truth."""
+    rng, apart = np.random.default_rng(seed), np.abs(np.subtract.outer(np.arange(n_rows), np.arange(n_rows)))
+    phi = np.exp(-4.0 / n_rows)
+    root = np.linalg.cholesky((phi**apart + phi ** (n_rows - apart)) / (1.0 + phi**n_rows))
+    first = root @ rng.standard_normal((n_rows, 3))
+    truth = np.einsum("ir,jr,kr->ijk", first, rng.standard_normal((10, 3)), rng.standard_normal((6, 3)))
+    data = truth + 0.5 * rng.standard_normal(truth.shape)
+    data[rng.random(data.shape) < 0.6] = np.nan
+    data[n_rows - gap :], data[:gap] = np.nan, np.nan
+    return truth, data
+
+
+@pytest.mark.filterwarnings("ignore:Mode 0 has")
+def test_said_to_be_cyclic_a_mode_turned_has_the_same_answer(tmp_path):
+    truth, data = around(0, gap=3)
+    fits = [fitted(np.roll(data, turn, axis=0), modes={0: "cyclic"}) for turn in (0, 17)]
+    assert fits[0].modes_[0] == ("cyclic",)
+    assert fits[0].bound_ == pytest.approx(fits[1].bound_, abs=0.1)  # both stop within the tolerance of the sweeps
+    np.testing.assert_allclose(np.roll(fits[1].low_rank(), -17, axis=0), fits[0].low_rank(), atol=0.05)
+    line = fitted(data, modes={0: "ordered", 1: "unordered", 2: "unordered"})
+    gap = np.r_[-3:3]
+    known = np.abs(truth[gap]).max()
+    assert np.abs(fits[0].low_rank()[gap]).max() < 2.0 * known
+    assert line.modes_[0] == ("ordered",)
+    fits[0].save(tmp_path / "m.brtf")
+    np.testing.assert_array_equal(brtf.load(tmp_path / "m.brtf").low_rank(), fits[0].low_rank())
+    with pytest.raises(ValueError, match="Mode 0 is cyclic: its last row is followed by the first"):
+        fits[0].forecast(3, mode=0)
+    assert np.isfinite(fits[0].transform(data[:4])).all()
+    assert "the last row before the first" in course_in_words(fits[0].result_.state.row_priors[0])
+
+
+@pytest.mark.filterwarnings("ignore:Mode 0 has")
+def test_gap_across_the_end_of_a_ring_is_bridged():
+    """Over several seeds: a ring knows both sides of the gap, a line only one."""
+    errors = []
+    for seed in range(4):
+        truth, data = around(seed, gap=3)
+        for form in ("cyclic", "ordered"):
+            model = fitted(data, modes={0: form, 1: "unordered", 2: "unordered"}, max_rank=3)
+            errors.append(np.mean((model.low_rank() - truth)[np.r_[-3:3]] ** 2))
+    ring, line = np.reshape(errors, (4, 2)).mean(axis=0)
+    assert ring < 0.9 * line
+
+
+def test_a_cyclic_mode_takes_no_further_rows():
+    _, data = around(0)
+    model = fitted(data[:40], modes={0: "cyclic"}, max_rank=3)
+    with pytest.raises(ValueError, match="partial_fit adds rows to mode 0, but a cyclic mode has no end"):
+        model.partial_fit(data[40:])
+
+
+@pytest.mark.parametrize(
+    ("labels", "closing"),
+    [
+        (np.arange(24), 1.0),
+        (np.arange(1, 13), 1.0),
+        (np.array([0.0, 20.0, 30.0, 60.0, 90.0, 180.0, 270.0, 300.0]), 2.0),
+        (np.arange(25), None),
+        (np.arange(90), None),
+        (np.arange("2020-01-01T00", "2020-01-02T00", dtype="M8[h]"), None),
+    ],
+)
+def test_labels_that_go_once_round_close_a_ring(labels, closing):
+    found = Positions.of(labels, labels.size).closing
+    assert found == (None if closing is None else pytest.approx(closing))

@@ -43,17 +43,20 @@ from row_priors import (
     InOrder,
     KnownCourse,
     OfUnequalSize,
+    OnARing,
     OnCarriers,
+    Smooth,
+    dense_covariances,
     line,
 )
 
 INDEPENDENT = (ZeroMean, Centred, Course)
-ORDERED = (InOrder, AroundOne, AroundTwo, OnCarriers)
+ORDERED = (InOrder, AroundOne, AroundTwo, OnCarriers, Smooth, OnARing)
 UNEQUAL = (OfUnequalSize, CentredOfUnequalSize)
 KINDS = (*INDEPENDENT, Chain, *ORDERED, *UNEQUAL)
 kinds = pytest.mark.parametrize("kind", KINDS)
 ROUNDING = {"rtol": 1e-9, "atol": 1e-11}
-HELD = ("course", "steps", "log_det", "groups", "carriers", "start")
+HELD = ("course", "steps", "log_det", "groups", "carriers", "start", "n_second", "ring")
 """Numbers of a prior that are given, or follow from others."""
 
 
@@ -130,6 +133,8 @@ def ordered_log_density(prior, rows, scale, rng):
             own = law.rvs(n_draws, random_state=rng).reshape(n_draws, -1)
             total += stats.norm.logpdf(own, scale=scale[:, r, None]).sum(axis=1) - law.logpdf(own)
             centres[:, :, r] = own[:, prior.groups.astype(int)]
+    if prior.form.wide:
+        return total + wide_log_density(prior, rows - centres, scale, kind)
     along = courses(prior.carriers, np.concatenate([[0.0], np.cumsum(prior.steps)]))[kind // prior.n_memories]
     along = along.transpose(0, 2, 1)
     deviation, log_phi = (rows - centres) / along, memories(prior.n_memories)[kind % prior.n_memories]
@@ -138,6 +143,17 @@ def ordered_log_density(prior, rows, scale, rng):
     spread = scale[:, None] * np.sqrt(1.0 - rho**2)
     steps = stats.norm.logpdf(deviation[:, 1:], rho * deviation[:, :-1], spread).sum(axis=(1, 2))
     return total + steps + stats.norm.logpdf(deviation[:, 0], scale=scale).sum(axis=1)
+
+
+def wide_log_density(prior, deviation, scale, kind):
+    """ln p of chains whose kinds have the given dense covariances, from the formulas of these."""
+    total, covariances = np.zeros(len(scale)), dense_covariances(prior)
+    for r, k in ((r, k) for r in range(kind.shape[1]) for k in range(len(covariances))):
+        mine = kind[:, r] == k
+        law = stats.multivariate_normal(cov=covariances[k])
+        total[mine] += law.logpdf(deviation[mine, :, r] / scale[mine, r, None])
+        total[mine] -= deviation.shape[1] * np.log(scale[mine, r])
+    return total
 
 
 def unequal_log_density(prior, rows, scale, rng):

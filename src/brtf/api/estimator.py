@@ -73,7 +73,8 @@ class BRTF(
     modes : None, "auto" or dict
         What is known of the modes, by number or name: {"time": "ordered", "emission": "nonnegative"}. Along
         an "ordered" mode every component follows a Markov chain, in the order of the rows as stored and with the
-        spacing of their labels if these are times or numbers. The loadings of a "nonnegative" mode are never negative.
+        spacing of their labels if these are times or numbers; along a "cyclic" one, such as the hours of a day, the
+        last row is followed by the first. The loadings of a "nonnegative" mode are never negative.
         Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried as non-negative where
         nearly all of its loadings have one sign. "unordered", and None, the default, for all modes: nothing is known,
         rows are a set and loadings have either sign.
@@ -165,7 +166,7 @@ class BRTF(
     outlier_kind_, outlier_modes_ : "additive", "one-sided" or "replacement", and the modes along which outliers are
         shared, likewise
     choices_ : for every option that was "auto" what was chosen, its gain in nats, and both in a sentence
-    modes_ : what each mode is taken to be, by number: ("ordered",), ("unordered", "nonnegative"), …
+    modes_ : what each mode is taken to be, by number: ("ordered",), ("cyclic",), ("unordered", "nonnegative"), …
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|

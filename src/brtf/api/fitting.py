@@ -198,6 +198,11 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
             f"partial_fit cannot continue a fit with folded modes, here {earlier.arrangement}: the block would begin "
             "in the middle of a period. Fit all data at once, or the first block with arrangement=None."
         )
+    if "cyclic" in settings.said_of_modes(earlier.observations.order).get(0, ()):
+        raise ValueError(
+            "partial_fit adds rows to mode 0, but a cyclic mode has no end. Fit all data at once, or the first block "
+            "with modes={0: 'ordered'}."
+        )
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
     with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:

@@ -12,6 +12,8 @@ from brtf.data.arrays import Array
 
 DAY = 86_400.0
 """Seconds of a day."""
+CYCLES = (12.0, 24.0, 360.0, 1440.0, 2.0 * np.pi)
+"""Lengths of cycles in numbers that go round: months, hours, degrees, minutes of a day, radians."""
 SHORTEST_YEAR_STEP = 28 * DAY
 """Shortest month: steps of at least this and at most 31 days are months, twelve of which are a year."""
 
@@ -25,11 +27,19 @@ class Positions:
     steps : (I − 1,) distances of neighbours in units of the typical one, all positive
     periods : numbers of typical steps in a day, a week or a year, where the labels are times
     places : (I,) whole numbers of typical steps from the first row
+    closing : distance of the last row to the first in the same units, where the labels are numbers that go once round,
+        such as hours of a day or degrees; None otherwise
     """
 
     steps: Array
     periods: tuple[int, ...]
     places: NDArray[np.int64]
+    closing: float | None = None
+
+    @property
+    def may_go_round(self) -> bool:
+        """Whether the last row may be followed by the first: they do not follow times, which do not come back."""
+        return self.closing is not None or (not self.periods and bool(np.allclose(self.steps, 1.0)))
 
     @classmethod
     def of(cls, labels: NDArray[Any] | None, n_rows: int) -> Positions:
@@ -40,7 +50,8 @@ class Positions:
         distances = np.abs(np.diff(along[0]))
         typical = float(np.median(distances))
         places = np.rint(np.abs(along[0] - along[0][0]) / typical).astype(np.int64)
-        return cls(distances / typical, _periods(typical) if along[1] else (), places)
+        periods = _periods(typical) if along[1] else ()
+        return cls(distances / typical, periods, places, None if along[1] else _closing(distances, typical))
 
 
 def as_times(labels: NDArray[Any]) -> NDArray[np.datetime64] | None:
@@ -70,6 +81,14 @@ def _numbers(labels: NDArray[Any]) -> tuple[Array, bool] | None:
     distances = np.diff(numbers)
     in_order = distances.size > 0 and np.isfinite(numbers).all() and ((distances > 0).all() or (distances < 0).all())
     return (numbers, times is not None) if in_order else None
+
+
+def _closing(distances: Array, typical: float) -> float | None:
+    """What is missing to a whole cycle, in typical steps, if that is between half of the smallest and twice the largest
+    step."""
+    around, least, most = float(distances.sum()), 0.5 * float(distances.min()), 2.0 * float(distances.max())
+    found = [cycle - around for cycle in CYCLES if least <= cycle - around <= most]
+    return found[0] / typical if found else None
 
 
 def _periods(step: float) -> tuple[int, ...]:

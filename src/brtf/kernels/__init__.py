@@ -177,6 +177,13 @@ def smooth_chain(precision: Array, beside: Array, linear: Array) -> Smoothed:
     return _chosen().smooth_chain(precision, beside, linear)
 
 
-def chain_evidence(precision: Array, linear: Array, scale: Array, own: Array, beside: Array) -> Array:
+def smooth_wide_chain(precision: Array, beside: Array, far: Array, linear: Array) -> Smoothed:
+    """The same where rows also depend on those two before and after them, unless ``far`` is empty."""
+    if not len(far):
+        return _chosen().smooth_chain(precision, beside, linear)
+    return _chosen().smooth_wide_chain(precision, beside, far, linear)
+
+
+def chain_evidence(precision: Array, linear: Array, scale: Array, own: Array, beside: Array, far: Array) -> Array:
     """The log evidence of every column of rows for every chain, (K, R)."""
-    return _chosen().chain_evidence(precision, linear, scale, own, beside)
+    return _chosen().chain_evidence(precision, linear, scale, own, beside, far)

@@ -13,13 +13,14 @@ from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky_banded, solve_banded
 from scipy.special import betaln, gammaln, xlog1py, xlogy
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.local_models import LocalModel, NoOutliers
 from brtf.model.predictive import ErrorLaw
-from brtf.model.row_priors.chain_kinds import kinds_of, memories, n_kinds
+from brtf.model.row_priors.chain_kinds import LINE, RING, Kinds, kinds_of, n_kinds, order_of, smooth_form
 from brtf.model.state import Prior, ReplacementLaw
 
 
@@ -35,6 +36,7 @@ class GenerativeModel:
     centred_modes : modes whose rows have a centre μ ~ N(0, diag(λ)⁻¹)
     ordered_modes : modes whose rows are chains of unit steps about the centre or zero, of one of the kinds of
         :mod:`brtf.model.row_priors.chain_kinds`, all equally likely
+    smooth_modes, cyclic_modes : those of them with kinds of second order too, and those that are rings
     unequal_modes : modes whose rows differ in size: their distance from the centre or zero is divided by √η_i
     row_concentration : c of η_i ~ Ga(c, c), the relative precision of a row
     nonnegative_modes : modes whose loadings are half-normal: 2 N(a | 0, 1/λ), a ≥ 0
@@ -52,6 +54,8 @@ class GenerativeModel:
     local: LocalModel = field(default_factory=NoOutliers)
     centred_modes: tuple[int, ...] = ()
     ordered_modes: tuple[int, ...] = ()
+    smooth_modes: tuple[int, ...] = ()
+    cyclic_modes: tuple[int, ...] = ()
     unequal_modes: tuple[int, ...] = ()
     row_concentration: float = 1.0
     nonnegative_modes: tuple[int, ...] = ()
@@ -68,6 +72,10 @@ class GenerativeModel:
             raise ValueError("A mode without negative loadings has no centre: leave it out of centred_modes.")
         if set(self.ordered_modes) & set(self.nonnegative_modes):
             raise ValueError("A mode without negative loadings is in no order: leave it out of ordered_modes.")
+        if not {*self.smooth_modes, *self.cyclic_modes} <= set(self.ordered_modes):
+            raise ValueError("Modes with smooth rows or rings are in order: name them in ordered_modes too.")
+        if set(self.smooth_modes) & set(self.cyclic_modes):
+            raise ValueError("Rings are of first order: leave them out of smooth_modes.")
         if set(self.unequal_modes) & {*self.ordered_modes, *self.nonnegative_modes}:
             raise ValueError("Rows in order or without negative loadings are of one size: shorten unequal_modes.")
         structured = bool(self.shared_modes or self.rate_modes or self.one_sided or self.law is not None)
@@ -77,6 +85,13 @@ class GenerativeModel:
             raise ValueError("Outliers that are shared or replace the data have no side: leave one_sided out.")
         if self.shared_modes and self.rate_modes:
             raise ValueError("Outliers that are shared have one rate: leave rate_modes out.")
+
+    def kinds(self, mode: int, n_rows: int) -> tuple[Kinds, NDArray[np.intp]]:
+        """The kinds of the chains of a mode in order, and the order in which their matrices have the rows."""
+        steps = np.ones(n_rows - 1)
+        form = LINE if mode not in self.smooth_modes else smooth_form(steps)
+        form = RING if mode in self.cyclic_modes else form
+        return kinds_of(steps, n_kinds(n_rows) + form.n_second, form=form), order_of(n_rows, form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,14 +143,15 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     shape, prior, local = tuple(shape), model.prior, model.local
     lam = rng.gamma(prior.lam_concentration, 1.0 / prior.lam_rate, model.rank)
     centres = {mode: rng.standard_normal(model.rank) / np.sqrt(lam) for mode in model.centred_modes}
-    kinds = {mode: rng.integers(0, n_kinds(shape[mode]), model.rank) for mode in model.ordered_modes}
+    chains = {mode: model.kinds(mode, shape[mode]) for mode in model.ordered_modes}
+    kinds = {mode: rng.integers(0, len(chain.own), model.rank) for mode, (chain, _) in chains.items()}
     sizes = {
         mode: rng.gamma(model.row_concentration, 1.0 / model.row_concentration, shape[mode])
         for mode in model.unequal_modes
     }
     factors = tuple(
         centres.get(mode, 0.0)
-        + _courses(kinds.get(mode), rng.standard_normal((length, model.rank)))
+        + _courses(chains.get(mode), kinds.get(mode), rng.standard_normal((length, model.rank)))
         / np.sqrt(np.outer(sizes.get(mode, np.ones(length)), lam))
         for mode, length in enumerate(shape)
     )
@@ -155,15 +171,27 @@ def sample(model: GenerativeModel, shape: Sequence[int], rng: np.random.Generato
     return truth, _observe(model, truth, rng)
 
 
-def _courses(kinds: NDArray[np.intp] | None, noise: Array) -> Array:
-    """Chains of unit variance from independent numbers (I, R), every column of its kind; these if there are none."""
-    if kinds is None:
+def _courses(chain: tuple[Kinds, NDArray[np.intp]] | None, kinds: NDArray[np.intp] | None, noise: Array) -> Array:
+    """Chains of unit variance from independent numbers (I, R), every column of its kind; these if there are none.
+
+    With Q = LLᵀ the column L⁻ᵀ of independent numbers has the covariance Q⁻¹.
+    """
+    if chain is None or kinds is None:
         return noise
-    log_phi = memories(n_kinds(len(noise)))[kinds]
-    found = noise.copy()
-    for t in range(1, len(noise)):
-        found[t] = np.exp(log_phi) * found[t - 1] + np.sqrt(-np.expm1(2.0 * log_phi)) * noise[t]
+    (own, beside, _, far), order = chain
+    found = np.empty_like(noise)
+    for r, k in enumerate(kinds):
+        band = np.zeros((3, len(noise)))
+        for row, part in zip(band, (own, beside, far), strict=True):
+            row[: part.shape[1]] = part[k]
+        root = cholesky_banded(band[: len(noise)], lower=True)
+        found[order, r] = solve_banded((0, len(root) - 1), _upper(root), noise[:, r])
     return found
+
+
+def _upper(root: Array) -> Array:
+    """The transpose of a lower triangular band matrix, as a band."""
+    return np.stack([np.concatenate([np.zeros(k), row[: row.size - k]]) for k, row in reversed(list(enumerate(root)))])
 
 
 def _observe(model: GenerativeModel, truth: Truth, rng: np.random.Generator) -> Array:
@@ -195,7 +223,8 @@ def log_joint(model: GenerativeModel, data: Array, truth: Truth) -> float:
     for mode, factor in enumerate(truth.factors):
         deviation = factor - truth.centres.get(mode, 0.0)
         if mode in model.ordered_modes:
-            total += _log_chain(deviation, lam, truth.kinds[mode])
+            chain, order = model.kinds(mode, len(factor))
+            total += _log_chain(deviation[order], lam, chain, truth.kinds[mode])
         else:
             total += _log_normal(deviation, np.outer(truth.sizes.get(mode, np.ones(len(factor))), lam))
         if mode in model.nonnegative_modes:
@@ -249,11 +278,12 @@ def _log_gamma(x: Array, concentration: float, rate: float) -> float:
     return float(np.sum(constant + (concentration - 1.0) * np.log(x) - rate * x))
 
 
-def _log_chain(x: Array, precision: Array, kinds: NDArray[np.intp]) -> float:
+def _log_chain(x: Array, precision: Array, known: Kinds, kinds: NDArray[np.intp]) -> float:
     """Σ_r ln N(x_r | 0, (λ_r Q_k)⁻¹) of columns x (I, R) of the given kinds, and of the kinds themselves."""
-    known = kinds_of(np.ones(len(x) - 1), n_kinds(len(x)))
-    own, beside = known.own[kinds].T, known.beside[kinds].T
+    own, beside, far = (part[kinds].T for part in (known.own, known.beside, known.far))
     power = np.sum(own * x**2, axis=0) + 2.0 * np.sum(beside * x[:-1] * x[1:], axis=0)
+    if len(far):
+        power += 2.0 * np.sum(far * x[:-2] * x[2:], axis=0)
     log_det = len(x) * (np.log(precision) - LOG_TWO_PI) + known.log_det[kinds]
     return float(np.sum(0.5 * (log_det - precision * power) - math.log(len(known.own))))
 

@@ -17,7 +17,7 @@ INITS = ("spectral", "random")
 NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("auto", "additive", "one-sided", "replacement")
 LINKS = ("auto", "sqrt", "log", "log1p")
-MODE_WORDS = ("ordered", "unordered", "nonnegative")
+MODE_WORDS = ("ordered", "cyclic", "unordered", "nonnegative")
 """What can be said of a mode."""
 RENAMED = {"outliers": "robust", "transform": "link"}
 """Option names that collide with methods, and the option to use instead."""
@@ -167,8 +167,10 @@ class Settings:
         if self.inference == "paper" and self.modes not in (None, "auto"):
             raise ValueError('modes needs inference="calibrated": the rows of the paper are about zero, in any order.')
         for mode, words in () if self.modes in (None, "auto") else self.modes:
-            if {"ordered", "unordered"} <= set(words):
-                raise ValueError(f'modes says of mode {mode!r} {words}, but a mode is "ordered" or "unordered".')
+            if len({"ordered", "cyclic", "unordered"} & set(words)) > 1:
+                raise ValueError(
+                    f'modes says of mode {mode!r} {words}, but a mode is "ordered", "cyclic" or "unordered".'
+                )
         if self.inference == "paper" and self.smooth_residual not in (None, "auto"):
             raise ValueError('smooth_residual needs inference="calibrated": the paper has none.')
         if self.outlier_modes is not None and self.outlier_kind == "one-sided":

@@ -162,7 +162,9 @@ def modes_of(result: Result) -> dict[int, tuple[str, ...]]:
     """
     found: dict[int, tuple[str, ...]] = {}
     for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
-        order = "ordered" if isinstance(prior, Ordered | NonNegativeOrder) and len(group) == 1 else "unordered"
+        order = "unordered"
+        if isinstance(prior, Ordered | NonNegativeOrder) and len(group) == 1:
+            order = "cyclic" if prior.form.ring else "ordered"
         for mode in group:
             found.setdefault(mode, (order,) if prior.signed else (order, "nonnegative"))
     return dict(sorted(found.items()))
@@ -228,13 +230,16 @@ def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
 
 def course_in_words(prior: KnownOrder | NonNegativeOrder) -> str:
     """How the components of a mode go on from row to row, as text: for how many rows they remember, and a period."""
-    n_memories = prior.n_memories if isinstance(prior, KnownOrder) else prior.share.shape[1]
-    carrier, likely = np.divmod(np.argmax(prior.share, axis=1), n_memories)
-    remembered = sorted({2 ** int(kind - 1) for kind in likely if kind})
-    n_rows, ways = prior.steps.size + 1, []
-    if remembered:
-        shown = [f"{n:,}" if n < n_rows else "all" for n in (remembered[0], remembered[-1])]
-        ways.append(f"memory of {shown[0] if shown[0] == shown[1] else f'{shown[0]} to {shown[1]}'} rows")
+    carrier, likely = np.divmod(np.argmax(prior.share, axis=1), prior.n_memories)
+    n_first, ways = prior.n_memories - prior.form.n_second, []
+    remembered = {2 ** int(kind - 1) for kind in likely if 0 < kind < n_first}
+    smooth = {2 ** int(kind - n_first + 1) for kind in likely if kind >= n_first}
+    for lengths, words in ((remembered, "memory of"), (smooth, "smooth over")):
+        shown = [f"{n:,}" if n <= prior.steps.size else "all" for n in sorted(lengths)]
+        if shown:
+            ways.append(f"{words} {shown[0] if shown[0] == shown[-1] else f'{shown[0]} to {shown[-1]}'} rows")
+    if prior.form.ring:
+        ways.append("the last row before the first")
     if (likely == 0).any():
         ways.append(f"{np.count_nonzero(likely == 0)} of {likely.size} components in no order")
     if not isinstance(prior, KnownOrder):

@@ -97,7 +97,7 @@ def forecast_modes(result: Result) -> tuple[int, ...]:
 def _goes_on(result: Result, mode: int, prior: Any) -> bool:
     """Whether the prior is one of rows in order, and the first of a folded mode, whose rounds go on."""
     first = result.arrangement.read_modes.index((mode,))
-    return isinstance(prior, Ordered) and result.state.row_priors[first] is prior
+    return isinstance(prior, Ordered) and not prior.form.ring and result.state.row_priors[first] is prior
 
 
 def _has_times(observations: Observations, mode: int) -> bool:
@@ -130,7 +130,13 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
         of_names = f" or one of {', '.join(map(repr, names))}" if names else ""
         raise ValueError(f"mode must be a mode of the data, 0 to {order - 1}{of_names}, got {mode!r}.")
     chosen = result.arrangement.factors_of(int(mode) % order, result.observations.shape)[0][0]
-    if isinstance(result.state.row_priors[chosen], NonNegativeOrder):
+    prior = result.state.row_priors[chosen]
+    if isinstance(prior, Ordered) and prior.form.ring:
+        raise ValueError(
+            f"Mode {mode} is cyclic: its last row is followed by the first. Fit with modes={{{mode}: 'ordered'}} to "
+            "forecast."
+        )
+    if isinstance(prior, NonNegativeOrder):
         raise ValueError(
             f"Rows without negative loadings are not continued. Fit with modes={{{mode}: 'ordered'}} to forecast."
         )

@@ -22,6 +22,7 @@ class SearchOptions:
     nonnegative_modes : modes without negative loadings, as asked for
     undecided_modes : modes of which the bound decides whether they have negative loadings and are in order
     ordered_modes : modes in order, as asked for
+    cyclic_modes : those of them whose last row is followed by the first
     positions : where the rows of every mode lie
     noise_modes : candidate sets of modes along which the noise may differ
     noise_differs : whether it must differ
@@ -41,6 +42,7 @@ class SearchOptions:
     nonnegative_modes: tuple[int, ...]
     undecided_modes: tuple[int, ...]
     ordered_modes: tuple[int, ...]
+    cyclic_modes: tuple[int, ...]
     positions: tuple[Positions, ...]
     noise_modes: tuple[tuple[int, ...], ...]
     noise_differs: bool
@@ -69,7 +71,8 @@ class SearchOptions:
             cap_in_order=cap_in_order,
             nonnegative_modes=_modes_said_to_be(settings, order, "nonnegative"),
             undecided_modes=settings.undecided_modes(order),
-            ordered_modes=_modes_said_to_be(settings, order, "ordered"),
+            ordered_modes=_modes_said_to_be(settings, order, "ordered", "cyclic"),
+            cyclic_modes=_modes_said_to_be(settings, order, "cyclic"),
             positions=tuple(map(Positions.of, coords, observations.shape)),
             noise_modes=tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
             noise_differs=settings.noise == "per-slice",
@@ -89,5 +92,5 @@ class SearchOptions:
         return self.cap_in_order if state.is_ordered else self.cap
 
 
-def _modes_said_to_be(settings: Settings, order: int, word: str) -> tuple[int, ...]:
-    return tuple(mode for mode, words in settings.said_of_modes(order).items() if word in words)
+def _modes_said_to_be(settings: Settings, order: int, *any_of: str) -> tuple[int, ...]:
+    return tuple(mode for mode, words in settings.said_of_modes(order).items() if set(any_of) & set(words))

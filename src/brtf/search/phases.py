@@ -20,6 +20,7 @@ from brtf.search.moves.merge import Merge
 from brtf.search.moves.noise import Noise
 from brtf.search.moves.non_negative import WithoutNegative
 from brtf.search.moves.order import Order
+from brtf.search.moves.order_form import OrderForm
 from brtf.search.moves.outlier_kind import OutlierKinds
 from brtf.search.moves.plainer import Plainer
 from brtf.search.moves.rates import Rates
@@ -83,6 +84,7 @@ ROUGH = (
 FINE = (
     Noise(),
     *NOISE,
+    OrderForm(),
     Shifted(),
     Plainer(pulling=False),
     LocalModels(pulling=False),

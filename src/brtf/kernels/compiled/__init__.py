@@ -5,7 +5,7 @@ mask or by coordinates, local posteriors, histograms, and small Cholesky solves.
 several threads can process blocks.
 """
 
-from brtf.kernels.compiled.chains import chain_evidence, smooth_chain
+from brtf.kernels.compiled.chains import chain_evidence, smooth_chain, smooth_wide_chain
 from brtf.kernels.compiled.contractions import contract, contract_one, low_rank_at, positions, variance_at
 from brtf.kernels.compiled.fibres import fibre_evidence, smooth_fibres
 from brtf.kernels.compiled.listed_block import listed
@@ -35,6 +35,7 @@ __all__ = [
     "scores",
     "smooth_chain",
     "smooth_fibres",
+    "smooth_wide_chain",
     "solve_completed",
     "solve_rows",
     "solve_truncated",

@@ -1,6 +1,6 @@
 """The kernels in plain NumPy: the definition that the compiled ones must match."""
 
-from brtf.kernels.reference.chains import chain_evidence, smooth_chain
+from brtf.kernels.reference.chains import chain_evidence, smooth_chain, smooth_wide_chain
 from brtf.kernels.reference.contractions import contract, contract_one, listed, low_rank_at, positions, variance_at
 from brtf.kernels.reference.fibres import fibre_evidence, smooth_fibres
 from brtf.kernels.reference.local import (
@@ -29,6 +29,7 @@ __all__ = [
     "scores",
     "smooth_chain",
     "smooth_fibres",
+    "smooth_wide_chain",
     "solve_completed",
     "solve_rows",
     "solve_truncated",

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
+from brtf.model.row_priors.band import Band
 from brtf.model.row_priors.centred import KnownCentre
-from brtf.model.row_priors.chain_kinds import SMALLEST_CARRIER, Kinds, courses, kinds_of
+from brtf.model.row_priors.chain_kinds import SMALLEST_CARRIER, Form, Kinds, courses, kinds_of, order_of
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver
 from brtf.model.row_priors.zero_mean import ZeroMean
 
@@ -22,24 +23,30 @@ from brtf.model.row_priors.zero_mean import ZeroMean
 class KnownOrder(RowPrior):
     """Rows in order with kinds and centres learnt from other rows: a_·r ~ N(μ_{g(t) r}, (λ_r Q_{k_r})⁻¹).
 
-    The posterior of the rows is a Markov chain, given by every row's covariance and ``cross``. ``share`` is q(k_r);
-    rows of the same group g have the same centre, with q(μ_r) = N(centre_r, centre_cov_r). The rows may continue others
-    that are fixed: the last of these leads.
+    The posterior of the rows is a Markov chain, given by every row's covariance and ``cross``; where there are kinds of
+    second order, or the rows form a ring, one of second order, given also by ``across``, in the order of
+    :func:`~brtf.model.row_priors.chain_kinds.order_of`. ``share`` is q(k_r); rows of the same group g have the same
+    centre, with q(μ_r) = N(centre_r, centre_cov_r). The rows may continue others that are fixed: the last of these
+    lead.
 
     Attributes
     ----------
     steps : (I − 1,) distances of neighbours, in units of the typical one
     share : (R, K)
     cross : (I − 1, R, R) posterior covariances Cov(a_t, a_{t+1})
+    across : (I − 2, R, R) posterior covariances Cov(a_t, a_{t+2}); none where the chain is of first order
     log_det : ln|cov| of all rows together, (1,); (0,) where it has to be computed
     groups : (I,)
     centre : (R, G); no groups where the rows are around zero
     centre_cov : (R, G, G)
-    lead_step, lead_group : (L,), L = 1 where the rows continue others, 0 otherwise
+    lead_step, lead_group : (L,), 0 where the rows do not continue others, otherwise 1, or 2 with kinds of second order
     lead_mean, lead_var : (L, R)
+    lead_cov : (L − 1, R) covariances of the two that lead
     carriers : (C, 2) frequencies and phases, see :func:`~brtf.model.row_priors.chain_kinds.carriers_of`; the kinds are
         those without a carrier, then the same on every one
     start : (1,) place of the first row
+    n_second : (1,) kinds of second order, the last ones of those without a carrier
+    ring : (1,) distance of the last row to the first, which follows it, in units of the typical one; 0 along a line
     """
 
     steps: Array
@@ -55,6 +62,10 @@ class KnownOrder(RowPrior):
     lead_var: Array
     carriers: Array
     start: Array
+    across: Array
+    lead_cov: Array
+    n_second: Array
+    ring: Array
     name = "in a known order"
     words = "follow each other"
     ordered = True
@@ -63,7 +74,7 @@ class KnownOrder(RowPrior):
         for field in fields(self):  # as files give them back: sums over another order differ in the last digits
             object.__setattr__(self, field.name, np.ascontiguousarray(getattr(self, field.name)))
         whole = np.concatenate([self.groups, self.lead_group])
-        n_groups = self.centre.shape[1]
+        n_groups, n_rows = self.centre.shape[1], self.groups.size
         if not ((self.steps > 0).all() and (self.lead_step > 0).all()):
             raise ValueError("the steps of an order are not positive")
         if not ((self.share >= 0).all() and np.allclose(self.share.sum(axis=1), 1.0)):
@@ -73,6 +84,12 @@ class KnownOrder(RowPrior):
             raise ValueError("the carriers of the kinds do not fit, or vanish at a row")
         if n_groups and not ((whole == whole.astype(int)) & (whole >= 0) & (whole < n_groups)).all():
             raise ValueError("the groups of the centres are out of range")
+        if not (0 <= self.n_second[0] < self.n_memories and 0.0 <= self.ring[0] < np.inf):
+            raise ValueError("the kinds of second order, or of a ring, are out of range")
+        if self.ring[0] and (self.n_second[0] or self.carriers.size or self.lead_step.size):
+            raise ValueError("a ring is of first order, without carriers, and continues no other rows")
+        if len(self.across) != (max(n_rows - 2, 0) if self.form.wide else 0):
+            raise ValueError("the covariances of a chain do not fit its kinds")
 
     @classmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
@@ -90,6 +107,10 @@ class KnownOrder(RowPrior):
             "lead_var": (-1, rank),
             "carriers": (-1, 2),
             "start": (1,),
+            "across": (-1, rank, rank),
+            "lead_cov": (-1, rank),
+            "n_second": (1,),
+            "ring": (1,),
         }
 
     @classmethod
@@ -97,6 +118,11 @@ class KnownOrder(RowPrior):
         return None
 
     # ---- the chain -----------------------------------------------------------------------------------------
+
+    @property
+    def form(self) -> Form:
+        """What the kinds are besides first-order ones along a line."""
+        return Form(int(self.n_second[0]), float(self.ring[0]))
 
     @property
     def _n_lead(self) -> int:
@@ -109,50 +135,66 @@ class KnownOrder(RowPrior):
 
     @property
     def places(self) -> Array:
-        """Place of every row, preceded by the one that leads, (L + I,)."""
+        """Place of every row, preceded by those that lead, (L + I,)."""
         return np.cumsum(np.concatenate([self.start - self.lead_step.sum(), self.lead_step, self.steps]))
 
     @property
     def kinds(self) -> Kinds:
-        """Q_k of the rows, preceded by the one that leads, whose own prior does not count."""
+        """Q_k of the rows in their order, preceded by those that lead, whose own prior does not count."""
         steps = np.concatenate([self.lead_step, self.steps])
-        return kinds_of(steps, self.n_memories, self._n_lead, self.carriers, self.places[0])
+        return kinds_of(steps, self.n_memories, self._n_lead, self.carriers, self.places[0], self.form)
 
-    def _mixed(self) -> tuple[Array, Array]:
-        """Σ_k q(k_r) Q_k of every component: its diagonal (L + I, R) and the numbers beside it."""
+    @property
+    def _order(self) -> NDArray[np.intp]:
+        return order_of(self.groups.size, self.form)
+
+    @property
+    def _back(self) -> NDArray[np.intp]:
+        return np.argsort(self._order)
+
+    def _mixed(self) -> Band:
+        """Σ_k q(k_r) Q_k of every component."""
         kinds = self.kinds
-        return kinds.own.T @ self.share.T, kinds.beside.T @ self.share.T
+        return Band(*(part.T @ self.share.T for part in (kinds.own, kinds.beside, kinds.far)))
 
     @property
     def _places(self) -> NDArray[np.intp]:
-        return np.concatenate([self.lead_group, self.groups]).astype(np.intp)
+        """Group of every row in their order, preceded by those that lead."""
+        return np.concatenate([self.lead_group, self.groups[self._order]]).astype(np.intp)
 
     def _centres(self) -> Array:
-        """Centre of every row, preceded by the one that leads, (L + I, R)."""
+        """Centre of every row in their order, preceded by those that lead, (L + I, R)."""
         if not self.centre.shape[1]:
             return np.zeros((self._n_lead + self.groups.size, len(self.centre)))
         return self.centre.T[self._places]
 
-    def _moments(self, rows: RowGaussians) -> tuple[Array, Array]:
-        """E[(a_t − μ)²] (L + I, R), and E[(a_t − μ)(a_{t+1} − μ)] of neighbours."""
-        deviation = np.concatenate([self.lead_mean, rows.mean]) - self._centres()
-        variances = np.broadcast_to(rows.variances, rows.mean.shape)
+    def _moments(self, rows: RowGaussians) -> tuple[Array, Array, Array]:
+        """E[d_t²] (L + I, R) of the distances d from the centre, and E[d_t d_s] of rows one apart, and two apart."""
+        order, lead = self._order, self._n_lead
+        deviation = np.concatenate([self.lead_mean, rows.mean[order]]) - self._centres()
+        variances = np.broadcast_to(rows.variances, rows.mean.shape)[order]
         square = deviation**2 + np.concatenate([self.lead_var, variances])
-        product = deviation[:-1] * deviation[1:]
-        product[self._n_lead :] += np.einsum("trr->tr", self.cross)
+        near, far = deviation[:-1] * deviation[1:], deviation[:-2] * deviation[2:]
+        near[: len(self.lead_cov)] += self.lead_cov
+        near[lead:] += np.einsum("trr->tr", self.cross)
+        far = far if self.form.wide else far[:0]
+        far[lead:] += np.einsum("trr->tr", self.across)
         if self.centre.shape[1]:
             at = self._places
             square += self.centre_cov[:, at, at].T
-            product += self.centre_cov[:, at[:-1], at[1:]].T
-        return square, product
+            near += self.centre_cov[:, at[:-1], at[1:]].T
+            far += self.centre_cov[:, at[:-2], at[2:]].T[: len(far)]
+        return square, near, far
 
     def _traces(self, rows: RowGaussians) -> Array:
         """tr(Q_k M_r) of every kind and component, (K, R); kept for the rows last asked about."""
         known = self.__dict__.get("_known_traces")
         if known is not None and known[0] is rows:
             return known[1]
-        kinds, (square, product) = self.kinds, self._moments(rows)
-        traces = kinds.own @ square + 2.0 * (kinds.beside @ product)
+        kinds, (square, near, far) = self.kinds, self._moments(rows)
+        traces = kinds.own @ square + 2.0 * (kinds.beside @ near)
+        if self.form.wide:
+            traces += 2.0 * (kinds.far @ far)
         self.__dict__["_known_traces"] = rows, traces
         return traces
 
@@ -160,73 +202,80 @@ class KnownOrder(RowPrior):
 
     def posterior(self, precision: Array, linear: Array, lam: Gamma, solve: RowSolver) -> tuple[RowGaussians, RowPrior]:
         """The smoothed rows, with λ̄ Σ_k q(k_r) Q_k for every component."""
-        rank, lead = linear.shape[1], self._n_lead
-        own, beside = (lam.mean * part for part in self._mixed())
+        rank, lead, order, back = linear.shape[1], self._n_lead, self._order, self._back
+        band = self._mixed().times(lam.mean)
         centres = self._centres()
         centres[:lead] -= self.lead_mean
-        pull = own * centres
-        pull[:-1] += beside * centres[1:]
-        pull[1:] += beside * centres[:-1]
-        joint = np.array(np.broadcast_to(precision, (len(linear), rank, rank)))
-        joint[:, np.arange(rank), np.arange(rank)] += own[lead:]
-        found = kernels.smooth_chain(joint, beside[lead:], linear + pull[lead:])
-        prior = replace(self, cross=found.cross, log_det=np.array([found.log_det]))
-        return RowGaussians(found.mean, found.cov), prior
+        joint = np.broadcast_to(precision, (len(linear), rank, rank))[order]
+        joint[:, np.arange(rank), np.arange(rank)] += band.own[lead:]
+        pulled = linear[order] + band.of(centres)[lead:]
+        found = kernels.smooth_wide_chain(joint, band.beside[lead:], band.far[lead:], pulled)
+        prior = replace(self, cross=found.cross, across=found.across, log_det=np.array([found.log_det]))
+        return RowGaussians(found.mean[back], found.cov[back]), prior
 
     def shared_terms(self, lam: Gamma) -> None:
         return None
 
-    def _transitions(self, rows: RowGaussians) -> tuple[Array, Array]:
-        """q as a chain: a_{t+1} = F_t a_t + noise of covariance W_{t+1}; the first W is that of the first row."""
-        cov = np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))
-        transitions = np.linalg.solve(cov[:-1], self.cross).transpose(0, 2, 1)
-        return np.asarray(transitions, np.float64), np.concatenate([cov[:1], cov[1:] - transitions @ self.cross])
+    def _transitions(self, rows: RowGaussians) -> tuple[Array, Array, Array]:
+        """q as a chain: a_t = F_t a_{t−1} + G_t a_{t−2} + noise of covariance W_t; F begins with t = 1, G with t = 2.
+
+        In a chain of first order there is no G. The first W is the covariance of the first row.
+        """
+        cov = np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))[self._order]
+        near = np.asarray(np.linalg.solve(cov[:-1], self.cross).transpose(0, 2, 1), np.float64)
+        noise = np.concatenate([cov[:1], cov[1:] - near @ self.cross])
+        if not len(self.across):
+            return near, np.zeros((0, rows.rank, rows.rank)), noise
+        before = np.block([[cov[1:-1], self.cross[:-1].transpose(0, 2, 1)], [self.cross[:-1], cov[:-2]]])
+        shared = np.concatenate([self.cross[1:], self.across], axis=1)
+        both = np.asarray(np.linalg.solve(before, shared).transpose(0, 2, 1), np.float64)
+        noise[2:] = cov[2:] - both @ shared
+        near[1:], far = both[:, :, : rows.rank], both[:, :, rows.rank :]
+        return near, far, noise
 
     def sampler(self, rows: RowGaussians, reported: RowGaussians) -> Callable[[np.random.Generator], Array]:
-        """Draws of the whole chain: neighbours depend on each other as in q, each row has its reported covariance."""
-        transitions, noise = self._transitions(rows)
+        """Draws of the whole chain: rows depend on each other as in q, each has its reported covariance."""
+        near, far, noise = self._transitions(rows)
         values, vectors = np.linalg.eigh(0.5 * (noise + noise.transpose(0, 2, 1)))
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        shape = (rows.n_rows, rows.rank, rows.rank)
+        shape, back = (rows.n_rows, rows.rank, rows.rank), self._back
         whiten = np.linalg.inv(np.linalg.cholesky(np.broadcast_to(rows.cov, shape)))
         spread = np.linalg.cholesky(reported.cov) @ whiten
 
         def draw(rng: np.random.Generator) -> Array:
             deviation = np.einsum("trs,ts->tr", roots, rng.standard_normal(reported.mean.shape))
-            for t, transition in enumerate(transitions):
-                deviation[t + 1] += transition @ deviation[t]
-            return np.asarray(reported.mean + np.einsum("trs,ts->tr", spread, deviation))
+            for t, transition in enumerate(near, start=1):
+                deviation[t] += transition @ deviation[t - 1]
+                if t > 1 and len(far):
+                    deviation[t] += far[t - 2] @ deviation[t - 2]
+            return np.asarray(reported.mean + np.einsum("trs,ts->tr", spread, deviation[back]))
 
         return draw
 
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
         """Diagonal blocks of q's joint precision without the prior's; P is kept non-negative."""
-        own, beside = (lam.mean * part[self._n_lead :] for part in self._mixed())
-        transitions, noise = self._transitions(rows)
-        precision: Array = np.asarray(np.linalg.inv(noise), np.float64)
-        precision[:-1] += transitions.transpose(0, 2, 1) @ precision[1:] @ transitions
-        precision[:, np.arange(rows.rank), np.arange(rows.rank)] -= own
+        band, lead, back = self._mixed().times(lam.mean), self._n_lead, self._back
+        near, far, noise = self._transitions(rows)
+        left: Array = np.asarray(np.linalg.inv(noise), np.float64)
+        precision = left.copy()
+        precision[:-1] += near.transpose(0, 2, 1) @ left[1:] @ near
+        if len(far):
+            precision[:-2] += far.transpose(0, 2, 1) @ left[2:] @ far
+        precision[:, np.arange(rows.rank), np.arange(rows.rank)] -= band.own[lead:]
         values, vectors = np.linalg.eigh(0.5 * (precision + precision.transpose(0, 2, 1)))
         precision = np.asarray((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1), np.float64)
         # with the prior's precision Q the rows solve (P + Q)(ã − μ) = h − Pμ
-        centres = self._centres()[self._n_lead :]
-        deviation = rows.mean - centres
-        linear = np.einsum("trs,ts->tr", precision, rows.mean) + own * deviation
-        linear[:-1] += beside * deviation[1:]
-        linear[1:] += beside * deviation[:-1]
-        if self._n_lead:
-            lead = lam.mean * self._mixed()[1][0] * (self.lead_mean[0] - self._centres()[0])
-            linear[0] += lead
-        return precision, linear
+        mean = rows.mean[self._order]
+        deviation = np.concatenate([self.lead_mean, mean]) - self._centres()
+        linear = np.einsum("trs,ts->tr", precision, mean) + band.of(deviation)[lead:]
+        return precision[back], linear[back]
 
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """ln p of every row given its neighbours."""
-        own, beside = (lam.mean * part for part in self._mixed())
-        deviation = np.concatenate([self.lead_mean, mean]) - self._centres()
-        pull = np.zeros_like(deviation)
-        pull[:-1] += beside * deviation[1:]
-        pull[1:] += beside * deviation[:-1]
-        return np.asarray(-np.sum(deviation * (0.5 * own * deviation + pull), axis=1)[self._n_lead :])
+        band = self._mixed().times(lam.mean)
+        deviation = np.concatenate([self.lead_mean, mean[self._order]]) - self._centres()
+        pull = band.of(deviation) - 0.5 * band.own * deviation
+        return np.asarray(-np.sum(deviation * pull, axis=1)[self._n_lead :][self._back])
 
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         """I and tr(Q M_r), averaged over the kinds."""
@@ -236,7 +285,7 @@ class KnownOrder(RowPrior):
         """ln|cov| of all rows together."""
         if self.log_det.size:
             return float(self.log_det[0])
-        return float(np.linalg.slogdet(self._transitions(rows)[1])[1].sum())
+        return float(np.linalg.slogdet(self._transitions(rows)[2])[1].sum())
 
     def _own_divergence(self) -> float:
         """KL of the prior's own parameters, apart from squares; zero where they belong to other rows."""
@@ -253,15 +302,21 @@ class KnownOrder(RowPrior):
         return self
 
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
-        """Rows that continue the given ones at unit steps; without these, rows on their own around the mean centre."""
+        """Rows that continue the given ones at unit steps; without these, rows on their own around the mean centre.
+
+        A ring is opened between the last row and the first: new rows continue it as a line.
+        """
         rank, n_groups = len(self.centre), self.centre.shape[1]
         if after is None:
             if not n_groups:
                 return ZeroMean()
             within = np.einsum("rgg->rg", self.centre_cov).mean(axis=1)
             return KnownCentre(self.centre.mean(axis=1), within)
-        last = self.groups[-1:]
-        groups = (last + 1 + np.arange(n_rows)) % n_groups if n_groups else np.zeros(n_rows)
+        if self.form.ring:
+            return self.opened().for_new_rows(n_rows, after)
+        n_lead = min(2 if self.form.wide else 1, after.n_rows)
+        last = self.groups[-n_lead:]
+        groups = (last[-1] + 1 + np.arange(n_rows)) % n_groups if n_groups else np.zeros(n_rows)
         return KnownOrder(
             np.ones(n_rows - 1),
             self.share,
@@ -270,23 +325,45 @@ class KnownOrder(RowPrior):
             groups,
             self.centre,
             self.centre_cov,
-            np.ones(1),
+            np.concatenate([self.steps, [1.0]])[-n_lead:],
             last,
-            after.mean[-1:],
-            np.broadcast_to(after.variances, after.mean.shape)[-1:],
+            after.mean[-n_lead:],
+            np.broadcast_to(after.variances, after.mean.shape)[-n_lead:],
             self.carriers,
             self.places[-1:] + 1.0,
+            np.zeros((max(n_rows - 2, 0) if self.form.wide else 0, rank, rank)),
+            np.einsum("trr->tr", self.cross)[-1:][: n_lead - 1],
+            self.n_second,
+            self.ring,
         )
+
+    def opened(self) -> KnownOrder:
+        """A ring as a line of the same memories, and any other chain as it is."""
+        if not self.form.ring:
+            return self
+        # neighbours on a ring laid double are two apart, but for those in the middle
+        n_rows, rank = self.groups.size, len(self.share)
+        order, cross = self._order, np.zeros((n_rows - 1, rank, rank))
+        for first, second, cov in zip(order[:-2], order[2:], self.across, strict=True):
+            cross[min(first, second)] = cov if first < second else cov.T
+        if n_rows > 1:
+            first, second = order[-2:]
+            cross[min(first, second)] = self.cross[-1] if first < second else self.cross[-1].T
+        return replace(self, cross=cross, across=self.across[:0], log_det=np.zeros(0), ring=np.zeros(1))
 
     def followed_by(self, new: RowPrior) -> RowPrior:
         if not isinstance(new, KnownOrder):
             raise TypeError("rows in order are followed by rows in order")
-        apart = np.zeros((1, *self.cross.shape[1:]))
-        known = self.log_det.size and new.log_det.size
+        if self.form.ring:
+            return self.opened().followed_by(new)
+        apart, known = np.zeros((2, *self.cross.shape[1:])), self.log_det.size and new.log_det.size
+        n_across = max(self.groups.size + new.groups.size - 2, 0) if self.form.wide else 0
+        n_apart = n_across - len(self.across) - len(new.across)
         return replace(
             self,
-            steps=np.concatenate([self.steps, new.lead_step, new.steps]),
-            cross=np.concatenate([self.cross, apart, new.cross]),
+            steps=np.concatenate([self.steps, new.lead_step[-1:], new.steps]),
+            cross=np.concatenate([self.cross, apart[:1], new.cross]),
+            across=np.concatenate([self.across, apart[:n_apart], new.across]),
             log_det=self.log_det + new.log_det if known else np.zeros(0),
             groups=np.concatenate([self.groups, new.groups]),
         )
@@ -296,20 +373,24 @@ class KnownOrder(RowPrior):
             self,
             share=self.share[keep],
             cross=self.cross[:, keep][:, :, keep],
+            across=self.across[:, keep][:, :, keep],
             log_det=np.zeros(0),
             centre=self.centre[keep],
             centre_cov=self.centre_cov[keep],
             lead_mean=self.lead_mean[:, keep],
             lead_var=self.lead_var[:, keep],
+            lead_cov=self.lead_cov[:, keep],
         )
 
     def rescaled(self, ratio: Array) -> RowPrior:
         return replace(
             self,
             cross=self.cross * np.outer(ratio, ratio),
+            across=self.across * np.outer(ratio, ratio),
             log_det=self.log_det + 2.0 * self.groups.size * np.log(np.abs(ratio)).sum(),
             centre=self.centre * ratio[:, None],
             centre_cov=self.centre_cov * ratio[:, None, None] ** 2,
             lead_mean=self.lead_mean * ratio,
             lead_var=self.lead_var * ratio**2,
+            lead_cov=self.lead_cov * ratio**2,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from brtf.data.arrays import Array
 from brtf.kernels.packed import pack_symmetric
 from brtf.kernels.truncated import truncated_moments
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors.chain_kinds import Kinds, kinds_of
+from brtf.model.row_priors.band import Band
+from brtf.model.row_priors.chain_kinds import Form, Kinds, kinds_of, order_of
 from brtf.model.row_priors.non_negative import NonNegative
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver, register
 
 ROUNDS = 3
-"""Times that every other row is solved given the rows between, and these given the others."""
+"""Times that every other row is solved given the rows between, and these given the others; every third where rows
+depend on two before them."""
 
 
 @register
@@ -30,17 +32,21 @@ class NonNegativeOrder(NonNegative):
 
     The kinds are those of rows in order. Cutting off divides by Φ(ρ a √λ/√(1 − ρ²)), which is ½ where there is no order
     and is bounded by one where there is: so ln p(A | λ) is at least that of the chain, ln 2 higher for every row that
-    does not follow another. With no order it is the prior without.
+    does not follow another. A row of a chain of second order is cut off given the two before it, a ring as a whole,
+    which divides by at most ½. With no order it is the prior without.
 
     Attributes
     ----------
     location, precision : see :class:`NonNegative`; the diagonal is τ̄ G_irr + λ̄_r Q_ii
     steps : (I − 1,) distances of neighbours, in units of the typical one
     share : (R, K) q(k_r)
+    n_second, ring : see :class:`KnownOrder`
     """
 
     steps: Array
     share: Array
+    n_second: Array
+    ring: Array
     name = "non-negative in order"
     words = "are never negative and follow each other"
     ordered = True
@@ -51,57 +57,90 @@ class NonNegativeOrder(NonNegative):
             raise ValueError("the steps of an order are not positive")
         if not ((self.share >= 0).all() and np.allclose(self.share.sum(axis=1), 1.0)):
             raise ValueError("the shares of the kinds do not add up to one")
+        if not (0 <= self.n_second[0] < self.share.shape[1] and 0.0 <= self.ring[0] < np.inf):
+            raise ValueError("the kinds of second order, or of a ring, are out of range")
+        if self.ring[0] and self.n_second[0]:
+            raise ValueError("the kinds of a ring are of first order")
 
     @classmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
-        return {**super().shapes(n_rows, rank), "steps": (n_rows - 1,), "share": (rank, -1)}
+        own = {"steps": (n_rows - 1,), "share": (rank, -1), "n_second": (1,), "ring": (1,)}
+        return {**super().shapes(n_rows, rank), **own}
+
+    @classmethod
+    def begun(cls, plain: NonNegative, steps: Array, share: Array, form: Form) -> NonNegativeOrder:
+        """The same q with a prior in order."""
+        ring = np.full(1, form.ring)
+        return cls(plain.location, plain.precision, steps, share, np.full(1, float(form.n_second)), ring)
+
+    @property
+    def n_memories(self) -> int:
+        """Kinds of a chain."""
+        return self.share.shape[1]
+
+    @property
+    def form(self) -> Form:
+        """What the kinds are besides first-order ones along a line."""
+        return Form(int(self.n_second[0]), float(self.ring[0]))
+
+    @property
+    def _order(self) -> NDArray[np.intp]:
+        return order_of(len(self.location), self.form)
+
+    @property
+    def _back(self) -> NDArray[np.intp]:
+        return np.argsort(self._order)
 
     @property
     def _kinds(self) -> Kinds:
         """Q_k, and ln|Q_k| + 2 ln 2 for every row that does not follow another."""
-        kinds = kinds_of(self.steps, self.share.shape[1])
+        kinds = kinds_of(self.steps, self.share.shape[1], form=self.form)
         n_free = np.where(np.arange(self.share.shape[1]) == 0, len(self.location), 1)
         return kinds._replace(log_det=kinds.log_det + 2.0 * math.log(2.0) * n_free)
 
-    def _mixed(self) -> tuple[Array, Array]:
-        """Σ_k q(k_r) Q_k of every component: its diagonal (I, R) and the numbers beside it."""
+    def _mixed(self) -> Band:
+        """Σ_k q(k_r) Q_k of every component."""
         kinds = self._kinds
-        return kinds.own.T @ self.share.T, kinds.beside.T @ self.share.T
+        return Band(*(part.T @ self.share.T for part in (kinds.own, kinds.beside, kinds.far)))
 
     def _traces(self, rows: RowGaussians) -> Array:
         """tr(Q_k E[a aᵀ]) of every kind and component, (K, R); loadings are independent in q."""
-        kinds = self._kinds
-        square = rows.mean**2 + np.broadcast_to(rows.variances, rows.mean.shape)
-        return kinds.own @ square + 2.0 * (kinds.beside @ (rows.mean[:-1] * rows.mean[1:]))
+        kinds, order = self._kinds, self._order
+        mean = rows.mean[order]
+        square = mean**2 + np.broadcast_to(rows.variances, rows.mean.shape)[order]
+        traces = kinds.own @ square + 2.0 * (kinds.beside @ (mean[:-1] * mean[1:]))
+        return traces + 2.0 * (kinds.far @ (mean[:-2] * mean[2:])) if self.form.wide else traces
 
     def posterior(self, precision: Array, linear: Array, lam: Gamma, solve: RowSolver) -> tuple[RowGaussians, RowPrior]:
         """The best truncated normals of every other row given the rows between, then of these, a few times."""
         rank, places = linear.shape[1], np.arange(linear.shape[1])
-        own, beside = (lam.mean * part for part in self._mixed())
-        whole = np.array(np.broadcast_to(precision, (len(linear), rank, rank)))
-        whole[:, places, places] += own
+        band, order, back = self._mixed().times(lam.mean), self._order, self._back
+        whole = np.broadcast_to(precision, (len(linear), rank, rank))[order]
+        whole[:, places, places] += band.own
         scale = 1.0 / np.sqrt(whole[:, places, places])
-        location = np.array(self.location)
+        location, pulled, neighbours = self.location[order], linear[order], band.off_diagonal
         mean = truncated_moments(location, scale)[0]
+        apart = 3 if self.form.wide else 2
         for _ in range(ROUNDS):
-            for rows in (slice(0, None, 2), slice(1, None, 2)):
-                given = (linear - _neighbours(beside, mean))[rows]
+            for rows in (slice(first, None, apart) for first in range(apart)):
+                given = (pulled - neighbours.of(mean))[rows]
                 location[rows] = kernels.solve_truncated(whole[rows], given, location[rows])
                 mean[rows] = truncated_moments(location[rows], scale[rows])[0]
-        prior = NonNegativeOrder(location, pack_symmetric(whole), self.steps, self.share)
+        prior = replace(self, location=location[back], precision=pack_symmetric(whole)[back])
         return prior.rows, prior
 
     def likelihood(self, rows: RowGaussians, lam: Gamma, solve: RowSolver) -> tuple[Array, Array]:
-        own, beside = (lam.mean * part for part in self._mixed())
+        band, order, back = self._mixed().times(lam.mean), self._order, self._back
         excess, linear = super().likelihood(rows, lam, solve)
         places = np.arange(rows.rank)
-        excess[:, places, places] = np.maximum(self._diagonal - own, 0.0)
-        return excess, linear + _neighbours(beside, rows.mean)
+        excess[:, places, places] = np.maximum(self._diagonal - band.own[back], 0.0)
+        return excess, linear + band.off_diagonal.of(rows.mean[order])[back]
 
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """ln p of every row given its neighbours."""
-        own, beside = (lam.mean * part for part in self._mixed())
-        return np.asarray(-np.sum(mean * (0.5 * own * mean + _neighbours(beside, mean)), axis=1))
+        band, mean = self._mixed().times(lam.mean), mean[self._order]
+        pull = band.of(mean) - 0.5 * band.own * mean
+        return np.asarray(-np.sum(mean * pull, axis=1)[self._back])
 
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         """I and tr(Q E[a aᵀ]), averaged over the kinds."""
@@ -117,13 +156,13 @@ class NonNegativeOrder(NonNegative):
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         """q(k_r) ∝ exp(½ ln|Q_k| − ½ λ̄_r tr(Q_k M_r))."""
         log_share = (0.5 * (self._kinds.log_det[:, None] - lam.mean * self._traces(rows))).T
-        return NonNegativeOrder(self.location, self.precision, self.steps, softmax(log_share, axis=1))
+        return replace(self, share=softmax(log_share, axis=1))
 
     def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
         near, plain = NonNegative.of(rows)
         n_kinds = self.share.shape[1]
         share = np.full((rows.rank, n_kinds), 1.0 / n_kinds)
-        return near, NonNegativeOrder(plain.location, plain.precision, self.steps, share).learnt(near, lam)
+        return near, self._with(plain, self.steps, share).learnt(near, lam)
 
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         """New rows on their own: half-normal loadings in no order."""
@@ -132,7 +171,7 @@ class NonNegativeOrder(NonNegative):
     def _with(self, plain: RowPrior, steps: Array, share: Array) -> RowPrior:
         if not isinstance(plain, NonNegative):
             raise TypeError(f"rows without negative loadings are not {plain.name}")
-        return NonNegativeOrder(plain.location, plain.precision, steps, share)
+        return NonNegativeOrder.begun(plain, steps, share, self.form)
 
     def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
         near, plain = super().moved(rows, mean)
@@ -141,18 +180,11 @@ class NonNegativeOrder(NonNegative):
     def followed_by(self, new: RowPrior) -> RowPrior:
         joined = super().followed_by(new)
         n_more = len(joined.location) - len(self.location) if isinstance(joined, NonNegative) else 0
-        return self._with(joined, np.concatenate([self.steps, np.ones(n_more)]), self.share)
+        opened = replace(self, ring=np.zeros(1))
+        return opened._with(joined, np.concatenate([self.steps, np.ones(n_more)]), self.share)
 
     def select(self, keep: NDArray[Any]) -> RowPrior:
         return self._with(super().select(keep), self.steps, self.share[keep])
 
     def rescaled(self, ratio: Array) -> RowPrior:
         return self._with(super().rescaled(ratio), self.steps, self.share)
-
-
-def _neighbours(beside: Array, mean: Array) -> Array:
-    """Σ over the neighbours of every row of e times their loadings, (I, R)."""
-    found = np.zeros_like(mean)
-    found[:-1] += beside * mean[1:]
-    found[1:] += beside * mean[:-1]
-    return found

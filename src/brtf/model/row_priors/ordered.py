@@ -11,7 +11,7 @@ from scipy.special import softmax, xlogy
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors.chain_kinds import NO_CARRIERS
+from brtf.model.row_priors.chain_kinds import LINE, NO_CARRIERS, Form
 from brtf.model.row_priors.known_order import KnownOrder
 from brtf.model.row_priors.row_prior import register
 
@@ -38,6 +38,7 @@ class Ordered(KnownOrder):
         share: Array,
         groups: NDArray[Any] | None = None,
         carriers: Array = NO_CARRIERS,
+        form: Form = LINE,
     ) -> Ordered:
         """The prior of rows that are still independent in the posterior; ``groups`` if they have centres."""
         n_rows, rank = rows.mean.shape
@@ -56,6 +57,10 @@ class Ordered(KnownOrder):
             np.zeros((0, rank)),
             carriers,
             np.zeros(1),
+            np.zeros((max(n_rows - 2, 0) if form.wide else 0, rank, rank)),
+            np.zeros((0, rank)),
+            np.full(1, float(form.n_second)),
+            np.full(1, form.ring),
         )
         return begun.regrouped(rows, lam, groups)
 
@@ -63,7 +68,7 @@ class Ordered(KnownOrder):
         """Other rows at the same places, still independent in the posterior, and the prior with the same groups."""
         share = np.full((rows.rank, self.share.shape[1]), 1.0 / self.share.shape[1])
         groups = self.groups if self.centre.shape[1] else None
-        return rows, Ordered.begun(rows, lam, self.steps, share, groups, self.carriers).learnt(rows, lam)
+        return rows, Ordered.begun(rows, lam, self.steps, share, groups, self.carriers, self.form).learnt(rows, lam)
 
     def regrouped(self, rows: RowGaussians, lam: Gamma, groups: NDArray[Any] | None) -> Ordered:
         """The prior with other groups of rows, each around a centre of its own; None for rows around zero."""
@@ -100,17 +105,18 @@ class Ordered(KnownOrder):
 
     def _with_centres(self, rows: RowGaussians, lam: Gamma) -> Ordered:
         """q(μ_r) = N(A⁻¹WᵀQã, (λ̄A)⁻¹), A = 1 + WᵀQW, with W the groups of the rows."""
-        own, beside = self._mixed()
+        band, order = self._mixed(), self._order
         at, n_groups = self._places, self.centre.shape[1]
         matrix = np.zeros((rows.rank, n_groups, n_groups))
         matrix[:, np.arange(n_groups), np.arange(n_groups)] = 1.0
-        for first, second, weight in ((at, at, own), (at[:-1], at[1:], beside), (at[1:], at[:-1], beside)):
-            np.add.at(matrix.transpose(1, 2, 0), (first, second), weight)
-        pulled = own * rows.mean
-        pulled[:-1] += beside * rows.mean[1:]
-        pulled[1:] += beside * rows.mean[:-1]
+        whole = matrix.transpose(1, 2, 0)
+        np.add.at(whole, (at, at), band.own)
+        for weight in (band.beside, band.far):
+            first, second = at[: len(weight)], at[at.size - len(weight) :]
+            np.add.at(whole, (first, second), weight)
+            np.add.at(whole, (second, first), weight)
         linear = np.zeros((n_groups, rows.rank))
-        np.add.at(linear, at, pulled)
+        np.add.at(linear, at, band.of(rows.mean[order]))
         inverse = np.linalg.inv(matrix)
         inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1))
         centre = np.einsum("rgh,hr->rg", inverse, linear)
@@ -123,16 +129,18 @@ class Ordered(KnownOrder):
             return self
         if rank < old:
             raise ValueError(f"the rows have {rank} components, fewer than the {old} of their prior")
-        cross = np.zeros((len(self.cross), rank, rank))
-        cross[:, :old, :old] = self.cross
+        cross, across = (np.zeros((len(part), rank, rank)) for part in (self.cross, self.across))
+        cross[:, :old, :old], across[:, :old, :old] = self.cross, self.across
         more = rank - old
         return replace(
             self,
             share=np.concatenate([self.share, np.full((more, self.share.shape[1]), 1.0 / self.share.shape[1])]),
             cross=cross,
+            across=across,
             log_det=np.zeros(0),
             centre=np.concatenate([self.centre, np.zeros((more, n_groups))]),
             centre_cov=np.concatenate([self.centre_cov, np.broadcast_to(np.eye(n_groups), (more, n_groups, n_groups))]),
             lead_mean=np.zeros((0, rank)),
             lead_var=np.zeros((0, rank)),
+            lead_cov=np.zeros((0, rank)),
         )

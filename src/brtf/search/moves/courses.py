@@ -40,7 +40,8 @@ class SecondCourses(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         state, shape = progress.point.state, progress.problem.observations.shape
-        ordered = [mode for mode, prior in enumerate(state.row_priors) if isinstance(prior, Ordered)]
+        priors = enumerate(state.row_priors)
+        ordered = [mode for mode, prior in priors if isinstance(prior, Ordered) and not prior.form.ring]
         room = progress.options.limit(state) - state.rank
         if len(shape) != 2 or not ordered or state.smooth is not None or room < 1:
             return None
@@ -77,7 +78,8 @@ def second_courses(state: State, mode: int) -> list[Course]:
     begin = _densest(own.sum(axis=1), SCREENED_ROWS)
     end = min(begin + SCREENED_ROWS, rows.n_rows)
     start = float(prior.places[begin])
-    looked = kinds_of(prior.steps[begin : end - 1], prior.n_memories, carriers=prior.carriers, start=start)
+    steps = prior.steps[begin : end - 1]
+    looked = kinds_of(steps, prior.n_memories, carriers=prior.carriers, start=start, form=prior.form)
     found = []
     for r in np.argsort(state.lam.mean, kind="stable")[:SCREENED_COMPONENTS]:
         scale = state.lam.mean[r]
@@ -109,21 +111,27 @@ class Sums:
     share: Array
 
     @property
+    def _parts(self) -> tuple[Array, Array, Array]:
+        return self.kinds.own, self.kinds.beside, self.kinds.far
+
+    @property
     def evidence_alone(self) -> float:
         """ln of the evidence of the first chain on its own, up to what both have."""
-        own, beside = (self.scale * (self.share @ part) for part in self.kinds[:2])
-        found = kernels.smooth_chain((self.precision + own)[:, None, None], beside[:, None], self.linear[:, None])
+        own, beside, far = (self.scale * (self.share @ part) for part in self._parts)
+        found = kernels.smooth_wide_chain(
+            (self.precision + own)[:, None, None], beside[:, None], far[:, None], self.linear[:, None]
+        )
         return 0.5 * (found.log_det + float(self.linear @ found.mean[:, 0]))
 
     def smoothed(self, k: int) -> tuple[Array, float]:
         """Means (n, 2) of both chains, the second of kind k, and ln|cov|."""
         second = self.scale / SECOND_SHARE
-        own, beside = (
-            np.stack([self.scale * (self.share @ part), second * part[k]], axis=1) for part in self.kinds[:2]
+        own, beside, far = (
+            np.stack([self.scale * (self.share @ part), second * part[k]], axis=1) for part in self._parts
         )
         precision = np.broadcast_to(self.precision[:, None, None], (self.precision.size, 2, 2)).copy()
         precision[:, [0, 1], [0, 1]] += own
-        found = kernels.smooth_chain(precision, beside, np.repeat(self.linear[:, None], 2, axis=1))
+        found = kernels.smooth_wide_chain(precision, beside, far, np.repeat(self.linear[:, None], 2, axis=1))
         return found.mean, found.log_det
 
     def evidence(self, k: int) -> float:

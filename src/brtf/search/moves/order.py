@@ -23,7 +23,14 @@ from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import IndependentRows, NonNegative, NonNegativeOrder, Ordered, RowPrior, ZeroMean
-from brtf.model.row_priors.chain_kinds import NO_CARRIERS, kinds_of, n_kinds
+from brtf.model.row_priors.chain_kinds import (
+    LINE,
+    NO_CARRIERS,
+    Form,
+    kinds_of,
+    n_kinds,
+    order_of,
+)
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
 from brtf.search.periods_of_rows import carriers_along, possible_periods
@@ -58,16 +65,18 @@ class Order(Move):
             return None
         if not self.asked and ROW_MATRICES * 8 * rows.n_rows * rows.rank**2 > process_bytes():
             return None
-        carriers = carriers_along(rows, state.lam, positions) if present.signed else NO_CARRIERS
+        form = Form(ring=positions.closing or 1.0) if mode in progress.options.cyclic_modes else LINE
+        signed = present.signed and not form.ring
+        carriers = carriers_along(rows, state.lam, positions) if signed else NO_CARRIERS
         independent = ZeroMean() if isinstance(present, NonNegative) else present
-        promised, share = promise(rows, independent, state.lam, positions.steps, carriers)
+        promised, share = promise(rows, independent, state.lam, positions.steps, carriers, form)
         if not self.asked and promised < WORTH:
             return None
         prior: RowPrior
         if isinstance(present, NonNegative):
-            prior = NonNegativeOrder(present.location, present.precision, positions.steps, share)
+            prior = NonNegativeOrder.begun(present, positions.steps, share, form)
         else:
-            prior = best_centres(rows, present, state.lam, positions, carriers)
+            prior = best_centres(rows, present, state.lam, positions, carriers, form)
         proposed = state.with_factor(mode, rows, prior)
         point = evaluate_at(progress.problem, proposed, progress.point.fit)
         return progress.trial(
@@ -84,22 +93,23 @@ class Order(Move):
 
 
 def best_centres(
-    rows: RowGaussians, present: IndependentRows, lam: Gamma, positions: Positions, carriers: Array
+    rows: RowGaussians, present: IndependentRows, lam: Gamma, positions: Positions, carriers: Array, form: Form = LINE
 ) -> Ordered:
     """Chains around zero, one centre, or one for every phase of a period: where the evidence is highest.
 
     With centres μ, of divergence KL from their prior, rows of the likelihood exp(Σ h a − ½ p a²) have that of μ times
     that of a chain about zero whose linear terms are h − pμ. Periods share the chance of one.
     """
-    no_order = np.zeros((rows.rank, n_kinds(rows.n_rows) * (1 + len(carriers))))
+    no_order = np.zeros((rows.rank, n_kinds_of(rows.n_rows, form) * (1 + len(carriers))))
     no_order[:, 0] = 1.0
     periods = [period for period in possible_periods(rows, lam, positions) if 2 * period <= rows.n_rows]
-    chain = Ordered.begun(rows, lam, positions.steps, no_order, None, carriers)
-    found = _evidence(rows, present, lam, positions.steps, carriers, np.zeros_like(rows.mean))[0]
+    periods = [] if form.ring else periods
+    chain = Ordered.begun(rows, lam, positions.steps, no_order, None, carriers, form)
+    found = _evidence(rows, present, lam, positions.steps, carriers, np.zeros_like(rows.mean), form)[0]
     best, most = replace(chain, share=softmax(found, axis=0).T), float(logsumexp(found, axis=0).sum()) + WORTH
     for groups in (np.zeros(rows.n_rows, int), *(positions.places % period for period in periods)):
         prior = chain.regrouped(rows, lam, groups)
-        found, nats = _evidence(rows, present, lam, positions.steps, carriers, prior.centre.T[groups])
+        found, nats = _evidence(rows, present, lam, positions.steps, carriers, prior.centre.T[groups], form)
         square = prior.centre**2 + np.einsum("rgg->rg", prior.centre_cov)
         of_prior = float(lam.mean @ square.sum(axis=1)) - square.shape[1] * float(np.log(lam.mean).sum())
         nats += float(logsumexp(found, axis=0).sum()) - math.log(len(periods) if groups.any() else 1)
@@ -110,19 +120,30 @@ def best_centres(
 
 
 def promise(
-    rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array, carriers: Array = NO_CARRIERS
+    rows: RowGaussians,
+    present: IndependentRows,
+    lam: Gamma,
+    steps: Array,
+    carriers: Array = NO_CARRIERS,
+    form: Form = LINE,
 ) -> tuple[float, Array]:
     """Nats that order promises about the present centre, component by component, and the shares (R, K) of the kinds."""
     matrices, linear = present.terms(lam)
     centres = np.broadcast_to(linear / np.einsum("irr->ir", matrices), rows.mean.shape)
-    found, _ = _evidence(rows, present, lam, steps, carriers, centres)
+    found, _ = _evidence(rows, present, lam, steps, carriers, centres, form)
     gains = logsumexp(found - found[0], axis=0) - math.log(len(found))
     rounding = rows.n_rows * float(np.finfo(float).eps) * float(np.abs(found).max(initial=0.0))
     return float(gains.sum()) - rounding, softmax(found, axis=0).T
 
 
 def _evidence(
-    rows: RowGaussians, present: IndependentRows, lam: Gamma, steps: Array, carriers: Array, centres: Array
+    rows: RowGaussians,
+    present: IndependentRows,
+    lam: Gamma,
+    steps: Array,
+    carriers: Array,
+    centres: Array,
+    form: Form = LINE,
 ) -> tuple[Array, float]:
     """Evidence (K, R) of every kind of chain about the given centres (I, R), and that of the centres.
 
@@ -132,7 +153,18 @@ def _evidence(
     variances = np.broadcast_to(rows.variances, rows.mean.shape)
     precision = np.maximum(1.0 / variances - np.einsum("irr->ir", matrices), 0.0)
     linear = rows.mean / variances - own_linear
-    kinds = kinds_of(steps, n_kinds(rows.n_rows), carriers=carriers)
     about = linear - precision * centres
-    found = kernels.chain_evidence(precision, about, lam.mean, kinds.own, kinds.beside) + 0.5 * kinds.log_det[:, None]
+    found = evidence(precision, about, lam, steps, n_kinds_of(rows.n_rows, form), carriers, form)
     return found, float(np.sum(centres * (linear - 0.5 * precision * centres)))
+
+
+def evidence(precision: Array, linear: Array, lam: Gamma, steps: Array, n: int, carriers: Array, form: Form) -> Array:
+    """Evidence (K, R) of every kind of chain about zero for components with the likelihoods exp(Σ h a − ½ p a²)."""
+    kinds, order = kinds_of(steps, n, carriers=carriers, form=form), order_of(len(linear), form)
+    parts = kinds.own, kinds.beside, kinds.far
+    return kernels.chain_evidence(precision[order], linear[order], lam.mean, *parts) + 0.5 * kinds.log_det[:, None]
+
+
+def n_kinds_of(n_rows: int, form: Form) -> int:
+    """Kinds of a chain of that form without a carrier."""
+    return n_kinds(n_rows) + form.n_second
