@@ -577,7 +577,10 @@ ONES = np.ones((2, 3))
     [
         (ONES, np.ones((3, 2), bool), ValueError, "mask has shape (3, 2), but Y has shape (2, 3)"),
         (ONES, np.ones((2, 3), int), TypeError, "mask must be boolean, True = observed, got dtype int64"),
-        (ONES, np.ones((2, 3)), TypeError, "Pass mask.astype(bool)"),
+        (ONES, np.ones((2, 3), int), TypeError, "Pass mask == 1 if that is what its numbers mean"),
+        (ONES, np.ones((2, 3)), TypeError, "or ~numpy.isnan(mask) if NaN stands for missing"),
+        (ONES, np.full((2, 3), "False"), TypeError, "such as mask == 'True'"),
+        (ONES, np.full((2, 3), None), TypeError, "such as mask == 'True'"),
         (ONES, np.zeros((2, 3), bool), ValueError, "everything is missing"),
         (
             [[1.0, 2.0, NAN], [NAN, 1.0, NAN]],
@@ -592,6 +595,47 @@ ONES = np.ones((2, 3))
 def test_bad_masks(Y, mask, error, message):
     with pytest.raises(error, match=re.escape(message)):
         observe(Y, mask)
+
+
+@pytest.mark.parametrize("index", [["a", "a"], ["a", "v"]])
+def test_a_column_named_twice(index):
+    frame = pd.DataFrame({"a": [0, 1], "b": [1, 0], "v": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=re.escape(f"is named twice, in index={index} and value='v'")):
+        Observations.from_frame(frame, index=index, value="v")
+
+
+FRAME = pd.DataFrame(ONES, index=["a", "b"], columns=["x", "y", "z"])
+ARRAY = xr.DataArray(np.ones((2, 2)), dims=("row", "column"), coords={"row": ["a", "b"]})
+
+
+@pytest.mark.parametrize(
+    ("Y", "mask", "message"),
+    [
+        (FRAME, FRAME.iloc[::-1] > 0, "at position 0 there is b, but a in Y. Order the mask as Y, with mask.reindex_l"),
+        (FRAME, FRAME.rename(columns={"z": "w"}) > 0, "at position 2 there is w, but z in Y"),
+        (ARRAY, ARRAY.transpose() > 0, "The modes of mask are ('column', 'row'), but those of Y are ('row', 'column')"),
+        (ARRAY, ARRAY.assign_coords(row=["b", "a"]) > 0, "The labels of mode 'row' of mask are not those of Y"),
+        (ARRAY.chunk(), ARRAY.chunk().transpose() > 0, "The modes of mask are ('column', 'row')"),
+    ],
+)
+def test_masks_labelled_otherwise(Y, mask, message):
+    """They would be read by position: other entries would be taken for missing."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        observe(Y, mask)
+
+
+def test_masks_labelled_alike_or_not_at_all():
+    observed = np.array([[True, False, True], [True, True, True]])
+    for Y, mask in (
+        (FRAME, FRAME.where(observed).notna()),
+        (FRAME, pd.DataFrame(observed)),
+        (FRAME, observed),
+        (ONES, pd.DataFrame(observed, index=["b", "a"])),
+        (ARRAY, xr.DataArray(observed[:, :2], dims=("row", "column"))),
+        (ARRAY, xr.DataArray(observed[:, :2])),
+        (ARRAY, observed[:, :2]),
+    ):
+        assert observe(Y, mask).n_observed == np.asarray(mask).sum()
 
 
 GOOD = [[0, 1, 2], [1, 0, 2]]

@@ -140,14 +140,23 @@ def check_shape(shape: Any, name: str) -> tuple[int, ...]:
 
 def check_mask(mask: Any, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     array = np.asarray(mask)
-    if array.dtype != np.bool_:
-        raise TypeError(
-            f"mask must be boolean, True = observed, got dtype {array.dtype}. Pass mask.astype(bool) if that "
-            "is what its numbers mean."
-        )
+    refuse_no_booleans(array.dtype)
     if array.shape != shape:
         raise ValueError(f"mask has shape {array.shape}, but Y has shape {shape}: they must agree.")
     return array
+
+
+def refuse_no_booleans(dtype: Any) -> None:
+    """Raise for a mask of another type; the remedy is one that gives the mask that was meant."""
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return
+    remedy = "Pass mask == 1 if that is what its numbers mean."
+    if kind in "OUST":  # "False" and None would become True or an error
+        remedy = "Compare it with what stands for an observed entry, such as mask == 'True'."
+    elif kind in "fc":  # NaN would become True
+        remedy = "Pass mask == 1 if 1 stands for observed, or ~numpy.isnan(mask) if NaN stands for missing."
+    raise TypeError(f"mask must be boolean, True = observed, got dtype {dtype}. {remedy}")
 
 
 def check_labels(labels: Labels | None, shape: tuple[int, ...]) -> None:

@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from brtf.data.blocks import Block
-from brtf.data.checks import Labels, cast_values, check_shape, count_of, nothing_observed, place_of, read_numbers
+from brtf.data.checks import (
+    Labels,
+    cast_values,
+    check_shape,
+    count_of,
+    nothing_observed,
+    place_of,
+    read_numbers,
+    refuse_no_booleans,
+)
 from brtf.data.chunks import (
     Chunk,
     ChunkedObservations,
@@ -154,11 +163,7 @@ def _check_mask(mask: Any, Y: Any) -> None:
             f"mask is a {type(mask).__name__}, but Y is a {type(Y).__name__}, which is read in chunks. Give a mask of "
             "that kind."
         )
-    if np.dtype(mask.dtype) != np.bool_:
-        raise TypeError(
-            f"mask must be boolean, True = observed, got dtype {mask.dtype}. Pass mask.astype(bool) if that "
-            "is what its numbers mean."
-        )
+    refuse_no_booleans(mask.dtype)
     if tuple(mask.shape) != tuple(Y.shape):
         raise ValueError(f"mask has shape {mask.shape}, but Y has shape {Y.shape}: they must agree.")
 

@@ -286,10 +286,11 @@ class Observations:
             Target number of entries of a chunk; None: at most 2**24, in whole stored chunks.
         """
         from brtf.data.chunked_input import observe_chunks
-        from brtf.data.observe import unlabel
+        from brtf.data.observe import unlabel, unlabelled_mask
 
         data, labels = unlabel(Y)
-        return replace(observe_chunks(data, unlabel(mask)[0], labels, dtype, n_entries), container=container_of(Y))
+        observed = observe_chunks(data, unlabelled_mask(mask, labels), labels, dtype, n_entries)
+        return replace(observed, container=container_of(Y))
 
     @classmethod
     def from_parts(

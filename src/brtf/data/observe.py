@@ -78,7 +78,7 @@ def _observe(Y: Any, mask: Any, dtype: DTypeLike | None) -> Observations:
     from brtf.data.chunked_input import comes_in_chunks, observe_chunks
 
     if comes_in_chunks(data):
-        return observe_chunks(data, unlabel(mask)[0], labels, dtype)
+        return observe_chunks(data, unlabelled_mask(mask, labels), labels, dtype)
     if _is_sparse(data):
         if mask is not None:
             raise ValueError(
@@ -87,7 +87,33 @@ def _observe(Y: Any, mask: Any, dtype: DTypeLike | None) -> Observations:
             )
         entries = data.tocoo() if hasattr(data, "tocoo") else data
         return from_coords(entries.coords, entries.data, entries.shape, labels, dtype)
-    return _from_dense(data, mask, labels, dtype)
+    return _from_dense(data, unlabelled_mask(mask, labels), labels, dtype)
+
+
+def unlabelled_mask(mask: Any, labels: Labels | None) -> Any:
+    """A mask without its labels; raises if it has others than the data, or in another order."""
+    package = type(mask).__module__.partition(".")[0]
+    if package == "xarray" and hasattr(mask, "dims") and hasattr(mask, "data"):
+        data, own = unlabel(mask)
+    elif package == "pandas" and hasattr(mask, "columns"):
+        data, own = mask.to_numpy(), _axes_of(mask)
+    else:
+        return mask
+    if own is None or labels is None or len(own.dims) != len(labels.dims):
+        return data
+    if own.dims != labels.dims and sorted(own.dims) == sorted(labels.dims):
+        raise ValueError(f"The modes of mask are {own.dims}, but those of Y are {labels.dims}: transpose the mask.")
+    for name, positions, wanted in zip(labels.dims, own.coords, labels.coords, strict=True):
+        if positions is None or wanted is None or len(positions) != len(wanted):
+            continue
+        differ = np.flatnonzero(positions.astype(str) != wanted.astype(str))
+        if differ.size:
+            raise ValueError(
+                f"The labels of mode {name!r} of mask are not those of Y: at position {differ[0]} there is "
+                f"{positions[differ[0]]!s}, but {wanted[differ[0]]!s} in Y. Order the mask as Y, with "
+                "mask.reindex_like(Y), or pass it without labels."
+            )
+    return data
 
 
 def observe_matrix(frame: Any) -> Observations:
@@ -255,6 +281,13 @@ def from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Seque
         if column not in frame.columns:
             close = did_you_mean(column, frame.columns)
             raise ValueError(f"frame has no column {column!r}; its columns are {list(frame.columns)}.{close}")
+    named = [*indexed, value]
+    for column in named:
+        if named.count(column) > 1:
+            raise ValueError(
+                f"frame: {column!r} is named twice, in index={indexed} and value={value!r}. Every mode and the values "
+                "need a column of their own."
+            )
     if len(indexed) < 2:
         raise ValueError(f"frame needs order >= 2: two index columns or more and a value column, got index {indexed}.")
     if len(frame) == 0:
