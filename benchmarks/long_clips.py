@@ -6,7 +6,8 @@ Run ``python benchmarks/long_clips.py`` with
   file, and of its blocks when it comes from a camera; the clips have 900 frames of 72 × 96 pixels, through which
   somebody passes all the time, in light that changes slowly;
 - ``--minutes 1 2 4``: CPU time of a frame and largest memory of ``brtf video`` on clips of 320 × 240 pixels and 25
-  frames a second of so many minutes, in colour or with ``--gray``, and F of their masks;
+  frames a second of so many minutes, in colour or with ``--gray``, and F of their masks; other frames with ``--size``,
+  and with ``--blocks`` also short clips in blocks;
 - ``--whole``: memory that the decision of a whole clip takes for every pixel of a frame.
 """
 
@@ -74,7 +75,7 @@ def whole_memory() -> None:
     for bands in (1, 3):
         code = (
             "import resource, numpy, brtf, long_clips\n"
-            f"clip = numpy.stack([one for one, _ in long_clips.made('street', long_clips.LARGE, 48, {bands}, 0)])\n"
+            f"clip = numpy.stack([one for one, _ in long_clips.made('shadow', long_clips.LARGE, 48, {bands}, 0)])\n"
             "brtf.foreground(clip[:12, :40, :40])\n"
             "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
             "brtf.foreground(clip)\n"
@@ -84,7 +85,20 @@ def whole_memory() -> None:
         print(f"{bands} bands: {float(out.stdout):.0f} bytes for a pixel of a frame")
 
 
-def minutes(lengths: list[float], gray: bool, kind: str, size: tuple[int, int]) -> None:
+BLOCKS = """
+import sys
+from pathlib import Path
+from brtf.cli.output import print_json
+from brtf.cli.video import find_objects
+from brtf.foreground import StreamPlan
+from brtf.video.clips import Footage
+clip, out, gray = sys.argv[1:]
+print_json(find_objects(Path(out), Footage(clip, gray=gray == "gray"), "clip", plan=StreamPlan(whole_bytes=0))[1])
+"""
+"""What ``brtf video`` does with a long clip, for clips that are not."""
+
+
+def minutes(lengths: list[float], gray: bool, kind: str, size: tuple[int, int], blocks: bool) -> None:
     """Print time, memory and F of ``brtf video`` on clips of so many minutes."""
     from PIL import Image
 
@@ -102,8 +116,11 @@ def minutes(lengths: list[float], gray: bool, kind: str, size: tuple[int, int]) 
 
             write_clip(f"{place}/clip.mp4", images(), RATE)
             command = [sys.executable, "-m", "brtf", "video", f"{place}/clip.mp4", "--out", f"{place}/out", "--json"]
+            command += ["--gray"] if gray else []
+            if blocks:
+                command = [sys.executable, "-c", BLOCKS, f"{place}/clip.mp4", f"{place}/out", "gray" if gray else ""]
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            out = subprocess.run([*command, *(["--gray"] if gray else [])], check=True, capture_output=True)
+            out = subprocess.run(command, check=True, capture_output=True)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             both = truly = found = 0
@@ -128,6 +145,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, nargs="+")
     parser.add_argument("--whole", action="store_true")
     parser.add_argument("--gray", action="store_true")
+    parser.add_argument("--blocks", action="store_true")
     parser.add_argument("--size", type=int, nargs=2, metavar=("HEIGHT", "WIDTH"), default=LARGE)
     parser.add_argument("--kinds", nargs="+", choices=CLIP_KINDS, default=list(CLIP_KINDS))
     parser.add_argument("--bands", type=int, nargs="+", default=[1, 3])
@@ -139,7 +157,7 @@ def main() -> None:
         plan = StreamPlan(*options.plan) if options.plan else StreamPlan()
         quality(options.kinds, options.bands, options.seeds, plan, options.frames)
     if options.minutes:
-        minutes(options.minutes, options.gray, options.kinds[0], tuple(options.size))
+        minutes(options.minutes, options.gray, options.kinds[0], tuple(options.size), options.blocks)
     if options.whole:
         whole_memory()
 

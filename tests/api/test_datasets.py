@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from brtf.api.toy_clips import CLIP_KINDS, clip_of_kind, frames_of_kind
 from brtf.datasets import paper_synthetic, synthetic, toy_sales, toy_video
 from brtf.metrics import best_f_measure, f_measure
 
@@ -340,6 +341,28 @@ class TestToyVideo:
     def test_errors_name_the_argument(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             toy_video(**arguments)
+
+
+class TestClipsOfMinutes:
+    @pytest.mark.parametrize("kind", CLIP_KINDS)
+    def test_frames_are_those_of_the_clip(self, kind):
+        whole = clip_of_kind(kind, 32, 40, 12, 2, np.random.default_rng(3))
+        for frame, parts in enumerate(frames_of_kind(kind, 32, 40, 12, 2, np.random.default_rng(3))):
+            for part, all_of_it in zip(parts, whole, strict=True):
+                np.testing.assert_array_equal(part, all_of_it[frame])
+
+    def test_somebody_passes_in_every_act(self):
+        frames = frames_of_kind("street", 32, 40, 150, 1, np.random.default_rng(0), act=50)
+        covered = [bool((cover > 0.5).any()) for _, _, cover in frames]
+        assert all(any(covered[start : start + 50]) for start in (0, 50, 100))
+        assert not all(covered)
+
+    def test_who_stays_walks_as_fast_as_in_a_short_clip(self):
+        covers = np.stack(
+            [cover for _, _, cover in frames_of_kind("stays", 32, 40, 300, 1, np.random.default_rng(0), act=40)]
+        )
+        there = (covers > 0.5).mean(axis=0)
+        assert there.max() > 0.6  # where they stand, from a third of the clip on
 
 
 class TestToySales:

@@ -23,6 +23,8 @@ N_PAIRS, FEWEST_PAIRS = 6_000, 50
 """Pairs of pixels from which the law of shadows is learnt, and how many of them must be in shadow."""
 STARTS = (0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 """Attenuations from which the law is learnt; the likeliest result is kept."""
+TOGETHER = 16
+"""Frames whose odds are computed together: each takes a dozen numbers for every pixel meanwhile."""
 N_EM, N_DEGREES = 60, 5
 """Rounds of expectation and maximisation, and after how many of them the tails are chosen again."""
 SMALLEST_SHARE = 1e-4
@@ -114,9 +116,9 @@ def shadow_odds(
     pixel, frame = np.nonzero(inner)
     few = np.random.default_rng(0).choice(pixel.size, min(N_PAIRS, pixel.size), replace=False)
     pixel, frame = pixel[few], frame[few]
-    other = np.empty_like(pixel)
-    strongest_contrast(pixel, frame, scene, variance, inner, width, other)
-    pair, when = np.stack([pixel, other], axis=1)[other >= 0], frame[other >= 0][:, None]
+    beside = np.empty_like(pixel)
+    strongest_contrast(pixel, frame, scene, variance, inner, width, beside)
+    pair, when = np.stack([pixel, beside], axis=1)[beside >= 0], frame[beside >= 0][:, None]
     levels = (scene @ np.linalg.inv(whitening).T).astype(np.float64)
     law = usual
     if len(pair) >= FEWEST_PAIRS:
@@ -128,6 +130,22 @@ def shadow_odds(
     if law is None or pixel.size == 0:
         return none, None
 
+    outside = 1 - np.count_nonzero(inner) / np.count_nonzero(deviates)
+    for begin in range(0, deviates.shape[1], TOGETHER):
+        now = slice(begin, begin + TOGETHER)
+        shown = np.ascontiguousarray(values[:, :, now])
+        there, other = np.ascontiguousarray(deviates[:, now]), np.ascontiguousarray(broad[:, now])
+        none[:, now] = _odds_by(law, outside, scene, variance, whitening, width, shown, there, other)
+    return none, law
+
+
+def _odds_by(
+    law: ShadowLaw, outside: float, scene: Single, variance: Single, whitening: Array, width: int, values: Single,
+    deviates: Mask, broad: Single,
+) -> Single:  # fmt: skip
+    """The odds of :func:`shadow_odds` by a law, where the share ``outside`` of what deviates is at an edge."""
+    odds = np.full(deviates.shape, np.inf, dtype=np.float32)
+    levels = (scene @ np.linalg.inv(whitening).T).astype(np.float64)
     n_channels = values.shape[1]
     tinted = (law.tint * levels) @ whitening.T
     rest = np.nan_to_num(scene[:, :, None] - values)  # what is missing does not deviate
@@ -138,7 +156,6 @@ def shadow_odds(
     entry = size[:, None], across, square, spread[:, None]
     full, mean, spread_of_mean = _attenuated(entry, law.mean, law.variance, law.degrees[0], n_channels)
     part = _attenuated(entry, law.mean / 2, law.mean**2 / 12, law.degrees[0], n_channels)[0]
-    outside = 1 - np.count_nonzero(inner) / np.count_nonzero(deviates)
     log_shadow, log_dark, log_light = law.log_shares
     any_shadow = log_shadow + np.logaddexp(math.log1p(-outside) + full, math.log(max(outside, 1e-9)) + part)
     light, dark = log_light + np.nan_to_num(broad), log_dark + full
@@ -152,9 +169,9 @@ def shadow_odds(
         values, deviates, width, size, spread, across, square, float(log_t(0.0, law.degrees[0], n_channels)),
         law.degrees[0], STEP, np.stack([log_shadow + full, mean, np.broadcast_to(spread_of_mean, mean.shape)]),
         any_shadow, light, dark, whole, law.broken, np.linalg.inv(np.linalg.cholesky(textures)), np.array(constants),
-        np.array(law.degrees[1:]), none,
+        np.array(law.degrees[1:]), odds,
     )  # fmt: skip
-    return none, law
+    return odds
 
 
 Entry = tuple[Array, Array, Array, Array]

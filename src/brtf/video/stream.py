@@ -29,9 +29,9 @@ __all__ = [
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-BYTES_PER_PIXEL, BYTES_PER_LEVEL = 60, 10
-"""Memory that a decision takes for a pixel of a frame, and for each of its channels: measured 63 and 80 together in
-grey and in colour (``python benchmarks/long_clips.py --whole``)."""
+BYTES_PER_PIXEL, BYTES_PER_LEVEL = 55, 17
+"""Memory that a decision takes for a pixel of a frame, and for each of its channels: 71 and 106 together were measured
+in grey and in colour (``python benchmarks/long_clips.py --whole``)."""
 
 
 @dataclass(frozen=True)
