@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
+from brtf.data.observe import observe
+from brtf.inference.learn_noise import with_noise
+from brtf.inference.point import evaluate
+from brtf.inference.problem import Problem
+from brtf.inference.sweep import sweep
 from brtf.model.local_models import StudentSlab
-from brtf.search.few_entries import RowEntries, best_regression, undecided_rows
+from brtf.search.components import add_components, empty_state
+from brtf.search.few_entries import RowEntries, best_regression, doubts
 
 MODEL = StudentSlab(0.1, 1.5, 1e4)
 
@@ -53,11 +59,29 @@ def test_entries_that_are_alike():
     np.testing.assert_allclose(B @ row, [5.0, 5.0, 5.0, 1.5, 1.5, 1.5], rtol=1e-6)
 
 
-def test_who_is_undecided():
-    """Five entries of rank 2: of two regressions one has three, four or five of them, or both have three."""
-    entries, regular = np.full(6, 5.0), np.array([0.0, 2.0, 3.0, 3.2, 4.0, 5.0])
-    np.testing.assert_array_equal(undecided_rows(entries, regular, 2), [True, True, True, False, False, False])
-    assert not undecided_rows(np.array([2.0]), np.array([1.0]), 2).any()  # nothing would tell them apart
+def settled_fit(heavy):
+    """A fit to 12 × 40 data of rank 2: row 0 has six entries, and row 1 an outlier of large leverage."""
+    rng = np.random.default_rng(0)
+    A, B = rng.standard_normal((12, 2)), rng.standard_normal((40, 2))
+    B[0] *= heavy
+    observed = A @ B.T + 0.01 * rng.standard_normal((12, 40))
+    observed[0, 6:] = np.nan
+    observed[0, 1:4] += 5.0
+    observed[1, 0] += 50.0
+    problem = Problem(observe(observed), (0, 1), collapsed=True)
+    scale = problem.observations.scale
+    state = with_noise(empty_state(problem, MODEL), (scale / 0.01) ** 2, MODEL, problem.observations.n_observed)
+    point = evaluate(problem, add_components(problem, state, [A / scale, B]))
+    for _ in range(30):
+        point = sweep(problem, point)
+    return problem, point
+
+
+def test_what_is_in_doubt():
+    """Few entries with many outliers, and one outlier that alone says more of a direction than all regular entries."""
+    for heavy, doubtful in ((1.0, [0]), (20.0, [0, 1])):
+        doubt = doubts(*settled_fit(heavy), 0)
+        np.testing.assert_array_equal(np.flatnonzero(doubt > 1.0), doubtful)
 
 
 def test_a_row_whose_outlier_was_taken_for_regular():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from brtf import kernels
 from brtf.data.arrays import Array
@@ -16,7 +17,9 @@ from brtf.data.blocks import Block
 from brtf.data.passes import Sums, visit
 from brtf.inference.entry_posterior import relative_precision
 from brtf.inference.factor_update import without_smooth
+from brtf.inference.point import Point
 from brtf.inference.problem import Problem
+from brtf.inference.statistics import row_statistics
 from brtf.model.evidence_table import tabulate
 from brtf.model.state import State
 
@@ -40,34 +43,54 @@ class RowEntries:
     relative: Array
 
 
-def undecided_rows(entries: Array, regular: Array, rank: int) -> NDArray[np.bool_]:
-    """Rows of which another regression could make as many of their n entries regular as the present one, g.
+def doubts(problem: Problem, point: Point, mode: int) -> Array:
+    """How much more outliers than regular entries say of a row, in the direction in which it is most, (I,).
 
-    Two regressions agree in at most R − 1 entries in general position, so another one has at most n − g + R − 1.
+    Another regression could make these outliers regular, and the regular entries outliers, where it is more than one.
+    The largest eigenvalue of G_out against G_in + Λ/τ̄, with G_in = Σ w b bᵀ, G_out = Σ (1 − w) b bᵀ, b the products of
+    the other modes. Zero where the priors of the rows depend on each other.
     """
-    return np.asarray((entries > regular + 0.5) & (2.0 * regular <= entries + rank - 1.0) & (entries > rank))
+    state = point.state
+    terms = state.row_priors[mode].shared_terms(state.lam)
+    if terms is None:
+        return np.zeros(state.factors[mode].n_rows)
+
+    def regular(block: Block) -> tuple[Array, Array]:
+        weight = np.minimum(point.local(block).weight, 1.0)
+        return weight, weight
+
+    def outlying(block: Block) -> tuple[Array, Array]:
+        rest = 1.0 - regular(block)[0]
+        return rest, rest
+
+    inner, outer = (
+        row_statistics(problem.observations, state.factors, mode, weigh)[0] for weigh in (regular, outlying)
+    )
+    prior, _ = terms.at(slice(None))
+    inner = inner + prior / float(state.tau.mean)
+    return np.asarray([eigh(out, within, eigvals_only=True)[-1] for out, within in zip(outer, inner, strict=True)])
 
 
-def best_regressions(problem: Problem, state: State, mode: int, undecided: NDArray[np.bool_]) -> Array:
-    """The means of all rows of a mode, those of the undecided ones by the regression of the highest evidence.
+def best_regressions(problem: Problem, state: State, mode: int, doubt: Array) -> Array:
+    """The means of all rows of a mode, those in doubt by the regression of the highest evidence.
 
-    Of many undecided rows, those of the fewest entries. Regressions begin at subsets of R entries. Rows whose priors
-    depend on each other stay as they are.
+    Of many rows in doubt, the most doubtful ones. Regressions begin at subsets of R entries. Rows whose priors depend
+    on each other stay as they are.
     """
     terms, means = state.row_priors[mode].shared_terms(state.lam), state.factors[mode].mean.copy()
     if terms is None:
         return means
-    gathered = _entries_of(problem, state, mode, undecided)
+    gathered = _entries_of(problem, state, mode, doubt > 1.0)
     table, work = tabulate(state.local_model), 0
 
     def evidence(rho: Array) -> tuple[Array, Array]:
         found = kernels.evidence(table, rho.ravel())
         return found[0].reshape(rho.shape), found[1].reshape(rho.shape)
 
-    for row, entries in sorted(gathered.items(), key=lambda one: one[1].values.size):
+    for row, entries in sorted(gathered.items(), key=lambda one: -doubt[one[0]]):
         work += entries.values.size * MOST_SUBSETS * state.rank**2
-        if work > LARGEST_WORK:
-            break
+        if work > LARGEST_WORK or entries.values.size <= state.rank:
+            continue
         precision, linear = (one[0] for one in terms.at(slice(row, row + 1)))
         rng = np.random.default_rng(row)
         means[row] = best_regression(entries, float(state.tau.mean), precision, linear, evidence, rng)

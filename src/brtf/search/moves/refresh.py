@@ -22,7 +22,7 @@ from brtf.inference.point import Point
 from brtf.inference.problem import Fit, Problem
 from brtf.inference.trace import Kind
 from brtf.model.state import State
-from brtf.search.few_entries import best_regressions, undecided_rows
+from brtf.search.few_entries import best_regressions, doubts
 from brtf.search.move import Memory, Move, Progress, Trial, are_whole, settled
 from brtf.search.robust_rows import robust_rows
 
@@ -43,14 +43,14 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if state.rank == 0 or state.local_model.is_gaussian:
         return None
     entries, weights, squares = _weights_of_rows(problem, point, mode)
-    lost, undecided = _any_row_lost(entries, weights, squares), undecided_rows(entries, weights, state.rank)
-    if not lost and not undecided.any():
+    lost, doubt = _any_row_lost(entries, weights, squares), doubts(problem, point, mode)
+    if not lost and not (doubt > 1.0).any():
         return None
     old = rows = state.factors[mode]
     if lost:
         rows = robust_rows(problem, state, mode)
-    if undecided.any():
-        rows = rows.with_mean(best_regressions(problem, state.with_factor(mode, rows), mode, undecided))
+    if (doubt > 1.0).any():
+        rows = rows.with_mean(best_regressions(problem, state.with_factor(mode, rows), mode, doubt))
     tau, model = float(state.tau.mean), state.local_model
     residual = Fit.of(replace(problem, collapsed=False), state.with_factor(mode, rows)).residual
 
