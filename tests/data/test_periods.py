@@ -107,6 +107,9 @@ def test_time_stamps_suggest_periods(first, step, length, wanted):
     coords = np.indices(noise.shape).reshape(2, -1)
     observations = Observations.from_coords(coords, noise.ravel(), noise.shape, labels=labels)
     assert calendar_periods(observations, 0) == suggested_periods(observations, 0) == wanted
+    as_text = Labels(labels.dims, (stamps.astype("M8[s]").astype(str), None))
+    told = Observations.from_coords(coords, noise.ravel(), noise.shape, labels=as_text)
+    assert calendar_periods(told, 0) == wanted
     uneven = Labels(labels.dims, (stamps.astype("M8[s]") + np.arange(length) ** 2, None))
     observations = Observations.from_coords(coords, noise.ravel(), noise.shape, labels=uneven)
     assert calendar_periods(observations, 0) == []

@@ -29,6 +29,7 @@ MODELS = {
     "centres": replace(PLAIN, centred_modes=(0, 2)),
     "order": replace(PLAIN, ordered_modes=(1,)),
     "order, centres": replace(PLAIN, ordered_modes=(0, 1), centred_modes=(1,)),
+    "smooth, ring": replace(PLAIN, ordered_modes=(0, 1), smooth_modes=(0,), cyclic_modes=(1,), centred_modes=(1,)),
     "sizes": replace(PLAIN, unequal_modes=(0, 1), row_concentration=3.0),
     "sizes, centres": replace(PLAIN, unequal_modes=(2,), row_concentration=1.5, centred_modes=(0, 2)),
     "slices": replace(PLAIN, noise_modes=(0, 2), noise_concentration=2.5),
@@ -67,6 +68,21 @@ def outlier_density(local, deviation, precision):
     return np.log((ends[0] - ends[1]) / (2.0 * reach))
 
 
+def wide_log_density(rows, kind, precision, ring):
+    """ln N of a course of that kind, smooth or on a ring, from its covariances, and of the kind."""
+    n_rows, n_first = len(rows), n_kinds(len(rows))
+    n_second = 0 if ring else int(np.ceil(np.log2(n_rows)))
+    apart = np.abs(np.subtract.outer(np.arange(n_rows), np.arange(n_rows))).astype(float)
+    if kind >= n_first:
+        kappa = 0.5 ** (1.0 + kind - n_first)
+        cov = np.exp(-kappa * apart) * (1.0 + apart * np.tanh(kappa))
+    else:
+        phi = np.exp(memories(n_first))[kind]
+        cov = (phi**apart + phi ** (n_rows - apart)) / (1.0 + phi**n_rows) if ring else phi**apart
+    found = stats.multivariate_normal(cov=cov / precision).logpdf(rows)
+    return found - np.log(n_first + n_second)
+
+
 def log_density_of_loops(model, data, truth):
     """ln p(Y, truth), an entry and a number at a time."""
     prior, lam, tau, local = model.prior, truth.component_precisions, truth.noise_precision, model.local
@@ -81,6 +97,10 @@ def log_density_of_loops(model, data, truth):
                 for i, a in enumerate(factor[:, r]):
                     size = truth.sizes[mode][i] if mode in model.unequal_modes else 1.0
                     total += stats.norm.logpdf(a, centre, (size * lam[r]) ** -0.5)
+                continue
+            ring = mode in model.cyclic_modes
+            if ring or mode in model.smooth_modes:
+                total += wide_log_density(factor[:, r] - centre, truth.kinds[mode][r], lam[r], ring)
                 continue
             phi = np.exp(memories(n_kinds(len(factor))))[truth.kinds[mode][r]]
             total += stats.norm.logpdf(factor[0, r], centre, lam[r] ** -0.5) - np.log(n_kinds(len(factor)))
@@ -260,6 +280,20 @@ class TestMoments:
         np.testing.assert_allclose(np.mean(steps[1:] * steps[:-1], axis=0), 0.0, atol=4.5 / np.sqrt(length))
         assert len(set(truth.kinds[1])) > 4
 
+    def test_smooth_rows_and_rings_vary_as_their_kinds_say(self):
+        model = replace(PLAIN, rank=4000, ordered_modes=(0, 1), smooth_modes=(0,), cyclic_modes=(1,))
+        truth, _ = sample(replace(model, prior=Prior(3.0, 2.0, 4.0, 0.5)), (6, 6), np.random.default_rng(3))
+        for mode, ring in ((0, False), (1, True)):
+            rows = truth.factors[mode] * np.sqrt(truth.component_precisions)
+            for kind in np.unique(truth.kinds[mode]):
+                mine = rows[:, truth.kinds[mode] == kind]
+                (own, beside, _, far), order = model.kinds(mode, 6)
+                matrix = np.diag(own[kind]) + np.diag(beside[kind], 1) + np.diag(beside[kind], -1)
+                matrix += np.diag(far[kind], 2) + np.diag(far[kind], -2)
+                found = np.einsum("ir,ij,jr->r", mine[order], matrix, mine[order])  # chi-squared
+                assert abs(found.mean() - 6.0) < 4.5 * np.sqrt(12.0 / found.size), (mode, ring, kind)
+                np.testing.assert_allclose(np.mean(mine**2, axis=1), 1.0, atol=5.0 * np.sqrt(2.0 / found.size))
+
 
 def test_outliers_that_should_be_together_and_are_not_are_impossible():
     model = MODELS["shared"]
@@ -279,6 +313,8 @@ def test_outliers_that_should_be_together_and_are_not_are_impossible():
         ({"local": SLABS["flat slab"], "rate_modes": (0,), "shared_modes": (1,)}, "have one rate"),
         ({"ordered_modes": (0,), "nonnegative_modes": (0,)}, "is in no order"),
         ({"ordered_modes": (0,), "unequal_modes": (0,)}, "are of one size"),
+        ({"smooth_modes": (0,)}, "name them in ordered_modes too"),
+        ({"ordered_modes": (0,), "smooth_modes": (0,), "cyclic_modes": (0,)}, "leave them out of smooth_modes"),
         ({"nonnegative_modes": (1,), "unequal_modes": (1,)}, "are of one size"),
     ],
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import stats
 
 import brtf
@@ -596,3 +597,24 @@ def test_a_cyclic_mode_takes_no_further_rows():
 def test_labels_that_go_once_round_close_a_ring(labels, closing):
     found = Positions.of(labels, labels.size).closing
     assert found == (None if closing is None else pytest.approx(closing))
+
+
+def test_further_rows_continue_smooth_courses_and_open_rings():
+    """A block at a time is about as good as all at once, and what follows is near the last rows."""
+    rng = np.random.default_rng(5)
+    course = np.cumsum(np.cumsum(rng.standard_normal((120, 2)), axis=0), axis=0) / 200.0
+    truth = np.einsum("ir,jr,kr->ijk", course, rng.standard_normal((6, 2)), rng.standard_normal((5, 2)))
+    data = truth + 0.3 * rng.standard_normal(truth.shape)
+    model = fitted(data[:100])
+    assert model.result_.state.row_priors[0].form.n_second
+    model.partial_fit(data[100:])
+    prior = model.result_.state.row_priors[0]
+    assert prior.groups.size == 120 and len(prior.across) == 118 and prior.form.n_second
+    assert np.sqrt(np.mean((model.low_rank()[100:] - truth[100:]) ** 2)) < 0.3
+    _, data = around(2)
+    hours = xr.DataArray(data, dims=("hour", "place", "kind"), coords={"hour": np.arange(48) / 2})
+    ring = fitted(hours)
+    form = ring.result_.state.row_priors[0].form
+    ring.partial_fit(hours[:8].assign_coords(hour=24 + np.arange(8) / 2))
+    assert form.ring and not ring.result_.state.row_priors[0].form.ring
+    assert ring.result_.state.factors[0].n_rows == 56

@@ -13,6 +13,7 @@ from scipy.special import fdtrc, gammaincc, gammaincinv
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns, entry_numbers
+from brtf.data.positions import as_times
 from brtf.data.scale import SD_PER_MEDIAN
 
 NEEDLESS = 0.01
@@ -49,9 +50,9 @@ def suggested_periods(observations: Observations, mode: int) -> list[int]:
 
 def calendar_periods(observations: Observations, mode: int) -> list[int]:
     """A day and a week, or a year of months, in positions of a mode with evenly spaced time stamps."""
-    stamps = None if observations.labels is None else observations.labels.coords[mode]
-    length = observations.shape[mode]
-    if stamps is None or stamps.dtype.kind != "M" or length < FEWEST_CYCLES * SHORTEST or np.isnat(stamps).any():
+    labels = None if observations.labels is None else observations.labels.coords[mode]
+    stamps, length = None if labels is None else as_times(labels), observations.shape[mode]
+    if stamps is None or length < FEWEST_CYCLES * SHORTEST or np.isnat(stamps).any():
         return []
     months = stamps.astype("M8[M]")
     if (months == stamps).all() and (np.diff(months).astype(np.int64) == 1).all():
