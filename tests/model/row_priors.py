@@ -159,6 +159,9 @@ class Chain(RowPrior):
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         return np.asarray(-0.5 * np.sum(lam.mean * mean * (self.matrix(len(mean)) @ mean), axis=1))
 
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        return np.asarray(lam.mean * (self.matrix(len(mean)) @ mean))
+
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         matrix, variances = self.matrix(rows.n_rows), np.broadcast_to(rows.variances, rows.mean.shape)
         power = np.einsum("ir,ij,jr->r", rows.mean, matrix, rows.mean) + matrix.diagonal() @ variances

@@ -32,6 +32,7 @@ from brtf.model.row_priors import (
     ZeroMean,
 )
 from brtf.model.row_priors.chain_kinds import courses, memories
+from brtf.model.row_priors.row_prior import excess
 from brtf.model.row_priors.unequal import SMALLEST
 from brtf.model.state import Prior
 from row_priors import (
@@ -577,3 +578,22 @@ def test_new_rows_have_a_prior_from_outside_too(planted_fit):
     assert grown.row_priors[0].shapes(len(data), 1) == {
         name: number.shape for name, number in numbers(grown.row_priors[0]).items()
     }
+
+
+def test_what_is_left_of_a_precision_is_never_negative():
+    """Exactly the difference where the prior asks for less; elsewhere its part in the directions that have more."""
+    rng = np.random.default_rng(0)
+    own = rng.uniform(0.5, 2.0, (300, 4))
+    seen = rng.standard_normal((300, 4, 3))
+    data = seen @ seen.transpose(0, 2, 1)  # nothing is known of one direction
+    before = np.where(np.arange(300) % 3 == 0, 0.9, 1.1)[:, None] * own  # the prior of some rows has moved up
+    diagonal = np.eye(4) * own[:, :, None]
+    left = excess(data + np.eye(4) * before[:, :, None], diagonal)
+    assert (np.linalg.eigvalsh(left) > -1e-12).all()
+    growing = np.arange(300) % 3 != 0
+    np.testing.assert_allclose(left[growing], (data + 0.1 * diagonal)[growing], atol=1e-12)
+    scale = np.sqrt(own)[:, :, None]
+    ratios, directions = np.linalg.eigh(data / (scale * scale.transpose(0, 2, 1)) - 0.1 * np.eye(4))
+    nearest = (directions * np.maximum(ratios, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1)
+    wanted = scale * nearest * scale.transpose(0, 2, 1)
+    np.testing.assert_allclose(left[~growing], wanted[~growing], atol=1e-12)

@@ -17,6 +17,7 @@ from brtf.inference.judge import WORTH, judge
 from brtf.inference.learn_noise import learn_noise_globally
 from brtf.inference.point import Point, evaluate, evaluate_at
 from brtf.inference.problem import Problem
+from brtf.inference.refinement import pays, refined
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import SWEPT, Event, Kind
 from brtf.inference.updates import update_component_precisions
@@ -165,18 +166,28 @@ STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
 
 
 def _swept(progress: Progress, before: Point, k: int, *, hold_noise: bool) -> Point:
-    """One sweep; after the first several, also try the extrapolated point and keep it if its bound is higher."""
-    problem, anderson = progress.problem, progress.anderson
-    swept = prune(problem, sweep(problem, before, hold_noise=hold_noise, ahead=True, n_rounds=_n_rounds(problem, k)))
-    further = anderson.extrapolate(before.state, swept.state) if k >= ACCELERATE_AFTER else None
+    """One sweep; after the first several, also try a point further on and keep it if its bound is higher.
+
+    Further on are the sweeps extrapolated. At high rank it is the means of all modes moved together, but after sweeps
+    that learn the noise: covariances and means that are slow together need the rounds of these.
+    """
+    problem, anderson, n_rounds = progress.problem, progress.anderson, _n_rounds(progress.problem, k)
+    together = hold_noise and k >= ACCELERATE_AFTER and pays(problem, before.state)
+    own_rounds = 1 if together else n_rounds
+    swept = prune(problem, sweep(problem, before, hold_noise=hold_noise, ahead=True, n_rounds=own_rounds))
+    if k < ACCELERATE_AFTER or not swept.rank:
+        return swept
+    if together:
+        further: State | None = refined(problem, swept, n_rounds)
+    else:
+        further = anderson.extrapolate(before.state, swept.state)
     if further is None:
         return swept
     jump = evaluate(problem, update_component_precisions(further), ahead=True)
-    if judge(jump, swept):
-        anderson.kept()
-        return jump
-    anderson.refused()
-    return swept
+    better = judge(jump, swept)
+    if not together:
+        anderson.kept() if better else anderson.refused()
+    return jump if better else swept
 
 
 def with_noise_learnt(problem: Problem, point: Point, kind: type[LocalModel] | None = None) -> Point:

@@ -272,10 +272,17 @@ class KnownOrder(RowPrior):
 
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """ln p of every row given its neighbours."""
-        band = self._mixed().times(lam.mean)
-        deviation = np.concatenate([self.lead_mean, mean[self._order]]) - self._centres()
+        deviation, band = self._deviation(mean), self._mixed().times(lam.mean)
         pull = band.of(deviation) - 0.5 * band.own * deviation
         return np.asarray(-np.sum(deviation * pull, axis=1)[self._n_lead :][self._back])
+
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        """λ̄ Q (a − μ̄)."""
+        return self._mixed().times(lam.mean).of(self._deviation(mean))[self._n_lead :][self._back]
+
+    def _deviation(self, mean: Array) -> Array:
+        """a − μ̄ of the rows in order, preceded by the one that leads, (L + I, R)."""
+        return np.concatenate([self.lead_mean, mean[self._order]]) - self._centres()
 
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         """I and tr(Q M_r), averaged over the kinds."""

@@ -114,6 +114,10 @@ class NonNegative(RowPrior):
         """−½ Σ_r λ̄_r a_ir²."""
         return np.asarray(-0.5 * mean**2 @ lam.mean)
 
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        """λ̄ a_i."""
+        return np.asarray(lam.mean * mean)
+
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         """I and Σ_i E[a_ir²]."""
         return rows.n_rows, rows.component_power

@@ -142,6 +142,10 @@ class NonNegativeOrder(NonNegative):
         pull = band.of(mean) - 0.5 * band.own * mean
         return np.asarray(-np.sum(mean * pull, axis=1)[self._back])
 
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        """λ̄ Q a."""
+        return np.asarray(self._mixed().times(lam.mean).of(mean[self._order])[self._back])
+
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
         """I and tr(Q E[a aᵀ]), averaged over the kinds."""
         return rows.n_rows, np.einsum("rk,kr->r", self.share, self._traces(rows))

@@ -20,6 +20,8 @@ RowSolver = Callable[[Array, Array], RowGaussians]
 ROW_PRIORS: dict[str, type[RowPrior]] = {}
 """The priors that the search proposes for every mode, by the name used in files."""
 Kind = TypeVar("Kind", bound="type[RowPrior]")
+TOGETHER = 2**12
+"""Numbers of the matrices that are looked at together."""
 
 
 def register(kind: Kind) -> Kind:
@@ -107,6 +109,10 @@ class RowPrior(ABC):
     @abstractmethod
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """E[ln p(a_i | λ)] at the given rows, up to a constant per row, (I,)."""
+
+    @abstractmethod
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        """−∂ E[ln p(A⁽ⁿ⁾ | λ)]/∂a at the given rows, (I, R), which is linear in them."""
 
     @abstractmethod
     def squares(self, rows: RowGaussians) -> tuple[int, Array]:
@@ -203,6 +209,11 @@ class IndependentRows(RowPrior):
         natural = solve(rows.cov, rows.mean)  # the inverse map has the same form: (V, ã) to (V⁻¹, V⁻¹ã)
         return excess(natural.cov, precision), natural.mean - linear
 
+    def slope(self, mean: Array, lam: Gamma) -> Array:
+        """Λ_i a_i − l_i."""
+        precision, linear = self.terms(lam)
+        return np.asarray((precision @ mean[:, :, None])[:, :, 0] - linear)
+
     def row_log_density(self, mean: Array, lam: Gamma) -> Array:
         """l_iᵀa_i − ½ a_iᵀΛ_i a_i."""
         precision, linear = self.terms(lam)
@@ -218,12 +229,25 @@ class IndependentRows(RowPrior):
 
 
 def excess(precision: Array, own: Array) -> Array:
-    """What is left of precision matrices (I, R, R) without those of a prior, (1 or I, R, R): non-negative matrices.
+    """What is left of precision matrices (I, R, R) without those of a prior, (1 or I, R, R), which are diagonal.
 
-    A prior that has moved since may ask for more than there is in some directions; nothing is left of these.
+    A prior that has moved since may ask for more than there is in some directions; nothing is left of these, so that
+    what is left is never negative.
     """
-    root = np.linalg.cholesky(own)
-    back = np.linalg.inv(root)
-    ratios, directions = np.linalg.eigh(back @ precision @ back.transpose(0, 2, 1))
-    directions = root @ directions
+    left, of_prior = np.asarray(precision - own), np.broadcast_to(own, precision.shape)
+    together = max(1, TOGETHER // left.shape[-1] ** 2)
+    for start in range(0, len(left), together):
+        part = slice(start, start + together)
+        try:
+            np.linalg.cholesky(left[part])
+        except np.linalg.LinAlgError:
+            left[part] = _without_negative(precision[part], of_prior[part])
+    return left
+
+
+def _without_negative(precision: Array, own: Array) -> Array:
+    """The precision matrices without those of the prior, in the directions in which there is more than those."""
+    scale = np.sqrt(np.einsum("irr->ir", own))
+    ratios, directions = np.linalg.eigh(precision / (scale[:, :, None] * scale[:, None, :]))
+    directions = scale[:, :, None] * directions
     return np.asarray((directions * np.maximum(ratios - 1.0, 0.0)[:, None, :]) @ directions.transpose(0, 2, 1))

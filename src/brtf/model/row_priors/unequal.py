@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.kernels.packed import unpack_symmetric
 from brtf.model.distributions import Gamma, RowGaussians
@@ -107,9 +108,10 @@ class KnownUnequal(IndependentRows):
         V_i⁻¹ has the prior's η̄_i diag λ̄ of the last update; what the data say is its excess over the present one.
         """
         own, _ = self.terms(lam)
-        natural = np.linalg.inv(np.broadcast_to(rows.cov, own.shape))
-        cov = np.linalg.inv(excess(natural, own) + (1.0 - 1.0 / float(self.concentration)) * own)
-        return RowGaussians(rows.mean, cov.astype(np.float64, copy=False))
+        nothing = np.zeros(rows.mean.shape)
+        natural = unpack_symmetric(kernels.solve_rows(np.broadcast_to(rows.cov, own.shape), nothing)[1], rows.rank)
+        left = excess(natural, own) + (1.0 - 1.0 / float(self.concentration)) * own
+        return RowGaussians(rows.mean, kernels.solve_rows(left, nothing)[1])
 
     def for_new_rows(self, n_rows: int, after: RowGaussians | None = None) -> RowPrior:
         typical = np.full(n_rows, float(self.concentration))
