@@ -7,11 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import brtf
+from brtf import BRTF
 from brtf.cli import main
 from brtf.data.positions import Positions, continued
+from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Ordered
-from brtf.results.rows_ahead import Fit, Past, rows_ahead
+from brtf.results.misfit_ahead import misfit_ahead
+from brtf.results.rows_ahead import Fit, Past, Seen, best_repetition, rows_ahead
 
 HORIZON = 10
 
@@ -297,3 +300,81 @@ def test_names_of_modes_and_times_are_used():
     ahead = model.forecast(3, mode="day")
     assert [str(day)[:10] for day in ahead.labels] == ["2024-04-30", "2024-05-01", "2024-05-02"]
     assert list(ahead.table)[:2] == ["day", "place"]
+
+
+def growing_apart(n_rows, rng, rank=4):
+    """Every day of the week a level of its own that wanders from week to week."""
+    steps = np.where(np.arange(n_rows)[:, None] < 7, 3.0, 0.6) * rng.standard_normal((n_rows, rank))
+    for row in range(7, n_rows):
+        steps[row] += steps[row - 7]
+    return steps
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_last_week_counts_as_far_as_it_did_in_the_past(seed):
+    """Days that wander: most of the last week is repeated, and the forecast is as good as that. Other days: none."""
+    rng = np.random.default_rng(seed)
+    loadings = 30.0 * rng.standard_normal((40, 4))
+    whole = growing_apart(42, rng)
+    rows, prior, lam = row_posterior(whole[:35], loadings)
+    found = rows_ahead(rows, prior, lam, np.arange(35.0), 7, (7,), ())
+    error, last = (np.sqrt(np.mean((guess - whole[35:]) ** 2)) for guess in (found.mean, whole[28:35]))
+    assert error < 1.1 * last
+    alone = rng.standard_normal((35, 4))
+    rows, prior, lam = row_posterior(alone, loadings)
+    gram = rows_seen(rows, prior, lam).precision.mean(axis=0)
+    assert best_repetition(rows_seen(rows, prior, lam), 7, (7,), gram)[1] < 0.2
+
+
+def rows_seen(rows, prior, lam):
+    precision = prior.likelihood(rows, lam, gaussian_rows)[0]
+    precision = np.broadcast_to(precision, (rows.n_rows, *precision.shape[1:]))
+    return Seen(rows.mean, rows.cov, precision, np.arange(float(rows.n_rows)), rows.n_rows, np.ones(rows.n_rows, bool))
+
+
+def test_the_last_row_that_was_seen_and_is_as_expected_is_repeated():
+    rng = np.random.default_rng(0)
+    rows, prior, lam = row_posterior(growing_apart(21, rng), 30.0 * rng.standard_normal((40, 4)))
+    seen = rows_seen(rows, prior, lam)
+    regular = np.arange(21) != 18
+    kept = np.arange(21) != 15
+    seen = Seen(*(part[kept] for part in (seen.mean, seen.cov, seen.precision, seen.places)), 20, regular[kept])
+    repeats, there = seen.repeated(21.0 + np.arange(9), 7)
+    assert there.all()
+    np.testing.assert_array_equal(repeats, rows.mean[[14, 8, 16, 17, 11, 19, 20, 14, 8]])
+
+
+@pytest.mark.filterwarnings("ignore::brtf.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+class TestMisfit:
+    """Fibres with a weekly pattern of their own beside a low-rank part."""
+
+    @staticmethod
+    def fitted(strength, seed=0, **options):
+        rng = np.random.default_rng(seed)
+        own = strength * rng.standard_normal((7, 30, 8))[np.arange(49) % 7]
+        shared = np.einsum("tr,ir,kr->tik", 2 + wandering(49, 0.9, 2, rng), *(rng.random((n, 2)) for n in (30, 8)))
+        whole = shared + own + 0.3 * rng.standard_normal(own.shape)
+        known = np.where(rng.random((42, 30, 8)) < 0.1, np.nan, whole[:42])
+        options = {"max_rank": 2, "arrangement": None, "link": None, **options}
+        return BRTF(modes={0: "ordered"}, random_state=0, **options).fit(known), whole[42:]
+
+    def test_what_repeats_itself_is_forecast(self):
+        model, ahead = self.fitted(0.5)
+        found, bare = model.forecast(7), model.forecast(7, of="low_rank")
+        error, without = (np.sqrt(np.mean((one.mean - ahead) ** 2)) for one in (found, bare))
+        assert error < 0.8 * without
+        assert np.mean((found.low <= ahead) & (ahead <= found.high)) > 0.86
+
+    def test_nothing_is_added_where_nothing_does(self):
+        model, _ = self.fitted(0.0)
+        assert misfit_ahead(model.result_, 0, np.arange(42), 7, [7]) is None
+
+    def test_links_and_later_periods(self):
+        """Under a link the misfit is one of t(Y); beyond a period it goes on from what was forecast."""
+        model, _ = self.fitted(0.5)
+        long = misfit_ahead(model.result_, 0, np.arange(42), 14, [7])
+        assert np.abs(long.values[:7]).mean() > np.abs(long.values[7:]).mean() > 0
+        rng = np.random.default_rng(0)
+        coords = rng.integers([[42], [0], [0]], [[56], [30], [8]], (3, 50))
+        np.testing.assert_array_equal(long.at(coords), long.values[tuple(coords - np.array([[42], [0], [0]]))])
+        assert not long.at(np.zeros((3, 1), int)).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from brtf.data.positions import Positions, as_times, continued
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.results.choices import modes_in_words, named_modes
+from brtf.results.misfit_ahead import MisfitAhead, misfit_ahead
 from brtf.results.rows_ahead import rows_ahead
 from brtf.search.periods_of_rows import possible_periods
 
@@ -159,6 +161,7 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
     if not isinstance(prior, Ordered):
         raise TypeError(f"the rows of mode {mode} are in no order")
     more = _rows_ahead(result, mode, rows, prior, n_more)
+    misfit = _misfit_ahead(result, mode, horizon)
     covs = [np.broadcast_to(part.cov_packed, (part.n_rows, part.cov_packed.shape[1])) for part in (rows, more)]
     joined = RowGaussians(np.concatenate([rows.mean, more.mean]), np.concatenate(covs))
     labels = observations.labels
@@ -177,7 +180,21 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
         coords, values = observations.entry_coords(), observations.values.reshape(-1)
     unseen = Observations(shape, values, None, coords, observations.scale, labels)
     state = result.state.with_factor(factor, joined).without_slices_along(factor)
-    return replace(result, observations=unseen, state=state)
+    return replace(result, observations=unseen, state=state, misfit=misfit)
+
+
+def _misfit_ahead(result: Result, mode: int, horizon: int) -> MisfitAhead | None:
+    """What the low-rank part misses and will miss again, with the same periods; a smooth residual has it already."""
+    observations, labels = result.observations, result.observations.labels
+    along = Positions.of(None if labels is None else labels.coords[mode], observations.shape[mode])
+    periods: Sequence[int] = along.periods
+    if not periods and result.rank and mode not in result.arrangement.periods:
+        factor = result.arrangement.read_modes.index((mode,))
+        periods = possible_periods(result.state.factors[factor], result.state.lam, along)
+    periods = [period for period in periods if 2 * period <= along.places[-1] + 1]
+    if result.state.smooth is not None or observations.in_chunks or not periods:
+        return None
+    return misfit_ahead(result, mode, along.places, horizon, periods)
 
 
 def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, n_more: int) -> RowGaussians:
@@ -193,7 +210,9 @@ def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, n
     own = Positions(prior.steps, (), np.rint(places).astype(np.int64))
     likely = [period for period in possible_periods(rows, result.state.lam, own) if 2 * period <= rows.n_rows]
     known = [period for period in calendar if 1 < period < rows.n_rows]
-    return rows_ahead(rows, prior, result.state.lam, places, n_more, known, likely)
+    others = [one.gram + one.cov_sum for one in result.state.factors if one is not rows]
+    gram = np.prod(others, axis=0)
+    return rows_ahead(rows, prior, result.state.lam, places, n_more, known, likely, gram)
 
 
 def _joined_labels(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.special import logsumexp
 
@@ -37,6 +38,10 @@ PATTERN = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Sizes of the pattern relative to the rest of the course."""
 ROUNDS = (2.0, 8.0, math.inf)
 """Rounds after which a pattern is forgotten."""
+FEWEST_BEFORE, FEWEST_CHECKED = 2, 3
+"""Rows beyond a period from which rows that were seen are forecast, and the fewest of them that tell anything."""
+MOST_ORIGINS = 8
+"""Rows, at most, after which such forecasts begin, in the second half; a quarter of them in long series."""
 KEPT_PERIODS = 2
 """Periods that are looked at closely, of those that are merely possible: the most probable ones."""
 
@@ -49,6 +54,7 @@ def rows_ahead(
     n_more: int,
     known: Sequence[int],
     likely: Sequence[int],
+    gram: Array | None = None,
 ) -> RowGaussians:
     """C27: the ``n_more`` rows that follow at unit steps.
 
@@ -57,31 +63,165 @@ def rows_ahead(
     places : (I,) of the rows
     known : periods that labels tell
     likely : periods that the rows may have
+    gram : (R, R) the squares of the entries of a row a add up to aᵀGa; in units of the noise if None
     """
-    n_rows = min(rows.n_rows, MOST_ROWS, max(FEWEST_ROWS, 4 * max([1, *known, *likely])))
+    longest = max([1, *known, *likely])
+    n_rows = min(rows.n_rows, MOST_ROWS, max(FEWEST_ROWS, 4 * longest))
     check_memory(8 * 6 * n_rows * (n_rows + n_more), f"a forecast of {n_more} positions", "lower horizon")
     precision = prior.likelihood(rows, lam, gaussian_rows)[0]
-    values, vectors = np.linalg.eigh(precision.mean(axis=0))
-    roots = np.sqrt(np.maximum(values, np.finfo(float).eps ** 0.5 * values[-1]))
-    told = np.einsum("trs,rs->t", precision, (vectors / roots**2) @ vectors.T)[-n_rows:] / rows.rank
-    clear = np.flatnonzero(told > LEAST_TOLD) + rows.n_rows - n_rows
-    seen, centre = rows.mean[clear], rows.mean[clear].mean(axis=0)
-    # in units of the noise: a difference of length one is told from none by a typical row
-    turned = (seen - centre) @ (vectors * roots)
-    sizes, directions = np.linalg.svd(turned, full_matrices=False)[1:]
-    directions = directions[sizes > np.finfo(float).eps * len(seen) * sizes[:1]]
-    ahead = places[-1] + 1.0 + np.arange(n_more)
-    principal = Past(turned @ directions.T, told[clear - rows.n_rows], places[clear], ahead).with_odd_rows(
-        known, likely
+    precision = np.broadcast_to(precision, (rows.n_rows, *precision.shape[1:]))
+    seen = Seen(
+        rows.mean,
+        np.broadcast_to(rows.cov, (rows.n_rows, *rows.cov.shape[1:])),
+        precision,
+        places,
+        n_rows,
+        np.ones(rows.n_rows, bool),
     )
-    found, onto = principal.continued(known, likely), directions @ (vectors / roots).T
-    if len(directions) == rows.rank and np.ptp(seen, axis=0).all():
-        own = replace(principal, values=seen - centre).continued(known, likely)
-        n_angles = rows.rank * (rows.rank - 1) // 2  # fitted to these rows, each for about a nat too much
-        if own.evidence + n_angles > found.evidence + (len(seen) - 1) * np.log(roots).sum():
-            found, onto = own, np.eye(rows.rank)
-    last = np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))[clear].mean(axis=0)
-    return RowGaussians(centre + found.mean @ onto, np.einsum("dr,hd,ds->hrs", onto, found.variance, onto) + last)
+    ahead = places[-1] + 1.0 + np.arange(n_more)
+    found = seen.continued(ahead, known, likely)
+    candidates = known or seen.likeliest(likely)
+    if candidates:
+        seen = replace(seen, regular=seen.as_expected(candidates))
+    period, share, factor = best_repetition(
+        seen, n_more, candidates, seen.precision.mean(axis=0) if gram is None else gram
+    )
+    if not share:
+        return found
+    repeats, there = seen.repeated(ahead, period)
+    mean = found.mean + share * np.where(there[:, None], repeats - found.mean, 0.0)
+    return RowGaussians(mean, factor * found.cov)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Rows that were seen: their means (I, R), covariances and what the data tell of them, (I, R, R), and places (I,).
+
+    ``most`` is the number of last rows that are looked at, ``regular`` whether a row is as expected, (I,).
+    """
+
+    mean: Array
+    cov: Array
+    precision: Array
+    places: Array
+    most: int
+    regular: NDArray[np.bool_]
+
+    def first(self, n_rows: int) -> Seen:
+        """The first rows alone."""
+        return replace(
+            self, **{name: getattr(self, name)[:n_rows] for name in ("mean", "cov", "precision", "places", "regular")}
+        )
+
+    @cached_property
+    def turned(self) -> tuple[Array, Array]:
+        """Directions and their units in which a difference of length one is told from none by a typical row."""
+        values, vectors = np.linalg.eigh(self.precision.mean(axis=0))
+        return vectors, np.sqrt(np.maximum(values, np.finfo(float).eps ** 0.5 * values[-1]))
+
+    @cached_property
+    def told(self) -> Array:
+        """How much the data tell of every row, relative to a typical one, (I,)."""
+        vectors, roots = self.turned
+        return np.asarray(np.einsum("trs,rs->t", self.precision, (vectors / roots**2) @ vectors.T) / len(roots))
+
+    def repeated(self, ahead: Array, period: int) -> tuple[Array, NDArray[np.bool_]]:
+        """The last regular rows that lie whole periods before the places ahead, (H, R), and whether there are such."""
+        last = ahead - period * np.ceil((ahead - self.places[-1]) / period)
+        clear = self.regular & (self.told > LEAST_TOLD)
+        found, there = np.zeros(len(ahead), dtype=np.intp), np.zeros(len(ahead), dtype=bool)
+        for place in (last - period * k for k in range(int((self.places[-1] - self.places[0]) // period) + 1)):
+            at = np.clip(np.searchsorted(self.places, place - 0.5), 0, len(self.places) - 1)
+            new = ~there & (np.abs(self.places[at] - place) < 0.5) & clear[at]
+            found, there = np.where(new, at, found), there | new
+        return self.mean[found], there
+
+    def likeliest(self, periods: Sequence[int]) -> list[int]:
+        """The most probable of several periods, by a few courses of each."""
+        return sorted(periods, key=self._past.nats_of)[-1:]
+
+    def as_expected(self, periods: Sequence[int]) -> NDArray[np.bool_]:
+        """Which rows are as courses with these periods expect, (I,); those long ago too."""
+        expected = np.ones(len(self.mean), dtype=bool)
+        expected[-min(len(expected), self.most) :] = self._past.with_odd_rows(periods, ()).odd == 0.0
+        return expected
+
+    @cached_property
+    def _past(self) -> Past:
+        vectors, roots = self.turned
+        recent = slice(len(self.mean) - min(len(self.mean), self.most), None)
+        turned = (self.mean[recent] - self.mean[recent].mean(axis=0)) @ (vectors * roots)
+        return Past(turned, np.maximum(self.told[recent], LEAST_TOLD), self.places[recent], np.zeros(0))
+
+    def continued(self, ahead: Array, known: Sequence[int], likely: Sequence[int]) -> RowGaussians:
+        """The rows at the places ahead, as courses go on."""
+        vectors, roots = self.turned
+        n_rows, rank = self.mean.shape
+        recent = n_rows - min(n_rows, self.most)
+        clear = np.flatnonzero(self.told[recent:] > LEAST_TOLD) + recent
+        seen, centre = self.mean[clear], self.mean[clear].mean(axis=0)
+        turned = (seen - centre) @ (vectors * roots)
+        sizes, directions = np.linalg.svd(turned, full_matrices=False)[1:]
+        directions = directions[sizes > np.finfo(float).eps * len(seen) * sizes[:1]]
+        past = Past(turned @ directions.T, self.told[clear], self.places[clear], ahead)
+        principal = past.with_odd_rows(known, likely)
+        found, onto = principal.continued(known, likely), directions @ (vectors / roots).T
+        if len(directions) == rank and np.ptp(seen, axis=0).all():
+            own = replace(principal, values=seen - centre).continued(known, likely)
+            n_angles = rank * (rank - 1) // 2  # fitted to these rows, each for about a nat too much
+            if own.evidence + n_angles > found.evidence + (len(seen) - 1) * np.log(roots).sum():
+                found, onto = own, np.eye(rank)
+        last = self.cov[clear].mean(axis=0)
+        return RowGaussians(centre + found.mean @ onto, np.einsum("dr,hd,ds->hrs", onto, found.variance, onto) + last)
+
+
+def best_repetition(seen: Seen, n_more: int, periods: Sequence[int], gram: Array) -> tuple[int, float, float]:
+    """C41: the period whose last round tells more about the next than the courses do, its share, and the variance.
+
+    Forecasts of rows that were seen, from those before them, decide: with the share b fitted to all other rows, every
+    row is forecast as (1 − b) x̂ + b times the row a period before it. The sum of the squared errors of the entries has
+    to be lower than with b = 0. The variance is the mean square of the errors relative to that of the courses, at least
+    one. Share zero where no period does.
+    """
+    n_rows = len(seen.mean)
+    values, vectors = np.linalg.eigh(gram)
+    turn = vectors * np.sqrt(np.maximum(values, 0.0))
+    best, least = (1, 0.0, 1.0), 1.0
+    for period in periods:
+        first = period + FEWEST_BEFORE
+        if n_rows - first < FEWEST_CHECKED:
+            continue
+        n_origins = MOST_ORIGINS if n_rows <= FEWEST_ROWS // 2 else MOST_ORIGINS // 4
+        origins = np.unique(np.linspace(max(first, n_rows // 2), n_rows - 1, n_origins).astype(int))
+        products, rows_at = list[Array](), list[Array]()
+        for origin in origins:
+            targets = np.arange(origin, min(origin + n_more, n_rows))
+            before, ahead = seen.first(origin), seen.places[targets]
+            found = before.continued(ahead, [other for other in periods if other < origin], ())
+            repeats, there = before.repeated(ahead, period)
+            there &= seen.regular[targets] & (seen.told[targets] > LEAST_TOLD)
+            error, other = ((one - found.mean)[there] @ turn for one in (seen.mean[targets], repeats))
+            spread = np.einsum("rd,hrs,sd->hd", turn, found.cov[there], turn)
+            products.append(np.stack([_sums(error, error), _sums(error, other), _sums(other, other), spread.sum(1)]))
+            rows_at.append(targets[there])
+        errors, both, others, spreads = np.concatenate(products, axis=1)
+        at = np.concatenate(rows_at)
+        if len(np.unique(at)) < FEWEST_CHECKED or not others.sum() > 0:
+            continue
+        own = np.array([[part[at == row].sum() for part in (both, others)] for row in range(n_rows)])[at]
+        share = np.clip((both.sum() - own[:, 0]) / np.maximum(others.sum() - own[:, 1], np.finfo(float).tiny), 0.0, 1.0)
+        left_out = float(np.sum(errors - 2 * share * both + share**2 * others))
+        if left_out < least * float(errors.sum()):
+            final = min(max(float(both.sum() / others.sum()), 0.0), 1.0)
+            left = float(np.sum(errors - 2 * final * both + final**2 * others))
+            best = (period, final, max(left / float(spreads.sum()), 1.0))
+            least = left_out / float(errors.sum())
+    return best
+
+
+def _sums(first: Array, second: Array) -> Array:
+    """Σ over directions of the products, (H,)."""
+    return np.asarray(np.sum(first * second, axis=1))
 
 
 class Course(NamedTuple):
@@ -130,7 +270,7 @@ class Past:
         Periods that labels tell are as probable as none; those that are merely possible share that chance.
         """
         likely = [period for period in likely if period not in known]
-        best = sorted(likely, key=lambda period: -max(Fit(self, course).nats for course in self._rough(period)))
+        best = sorted(likely, key=self.nats_of, reverse=True)
         groups = [(0.0, self._levels()), *((0.0, self._patterns(period)) for period in known)]
         groups += [(-math.log(len(likely)), self._patterns(period)) for period in best[:KEPT_PERIODS]]
         chances, fits = [], []
@@ -145,6 +285,10 @@ class Past:
         mean = np.einsum("kd,khd->hd", share, means)
         variance = np.einsum("kd,khd->hd", share, variances + (means - mean) ** 2)
         return Continued(mean, variance, float(total.sum()))
+
+    def nats_of(self, period: int) -> float:
+        """How likely a period is, by a few courses."""
+        return max(Fit(self, course).nats for course in self._rough(period))
 
     def with_odd_rows(self, known: Sequence[int], likely: Sequence[int]) -> Past:
         """The same with a variance of their own for rows where it brings more than the choice of a row costs, ln I."""

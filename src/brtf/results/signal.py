@@ -27,6 +27,7 @@ from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.model.uncertainty import hidden_variance, honest_rows
+from brtf.results.misfit_ahead import MisfitAhead
 from brtf.search.choices import Comparison
 
 LARGEST_RATIO = 1e100
@@ -52,6 +53,7 @@ class FittedSignal:
     cap_gain : nats by which one more component would raise the bound, if ``max_rank`` was reached
     widening : factor of the posterior variances that held-out entries ask for
     diagnosis : problems found with the fit, the most serious first; empty if there are none
+    misfit : what fibres have beside the signal at positions of a forecast
     """
 
     observations: Observations
@@ -68,6 +70,7 @@ class FittedSignal:
     cap_gain: float | None = None
     widening: float = 1.0
     diagnosis: tuple[Doubt, ...] = ()
+    misfit: MisfitAhead | None = None
 
     # ---- numbers ---------------------------------------------------------------------------------------------
 
@@ -281,9 +284,9 @@ class FittedSignal:
 
     def _smooth_at(self, coords: Any) -> tuple[Array | float, Array | float]:
         """ḡ and Var g of t(Y) at the given coordinates, or everywhere, in units of the scale; zeros without g."""
-        smooth = self.state.smooth
+        smooth, misfit = self.state.smooth, 0.0 if self.misfit is None else self.misfit.at(coords)
         if smooth is None:
-            return 0.0, 0.0
+            return misfit, 0.0
         found = []
         for block in self._blocks(coords):
             places = block.coords
@@ -291,11 +294,11 @@ class FittedSignal:
                 places = np.stack(np.unravel_index(np.arange(block.entries.start, block.entries.stop), block.shape))
             found.append(smooth.at(self._chains, places))
         means, variances = zip(*found, strict=True)
-        return self._assemble(list(means), coords), self._assemble(list(variances), coords)
+        return self._assemble(list(means), coords) + misfit, self._assemble(list(variances), coords)
 
     def signal(self, coords: Any = None) -> Array:
         """E[t⁻¹(x + g)] at the given coordinates (M,), or the whole tensor: low-rank part and smooth residual."""
-        if self.state.smooth is None:
+        if self.state.smooth is None and self.misfit is None:
             return self.low_rank(coords)
         smooth, variance = self._smooth_at(coords)
         centre = (self._centre(coords) + smooth) * self.scale
