@@ -173,7 +173,7 @@ def test_a_clip_that_would_take_too_much_is_decided_in_blocks() -> None:
 class TestPlan:
     def test_large_frames_come_in_shorter_blocks(self) -> None:
         plan = StreamPlan(block_bytes=100 * bytes_of_frame(5000, 3))
-        assert (plan.of_frames(5000, 3).block, plan.of_frames(5000, 3).memory) == (50, 25)
+        assert (plan.of_frames(5000, 3).block, plan.of_frames(5000, 3).memory) == (50, 50)
         assert plan.of_frames(50, 3) == plan
         assert plan.of_frames(10**9, 3).block == 4
 
@@ -188,7 +188,7 @@ class TestPlan:
         assert list(overview.numbers) == [0, 10, 20, 30, 40]
         np.testing.assert_array_equal(overview.clip.values[:, 0], images[::10].reshape(5, -1).T)
 
-    @pytest.mark.parametrize("part", ["block", "memory"])
+    @pytest.mark.parametrize("part", ["block", "memory", "local"])
     def test_a_plan_needs_frames(self, part: str) -> None:
         with pytest.raises(ValueError, match=f"^{part} must be at least"):
             StreamPlan(**{part: 0})

@@ -16,7 +16,7 @@ from brtf.video.clips import Clip
 from brtf.video.light import even_light
 from brtf.video.order import Change, scene_shares
 from brtf.video.shadow import ShadowLaw, shadow_odds
-from brtf.video.steady import find_levels, foreground_evidence
+from brtf.video.steady import find_levels, foreground_evidence, whitened
 
 __all__ = ["Foreground", "decide"]
 
@@ -122,6 +122,7 @@ class Foreground:
 def decide(
     clip: Clip,
     decided: slice = EVERY,
+    learnt: NDArray[np.intp] | None = None,
     *,
     still: bool = False,
     shadows: ShadowLaw | None = None,
@@ -132,6 +133,7 @@ def decide(
     ----------
     clip : Clip
     decided : slice of frames whose objects are found; the other frames show the scene at other times
+    learnt : numbers of the frames, in order, from which light and scene are learnt; all if None
     still : whether it is known that the camera stands still
     shadows : how shadows look at other times, if it is known
     """
@@ -142,11 +144,11 @@ def decide(
         clip = replace(clip, values=np.where(missing, np.float32(np.nan), clip.values))
     shifts = None if still else find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
-    values, courses = even_light(values, height, width)
-    levels = find_levels(values)
+    values, courses = even_light(values, height, width, learnt)
+    levels = find_levels(values if learnt is None else np.take(values, learnt, axis=2))
     levels, share, changes = scene_shares(levels, width)
-    if decided != EVERY:
-        levels = replace(levels, values=np.ascontiguousarray(levels.values[:, :, decided]))
+    if learnt is not None or decided != EVERY:
+        levels = replace(levels, values=np.ascontiguousarray(whitened(values[:, :, decided], levels.whitening)))
         clip = replace(clip, values=clip.values[:, :, decided])
         shifts = None if shifts is None else shifts[decided]
         courses = [course[decided] for course in courses]

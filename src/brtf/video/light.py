@@ -24,21 +24,23 @@ MOST_ASKED = 128
 """Frames from which it is found what a pixel makes of a course: two numbers need no more."""
 
 
-def even_light(values: Single, height: int, width: int) -> tuple[Single, list[Array]]:
+def even_light(
+    values: Single, height: int, width: int, learnt: NDArray[np.intp] | None = None
+) -> tuple[Single, list[Array]]:
     """The clip in the light of its median frame, and the courses of the light that were taken out.
 
     The background of a clip has low rank over the frames: y = x + Σ_k b_k s_kt. A course s is found from the medians of
     squares, and what every pixel makes of it by robust regression that begins with what its square makes of it: a pixel
     that is covered by objects for much of the time would follow these. It is taken out if it takes a tenth off the
     deviations of the median pixel, which is also far more than the price of a number: ½ ln T / T nats a frame. What
-    the pixels make of a course is found from some of the frames, if there are many.
+    the pixels make of a course is found from the frames ``learnt``, or else from all or some, if there are many.
     """
     courses: list[Array] = []
     while len(courses) < MOST_COURSES:
         course = _common_course(values, height, width)
         if course is None:
             break
-        asked = spread(values.shape[2], MOST_ASKED)
+        asked = spread(values.shape[2], MOST_ASKED) if learnt is None else learnt
         some = values if asked.size == values.shape[2] else np.take(values, asked, axis=2)
         of_some = course[asked]
         few = _every_second(height, width)

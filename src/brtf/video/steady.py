@@ -101,7 +101,7 @@ def find_levels(values: Single) -> Levels:
     """Find the steady levels of pixels × channels × frames."""
     whitening, floor = _whitening(values)
     n_pixels, n_channels, _ = values.shape
-    white = values if n_channels == 1 else np.matmul(whitening.astype(np.float32), values)
+    white = whitened(values, whitening)
     noise = np.empty((n_pixels, n_channels), dtype=np.float32)
     difference_noise(white, noise)
     usual = np.nanmedian(noise, axis=0) if np.isfinite(noise).any() else floor
@@ -110,6 +110,11 @@ def find_levels(values: Single) -> Levels:
     share = np.zeros((n_pixels, N_LEVELS + 1), dtype=np.float32)
     levels = Levels(white, whitening, empty, np.ones_like(empty), share, noise.astype(np.float32), floor)
     return levels.fitted(np.arange(n_pixels), slice(None))
+
+
+def whitened(values: Single, whitening: Array) -> Single:
+    """Pixels × channels × frames in channels whose noise is independent."""
+    return values if values.shape[1] == 1 else np.matmul(whitening.astype(np.float32), values)
 
 
 def _whitening(values: Single) -> tuple[Array, Array]:

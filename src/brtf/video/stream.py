@@ -44,17 +44,21 @@ class StreamPlan:
         Frames that are decided together. More take more memory, and less time for each.
     memory : int
         Frames of other times, evenly spread, that show the scene to every block.
+    local : int
+        Frames of a block, evenly spread, from which its scene is learnt besides those of other times, at least. If it
+        were learnt from all, what stands still in the block would be most of what is seen.
     whole_bytes, block_bytes : int
         Largest memory in which a clip is decided as a whole, and in which a block is; at most half of what there is.
     """
 
     block: int = 128
-    memory: int = 64
+    memory: int = 128
+    local: int = 16
     whole_bytes: int = 2**31
     block_bytes: int = 2**31
 
     def __post_init__(self) -> None:
-        for name, least in (("block", 1), ("memory", 2)):
+        for name, least in (("block", 1), ("memory", 2), ("local", 2)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}.")
 
@@ -65,7 +69,7 @@ class StreamPlan:
         """
         n_frames = _allowed(self.block_bytes) // bytes_of_frame(n_pixels, n_channels)
         return replace(
-            self, block=min(self.block, max(4, n_frames // 2)), memory=min(self.memory, max(2, n_frames // 4))
+            self, block=min(self.block, max(4, n_frames // 2)), memory=min(self.memory, max(2, n_frames // 2))
         )
 
 
@@ -152,7 +156,7 @@ class ForegroundStream:
                 "blocks must be of one clip."
             )
         self._kind = kind
-        found = _decided_among(self._past.frames, clip, [], shadows=self._law)
+        found = _decided_among(self._past.frames, clip, [], self.memory, shadows=self._law)
         self._law = found.shadow or self._law
         self._past.add(clip)
         first, self.n_frames_seen_ = self.n_frames_seen_, self._past.n_seen
@@ -212,6 +216,8 @@ def decided_blocks(
             frames[:before],
             clip,
             frames[after:],
+            plan.memory,
+            plan.local,
             still=overview.found.shifts is None,
             shadows=overview.found.shadow,
         )
@@ -346,14 +352,24 @@ def stream(source: Any, *, plan: StreamPlan = DEFAULT_PLAN, **reading: Any) -> I
         yield seen.partial_fit(clip)
 
 
-def _decided_among(before: Sequence[Single], clip: Clip, after: Sequence[Single], **known: Any) -> Foreground:
-    """What moves in a clip, whose scene is also seen in frames before and after it.
+def _decided_among(
+    before: Sequence[Single],
+    clip: Clip,
+    after: Sequence[Single],
+    n_learnt: int,
+    n_local: int = DEFAULT_PLAN.local,
+    **known: Any,
+) -> Foreground:
+    """What moves in a clip, whose scene is learnt from frames before and after it and from some of its own.
 
     ``known`` are the last arguments of :func:`decide`.
     """
-    n_before, n_frames = len(before), clip.n_frames
-    if n_before + len(after) > 0:
+    n_before, n_outside, n_frames = len(before), len(before) + len(after), clip.n_frames
+    own = n_before + spread(n_frames, max(n_local, n_learnt - n_outside))
+    learnt = np.concatenate([np.arange(n_before), own, n_before + n_frames + np.arange(len(after))])
+    if n_outside > 0:
         parts = [np.stack(part, axis=2) for part in (before, after) if part]
         parts.insert(int(n_before > 0), clip.values)
         clip = replace(clip, values=np.concatenate(parts, axis=2))
-    return decide(clip, slice(n_before, n_before + n_frames), **known)
+    some = None if learnt.size == clip.n_frames else learnt
+    return decide(clip, slice(n_before, n_before + n_frames), some, **known)
