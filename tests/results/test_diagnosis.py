@@ -52,6 +52,8 @@ def coded(code, share=0.2, other=None):
 
 DOUBTED = {
     "a code for missing values": ("code", coded(-999), {}),
+    "a code near the others": ("code", np.where(coded(-999) == -999, -99, 2 * coded(0, 0) - 70), {}),
+    "patterns far below their offset": ("offset", 1e9 + half_explained(), {}),
     "a code in blocks": (
         "code",
         np.where(np.add.outer(np.arange(20) // 4, np.arange(15) // 5) == 2, 1e4, coded(5, 0)),

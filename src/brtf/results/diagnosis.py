@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 
 import numpy as np
@@ -13,7 +14,7 @@ from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up, visit
 from brtf.data.scale import SD_PER_MEDIAN
 from brtf.inference.trace import Doubt, Kind
-from brtf.model.state import MeanFieldOutliers
+from brtf.model.state import LARGEST_PRECISION, MeanFieldOutliers
 from brtf.results.result import Result
 
 MANY_OUTLIERS = 0.5
@@ -33,6 +34,10 @@ random sign patterns, and the number of standard deviations at which residuals a
 FEWEST_CODES, OTHER_CODE = 5, 0.1
 """How often a value must occur to be taken for a code, and how often, relative to it, the value at the other end may:
 dead and saturated pixels, at both ends, are outliers and no code."""
+NINES = re.compile(r"-99+")
+"""What stands for a missing value in many files."""
+HIDDEN = 0.01
+"""Smallest noise that a fit distinguishes, over the spread of the data, from which it may hide structure."""
 LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
 """Largest number of entries, and largest length of a mode, for which the residuals are searched for structure."""
 
@@ -42,6 +47,7 @@ def diagnose(result: Result) -> tuple[Doubt, ...]:
     found = (
         _not_converged(result),
         _mask(result),
+        _offset(result),
         _rank(result),
         _cap(result),
         _values(result),
@@ -65,6 +71,25 @@ def _mask(result: Result) -> Doubt | None:
         "mask",
         "All observed entries are equal, and most of the masked entries are not.",
         "The mask is probably inverted: True means observed. Pass mask=~mask.",
+    )
+
+
+def _offset(result: Result) -> Doubt | None:
+    """Data that vary by a tiny share of their size, which the smallest noise of a fit hides."""
+    observations = result.observations
+    if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
+        return None
+    modelled = result.as_modelled(observations)
+    middle = float(np.median(modelled.values))
+    spread = SD_PER_MEDIAN * float(np.median(np.abs(modelled.values - middle)))
+    resolved = modelled.scale / math.sqrt(LARGEST_PRECISION)
+    if not (0.0 < HIDDEN * spread < resolved and HIDDEN * abs(middle) > spread):
+        return None
+    return Doubt(
+        "offset",
+        f"The data vary by {spread / abs(middle):.2g} of their size, and noise below {resolved / modelled.scale:.0e} "
+        "of it is not distinguished from none: structure may be hidden.",
+        "Subtract what is common to all entries, such as numpy.nanmedian(Y), and fit what is left.",
     )
 
 
@@ -172,7 +197,10 @@ def _outlying_beside_the_common(result: Result) -> float:
 
 
 def _code(result: Result) -> Doubt | None:
-    """One value, repeated exactly and farther from all regular entries than these are from each other."""
+    """One value, repeated exactly and farther from all regular entries than these are from each other, or -99, -999, …
+
+    Nines below all regular entries stand for what is missing however near these are.
+    """
     observations = result.observations
     if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
         return None
@@ -188,11 +216,13 @@ def _code(result: Result) -> Doubt | None:
     if not n_spoiled < n_coded < others.size:
         return None
     low, high = float(others.min()), float(others.max())
-    if not max(low - code, code - high) > high - low > 0:
+    is_far = max(low - code, code - high) > high - low > 0
+    if not is_far and not (code < low and NINES.fullmatch(f"{code:.15g}")):
         return None
+    where = "far from" if is_far else "below"
     return Doubt(
         "code",
-        f"{n_coded:,} entries are exactly {code:.6g}, far from the others, which go from {low:.4g} to {high:.4g}.",
+        f"{n_coded:,} entries are exactly {code:.6g}, {where} the others, which go from {low:.4g} to {high:.4g}.",
         f"If {code:.6g} stands for a value that is missing, set it to NaN or pass mask=: now it counts as measured.",
     )
 
