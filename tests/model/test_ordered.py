@@ -14,6 +14,7 @@ from brtf.inference.bound import bound
 from brtf.inference.learn_noise import learn_noise
 from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.sweep import sweep
+from brtf.inference.trace import Kind
 from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Centred, KnownCentre, KnownOrder, Ordered, ZeroMean
@@ -31,6 +32,7 @@ from brtf.model.row_priors.chain_kinds import (
 from brtf.model.state import Prior
 from brtf.results.choices import course_in_words
 from brtf.search.moves import order_form
+from brtf.search.moves.order import Evidence
 from row_priors import (
     AroundOne,
     AroundTwo,
@@ -459,7 +461,6 @@ def planted(n_rows=80, phi=0.95, season=0, missing=0.7, seed=0):
 
 
 def fitted(data, **options):
-    options = {"modes": "auto", **options}
     return brtf.BRTF(random_state=0, link=None, arrangement=None, noise="common", **options).fit(data)
 
 
@@ -473,9 +474,35 @@ def test_order_is_found_and_pays(seed):
     plain, model = fitted(data, modes=None), fitted(data)
     priors = model.result_.state.row_priors
     assert isinstance(priors[0], Ordered)
+    assert priors[0].centre.shape[1] <= 1  # many centres would be uncertain
     assert not any(isinstance(prior, Ordered) for prior in priors[1:])
     assert model.bound_ > plain.bound_ + 20.0
     assert error(model, truth) < 0.95 * error(plain, truth)
+
+
+def test_modes_are_put_in_order_together():
+    rng = np.random.default_rng(0)
+    rows = course(60, 2, 0.95, rng), course(40, 2, 0.9, rng), rng.standard_normal((6, 2))
+    data = np.einsum("ir,jr,kr->ijk", *rows)
+    data += 0.5 * rng.standard_normal(data.shape)
+    events = [record.event for record in fitted(data).result_.trace if record.event.kind is Kind.ORDER]
+    assert [event.accepted for event in events] == [True]
+    assert "mode 0" in events[0].words and "mode 1" in events[0].words and "mode 2" not in events[0].words
+
+
+def test_centres_are_weighed_as_one_by_one():
+    """The evidence about several centres at once is that about each of them."""
+    case = oracle.random_case(3, 3, "complete", rank=2, outliers=False)
+    rows, lam = case.state.factors[0], case.state.lam
+    steps = np.ones(rows.n_rows - 1)
+    evidence = Evidence.of(rows, ZeroMean(), lam, steps, carriers_of([]))
+    centres = np.random.default_rng(0).standard_normal((3, *rows.mean.shape))
+    found, levels = evidence.of_kinds(centres), evidence.of_centres(centres)
+    for k, centre in enumerate(centres):
+        alone = replace(evidence, linear=evidence.linear - evidence.precision * centre)
+        assert found[k] == pytest.approx(alone.of_kinds(np.zeros((1, *rows.mean.shape)))[0], rel=1e-12)
+        log_likelihood = centre * evidence.linear - 0.5 * evidence.precision * centre**2
+        assert levels[k] == pytest.approx(log_likelihood.sum(), rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -95,7 +95,6 @@ def test_patterns_that_change_slowly_carry_over_gaps(monkeypatch):
     assert (np.argmax(prior.share, axis=1) >= prior.n_memories).any()
     assert "patterns of 12 rows that change slowly" in course_in_words(prior)
     monkeypatch.setattr("brtf.search.moves.order.carriers_along", lambda *given: carriers_of([]))
-    monkeypatch.setattr("brtf.search.moves.row_prior.carriers_along", lambda *given: carriers_of([]))
     plain = brtf.BRTF(**options).fit(data)
     hidden = np.isnan(data)
     errors = [np.sqrt(np.mean((fit.low_rank() - truth)[hidden] ** 2)) for fit in (plain, model)]

@@ -218,15 +218,28 @@ def neighbours_alike(problem: Problem, state: State, fit: Fit, local: Callable[[
     Σ u u' / √(Σ u² u'²) over pairs of neighbours, u being residuals in units of the noise, weighted by √w: about
     normal with variance one where they are independent.
     """
-    weighted = np.sqrt(entry_precisions(problem, state, local)) * whole(problem.observations, fit.residual)
+    observations = problem.observations
+    weighted = np.sqrt(entry_precisions(problem, state, local)) * whole(observations, fit.residual)
     found = []
-    for mode in range(problem.observations.order):
-        chains = problem.chains_along(mode)
-        chained = chains.sorted(weighted)
-        products = (chained[1:] * chained[:-1])[chains.gaps[1:] == 1.0]
+    for mode in range(observations.order):
+        products = _of_neighbours(problem, weighted, mode)
         size = float(np.sqrt(np.square(products).sum()))
         found.append(float(products.sum()) / size if size > 0 else 0.0)
     return np.array(found)
+
+
+def _of_neighbours(problem: Problem, values: Array, mode: int) -> Array:
+    """The products of the values (M,) at entries that are neighbours along a mode; zeros where one is missing."""
+    observations = problem.observations
+    if observations.coords is None:
+        everywhere = values.reshape(observations.shape) if observations.mask is None else np.zeros(observations.shape)
+        if observations.mask is not None:
+            everywhere[observations.mask] = values
+        along = np.moveaxis(everywhere, mode, 0)
+        return np.asarray(along[1:] * along[:-1])
+    chains = problem.chains_along(mode)
+    chained = chains.sorted(values)
+    return np.asarray((chained[1:] * chained[:-1])[chains.gaps[1:] == 1.0])
 
 
 def _parameters(place: Array) -> tuple[float, float]:

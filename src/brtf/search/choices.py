@@ -10,9 +10,10 @@ and fibres have smooth courses of their own only where neighbouring residuals ar
 replace each other, so that neither can be judged beside the other: the two ways of explaining the data race from the
 start.
 
-Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones), and the
-bounds are scaled to the whole: the likelihood by the number of entries, the divergence of the rows of a mode by their
-number. Where a sketch of all entries shows everything that is to be explained, no race is needed.
+Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones; where
+fibres may have courses, runs of neighbours), and the bounds are scaled to the whole: the likelihood by the number of
+entries, the divergence of the rows of a mode by their number. Where a sketch of all entries shows everything that is to
+be explained, no race is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from brtf.data.observations import Observations
 from brtf.model.links import possible_links
 from brtf.model.settings import Settings
 from brtf.search.moment import Deadline, Moment
-from brtf.search.race import LAP, Race
+from brtf.search.race import Race
 from brtf.search.reading import Reading, doubled, given_reading, possible_folds, smooth_mode_of
 
 
@@ -85,7 +86,9 @@ def choose(
     may_be_smooth = automatic and settings.smooth_residual == "auto" and bool(settings.smooth_modes(observations.shape))
     if len(links) == 1 and not arranging and not may_be_smooth:
         return Chosen(plain)
-    race = Race(observations, settings, rng, Deadline(seconds), watch, {mode for one in folds for mode, _ in one.folds})
+    folded = {mode for one in folds for mode, _ in one.folds}
+    neighbours = settings.smooth_modes(observations.shape) if may_be_smooth else ()
+    race = Race(observations, settings, rng, Deadline(seconds), watch, folded, neighbours)
     if not race.is_possible(plain):
         return Chosen(plain)
     best, comparisons = plain, list[Comparison]()
@@ -111,11 +114,6 @@ def choose(
                 rivals = [one for one in rivals if one not in race.runners]
             comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
         if may_be_smooth:
-            if race.part is not observations:  # neighbours are needed
-                modes = settings.smooth_modes(observations.shape)
-                race = Race(observations, settings, rng, race.deadline, watch, modes)
-                race.runner(best).go_to(LAP)
-                smooth = not race.deadline.passed and race.neighbours_are_alike(best)
             rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
             best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
             comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))

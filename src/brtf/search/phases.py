@@ -62,7 +62,8 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors(), Order(), SecondCourses())
+NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors())
+ORDER = (Order(), SecondCourses())
 COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
 ASKED_FOR = (
     Cheaper(),
@@ -80,10 +81,12 @@ ROUGH = (
     LocalModels(pulling=True),
     OutlierKinds(coarse=True),
     *COMPONENTS,
+    *ORDER,
 )
 FINE = (
     Noise(),
     *NOISE,
+    *ORDER,
     OrderForm(),
     Shifted(),
     Plainer(pulling=False),

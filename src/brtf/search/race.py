@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.data.arrangement import Arrangement
 from brtf.data.arrays import Array
@@ -48,10 +49,11 @@ class Race:
         rng: np.random.Generator,
         deadline: Deadline,
         watch: Callable[[Moment], object] = lambda moment: None,
+        in_one_run: Collection[int] = (),
         in_runs: Collection[int] = (),
     ) -> None:
         self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
-        self.part = part_of(observations, copy.deepcopy(rng), in_runs)
+        self.part = part_of(observations, copy.deepcopy(rng), in_one_run, in_runs)
         self.runners: dict[Reading, Runner] = {}
         self.of_all: dict[Reading, Runner] = {}
 
@@ -361,22 +363,34 @@ class Runner:
         return self.bound + self.growth * (records[-1].bound - earlier[-1])
 
 
-def part_of(observations: Observations, rng: np.random.Generator, in_runs: Collection[int] = ()) -> Observations:
+def part_of(
+    observations: Observations,
+    rng: np.random.Generator,
+    in_one_run: Collection[int] = (),
+    in_runs: Collection[int] = (),
+) -> Observations:
     """The entries at random positions of every mode, about as many as the plan says; all of data up to twice as many.
 
-    Of modes ``in_runs``, which may have a period, neighbouring positions.
+    Of modes ``in_one_run``, which may have a period, neighbouring positions; of modes ``in_runs`` runs of these.
     """
     if observations.n_observed <= 2 * observations.plan.raced_data:  # or the winner would begin again for little
         return observations
     share = (observations.plan.raced_data / observations.n_observed) ** (1.0 / observations.order)
     counts = [max(min(length, 2), math.ceil(share * length)) for length in observations.shape]
     chosen = [
-        int(rng.integers(length - count + 1)) + np.arange(count)
-        if mode in in_runs
-        else np.sort(rng.choice(length, count, replace=False))
+        _runs_of(length, count, count if mode in in_one_run else math.isqrt(count) if mode in in_runs else 1, rng)
         for mode, (length, count) in enumerate(zip(observations.shape, counts, strict=True))
     ]
     return observations.at_positions(chosen)
+
+
+def _runs_of(length: int, count: int, run: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """So many of the positions 0 to length − 1, in runs of neighbours at random places, ascending."""
+    run, rest = max(run, 1), max(length - count, 0)
+    n_runs = math.ceil(count / run)
+    before = np.sort(rng.choice(rest + n_runs, n_runs, replace=False)) - np.arange(n_runs)  # positions left out
+    found: NDArray[np.intp] = np.arange(count) + np.repeat(before, run)[:count]
+    return found
 
 
 def _numbers_of_one(shape: tuple[int, ...]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from brtf.model.row_priors.centred import KnownCentre
 from brtf.model.row_priors.chain_kinds import SMALLEST_CARRIER, Form, Kinds, courses, kinds_of, order_of
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver
 from brtf.model.row_priors.zero_mean import ZeroMean
+
+SHARES_ADD_UP = 1e-6
+"""Error of a sum of shares that may be rounding, also of a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,18 +75,18 @@ class KnownOrder(RowPrior):
     ordered = True
 
     def __post_init__(self) -> None:
-        for field in fields(self):  # as files give them back: sums over another order differ in the last digits
-            object.__setattr__(self, field.name, np.ascontiguousarray(getattr(self, field.name)))
-        whole = np.concatenate([self.groups, self.lead_group])
+        for name in self.__dataclass_fields__:  # as files give them back: other sums differ in the last digits
+            if not getattr(self, name).flags.c_contiguous:
+                object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)))
         n_groups, n_rows = self.centre.shape[1], self.groups.size
         if not ((self.steps > 0).all() and (self.lead_step > 0).all()):
             raise ValueError("the steps of an order are not positive")
-        if not ((self.share >= 0).all() and np.allclose(self.share.sum(axis=1), 1.0)):
+        if not ((self.share >= 0).all() and (np.abs(self.share.sum(axis=1) - 1.0) < SHARES_ADD_UP).all()):
             raise ValueError("the shares of the kinds do not add up to one")
-        along = np.abs(courses(self.carriers, self.places))
-        if self.share.shape[1] % len(along) or (along < SMALLEST_CARRIER).any():
+        fit = self.share.shape[1] % (1 + len(self.carriers)) == 0
+        if not fit or (len(self.carriers) and (np.abs(courses(self.carriers, self.places)) < SMALLEST_CARRIER).any()):
             raise ValueError("the carriers of the kinds do not fit, or vanish at a row")
-        if n_groups and not ((whole == whole.astype(int)) & (whole >= 0) & (whole < n_groups)).all():
+        if n_groups and not all(_are_numbers_below(groups, n_groups) for groups in (self.groups, self.lead_group)):
             raise ValueError("the groups of the centres are out of range")
         if not (0 <= self.n_second[0] < self.n_memories and 0.0 <= self.ring[0] < np.inf):
             raise ValueError("the kinds of second order, or of a ring, are out of range")
@@ -90,6 +94,14 @@ class KnownOrder(RowPrior):
             raise ValueError("a ring is of first order, without carriers, and continues no other rows")
         if len(self.across) != (max(n_rows - 2, 0) if self.form.wide else 0):
             raise ValueError("the covariances of a chain do not fit its kinds")
+
+    def _with(self, **learnt: Array) -> Self:
+        """The same chain with other statistics of its own, which are not checked again."""
+        found = object.__new__(type(self))
+        found.__dict__.update(self.__dict__)
+        found.__dict__.pop("_known_traces", None)
+        found.__dict__.update({name: np.ascontiguousarray(array) for name, array in learnt.items()})
+        return found
 
     @classmethod
     def shapes(cls, n_rows: int, rank: int) -> dict[str, tuple[int, ...]]:
@@ -133,12 +145,12 @@ class KnownOrder(RowPrior):
         """Kinds without a carrier, and on every one."""
         return self.share.shape[1] // (1 + len(self.carriers))
 
-    @property
+    @cached_property
     def places(self) -> Array:
         """Place of every row, preceded by those that lead, (L + I,)."""
         return np.cumsum(np.concatenate([self.start - self.lead_step.sum(), self.lead_step, self.steps]))
 
-    @property
+    @cached_property
     def kinds(self) -> Kinds:
         """Q_k of the rows in their order, preceded by those that lead, whose own prior does not count."""
         steps = np.concatenate([self.lead_step, self.steps])
@@ -210,7 +222,7 @@ class KnownOrder(RowPrior):
         joint[:, np.arange(rank), np.arange(rank)] += band.own[lead:]
         pulled = linear[order] + band.of(centres)[lead:]
         found = kernels.smooth_wide_chain(joint, band.beside[lead:], band.far[lead:], pulled)
-        prior = replace(self, cross=found.cross, across=found.across, log_det=np.array([found.log_det]))
+        prior = self._with(cross=found.cross, across=found.across, log_det=np.array([found.log_det]))
         return RowGaussians(found.mean[back], found.cov[back]), prior
 
     def shared_terms(self, lam: Gamma) -> None:
@@ -390,8 +402,7 @@ class KnownOrder(RowPrior):
         )
 
     def rescaled(self, ratio: Array) -> RowPrior:
-        return replace(
-            self,
+        return self._with(
             cross=self.cross * np.outer(ratio, ratio),
             across=self.across * np.outer(ratio, ratio),
             log_det=self.log_det + 2.0 * self.groups.size * np.log(np.abs(ratio)).sum(),
@@ -401,3 +412,8 @@ class KnownOrder(RowPrior):
             lead_var=self.lead_var * ratio**2,
             lead_cov=self.lead_cov * ratio**2,
         )
+
+
+def _are_numbers_below(groups: Array, n_groups: int) -> bool:
+    """Whether all are integers from 0 to below ``n_groups``."""
+    return bool(((groups >= 0) & (groups < n_groups) & (groups == np.floor(groups))).all())

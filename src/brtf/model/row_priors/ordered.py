@@ -99,7 +99,7 @@ class Ordered(KnownOrder):
             prior = prior._with_centres(rows, lam)
         kinds, traces = prior.kinds, prior._traces(rows)
         log_share = (0.5 * (kinds.log_det[:, None] - lam.mean * traces)).T
-        found = replace(prior, share=softmax(log_share, axis=1))
+        found = prior._with(share=softmax(log_share, axis=1))
         found.__dict__["_known_traces"] = rows, traces  # which do not depend on the shares
         return found
 
@@ -120,7 +120,7 @@ class Ordered(KnownOrder):
         inverse = np.linalg.inv(matrix)
         inverse = 0.5 * (inverse + inverse.transpose(0, 2, 1))
         centre = np.einsum("rgh,hr->rg", inverse, linear)
-        return replace(self, centre=centre, centre_cov=inverse / lam.mean[:, None, None])
+        return self._with(centre=centre, centre_cov=inverse / lam.mean[:, None, None])
 
     def _with_rank(self, rank: int) -> Ordered:
         """The prior with further components, of unknown kind, independent in the posterior and around zero."""

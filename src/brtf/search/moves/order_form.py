@@ -125,7 +125,7 @@ class Seen:
         """Evidence (K, R) of every kind."""
         same = form == self.prior.form
         n = self.prior.n_memories if same else n_kinds_of(self.rows.n_rows, form)
-        return evidence(self.own, self.about, self.lam, self.prior.steps, n, carriers, form)
+        return evidence(self.own, self.about, self.lam.mean, self.prior.steps, n, carriers, form)
 
     def others(self, form: Form) -> list[Found]:
         """Rows and priors of that form that differ from the present ones, with what the bound would gain."""

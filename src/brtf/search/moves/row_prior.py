@@ -18,12 +18,11 @@ from brtf.inference.trace import Kind
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
-from brtf.model.row_priors.chain_kinds import n_kinds
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.options import SearchOptions
-from brtf.search.periods_of_rows import carriers_along, likeliest_periods
+from brtf.search.periods_of_rows import likeliest_periods
 
 
 class RowPriors(Once):
@@ -67,23 +66,16 @@ def with_best_row_priors(
 
 
 def _other_centres(present: RowPrior, rows: RowGaussians, lam: Gamma, positions: Positions) -> list[RowPrior | None]:
-    """Rows in order around centres of their own for every phase of a period; in a chain also around one, or zero."""
-    if rows.n_rows < FEWEST_ROWS:
+    """Chains around other centres: zero, one, or one for every phase of a period."""
+    if rows.n_rows < FEWEST_ROWS or not isinstance(present, Ordered):
         return []
     periods = likeliest_periods(rows, lam, positions)
-    groups: list[NDArray[Any] | None] = [positions.places % period for period in periods]
-    groups = [one for one in groups if one is not None and 2 * (int(one.max()) + 1) <= rows.n_rows]
-    if isinstance(present, Ordered):
-        chain, groups = present, [None, np.zeros(rows.n_rows), *groups]
-    else:
-        carriers = carriers_along(rows, lam, positions)
-        share = np.zeros((rows.rank, n_kinds(rows.n_rows) * (1 + len(carriers))))
-        share[:, 0] = 1.0
-        chain = Ordered.begun(rows, lam, positions.steps, share, carriers=carriers)
-    others = (chain.regrouped(rows, lam, one) for one in groups)
+    phases = [positions.places % period for period in periods]
+    groups: list[NDArray[Any] | None] = [None, np.zeros(rows.n_rows)]
+    groups += [one for one in phases if 2 * (int(one.max()) + 1) <= rows.n_rows]
+    others = (present.regrouped(rows, lam, one) for one in groups)
     return [
         other.learnt(rows, lam)
         for other in others
-        if not (isinstance(present, Ordered) and np.array_equal(other.groups, present.groups))
-        or other.centre.shape != chain.centre.shape
+        if not np.array_equal(other.groups, present.groups) or other.centre.shape != present.centre.shape
     ]
