@@ -238,7 +238,7 @@ def jobs(data: Path) -> Iterator[tuple[str, str, Callable[[], str]]]:
 
     def job(name: str, measure: Callable[..., str], **options: Any) -> tuple[str, str, Callable[[], str]]:
         settings = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        return name, f"`BRTF({settings})`", lambda: measure(**options)
+        return name, f"`BRTF({settings})`", lambda: measure(modes=None, smooth_residual=None, **options)
 
     def decides(load: Callable[..., tuple[Clip, Array]], **how: Any) -> Callable[..., str]:
         return lambda **options: own_decision(*load(data, **how), **options)

@@ -30,9 +30,10 @@ objects = truth.foreground_mask.reshape(height, width, n_frames)
 # The fit
 # -------
 # A pixel belongs to an object if its outlier probability is above ½. ``smooth_mask`` finds connected objects instead of
-# single pixels, and so also decides at missing pixels; how strongly neighbours agree is learnt.
+# single pixels, and so also decides at missing pixels; how strongly neighbours agree is learnt. Pixels are stored line
+# by line, which is no order to look for.
 
-model = brtf.BRTF(random_state=0).fit(clip.tensor)
+model = brtf.BRTF(modes=None, smooth_residual=None, random_state=0).fit(clip.tensor)
 probability = foreground_probability(model, clip)
 mask = smooth_mask(probability)
 

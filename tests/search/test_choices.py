@@ -1,6 +1,7 @@
 """The link, the arrangement and the noise that the bound chooses: on data that need one, and on data that need none."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from brtf.model.settings import Settings
 from brtf.search import choices, race
 from brtf.search.choices import Chosen, choose
 from brtf.search.moment import Deadline
-from brtf.search.race import Race, part_of
+from brtf.search.race import Race, _runs_of, part_of
 from brtf.search.reading import given_reading
 
 pytestmark = pytest.mark.filterwarnings(  # the fits to compare with are bad ones
@@ -261,7 +262,7 @@ def test_values_that_repeat_exactly_choose_no_link():
     black = rng.random((24, 20)) < 0.2
     data[black] = 0.0
     found = choose(observe(data), Settings(outlier_kind="replacement", outlier_modes=(2,)), np.random.default_rng(0))
-    assert [one.option for one in found.comparisons] == ["arrangement"]
+    assert [one.option for one in found.comparisons] == ["arrangement", "smooth_residual"]
     assert found.reading.link.name is None
 
 
@@ -393,6 +394,15 @@ def test_large_data_race_on_a_part():
     assert chosen.reading.arrangement.groups == ((0, 1), (2,))
     assert chosen.since is None
     assert chosen.comparisons[-1].n_entries == part.n_observed
+
+
+@pytest.mark.parametrize(("length", "count", "run"), [(100, 20, 4), (17, 5, 2), (8, 8, 3), (50, 7, 1), (30, 12, 12)])
+def test_positions_in_runs(length, count, run):
+    for seed in range(20):
+        found = _runs_of(length, count, run, np.random.default_rng(seed))
+        assert found.size == count and found[0] >= 0 and found[-1] < length
+        steps = np.diff(found)
+        assert (steps >= 1).all() and np.count_nonzero(steps > 1) < math.ceil(count / run)
 
 
 def test_the_starts_of_sketched_data_save_a_race_where_they_find_all():

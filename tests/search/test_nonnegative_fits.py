@@ -39,7 +39,8 @@ def mixtures(seed, *, missing=0.2, spoiled=0.03, noise=0.01):
 
 
 def model(**options):
-    return brtf.BRTF(**{"modes": "auto", "link": None, "arrangement": None, "random_state": 0, **options})
+    plain = {"link": None, "arrangement": None, "smooth_residual": None}
+    return brtf.BRTF(**{"random_state": 0, **plain, **options})
 
 
 def modes_without_negative(fitted):

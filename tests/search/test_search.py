@@ -286,7 +286,7 @@ class TestTrace:
     @pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # there are three components
     def test_a_checkpoint_above_the_cap_leads_to_the_same_end(self, monkeypatch, tmp_path):
         options = {"max_rank": 2, "max_sweeps": 40, "random_state": 0, "noise": "common", "link": None}
-        options, path = {**options, "arrangement": None}, tmp_path / "c.brtf"
+        options, path = {**options, "arrangement": None, "smooth_residual": None}, tmp_path / "c.brtf"
         interrupted_above(monkeypatch, brtf.BRTF(**options), n_records=1, checkpoint=path)
         with pytest.warns(ConvergenceWarning, match="max_sweeps"):
             resumed = brtf.BRTF(**options).fit(OVERLAPPING, resume=path)

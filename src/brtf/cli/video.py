@@ -282,6 +282,8 @@ def _low_rank_model(clip: Clip, max_rank: int | None, **settings: Any) -> BRTF:
         noise="per-slice",
         link=None,
         arrangement=None,
+        modes=None,
+        smooth_residual=None,
         outlier_modes=None if clip.tensor.ndim == 2 else (1,),
         **settings,
     )

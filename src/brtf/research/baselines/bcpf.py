@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from brtf.research.baselines.algebra import Array
@@ -19,7 +21,8 @@ def recover(
 ) -> Recovery:
     """Variational Bayesian CP that learns rank and noise from the observed entries and has no outliers.
 
-    This is ``BRTF(robust=False)``: compare it with :class:`brtf.BRTF` to see what modelling outliers gains.
+    This is ``BRTF`` with ``robust=False``, and rows and residuals in no order: compare it with that to see what
+    modelling outliers gains.
 
     Parameters
     ----------
@@ -33,7 +36,8 @@ def recover(
     """
     from brtf.api.estimator import BRTF
 
-    model = BRTF(max_rank, robust=False, max_sweeps=max_sweeps, tol=tol, random_state=rng).fit(Y, mask=observed)
+    limits: dict[str, Any] = {"max_rank": max_rank, "max_sweeps": max_sweeps, "tol": tol}
+    model = BRTF(robust=False, modes=None, smooth_residual=None, random_state=rng, **limits).fit(Y, mask=observed)
     return Recovery(model.result_.low_rank(), None, model.rank_, model.factors_)
 
 
@@ -43,5 +47,5 @@ METHOD = Method(
     missing=True,
     robust=False,
     works_on="tensor",
-    source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(robust=False).",
+    source="Zhao, Zhang & Cichocki, IEEE Trans. PAMI 37 (2015); the fit is BRTF(robust=False, modes=None).",
 )
