@@ -13,8 +13,12 @@ __all__ = ["drop_fringe", "settle_field"]
 
 
 @loop
-def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: Any) -> None:
-    """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect."""
+def settle_field(evidence: Any, near: Any, coupling: Any, temperatures: Any, odds: Any) -> None:
+    """Log odds (frames, height, width) of a mean field: own evidence, and ``coupling`` times what neighbours expect.
+
+    A round for each of the ``temperatures``, by which the log odds of neighbours are divided: in hot rounds their
+    evidence adds up, at one each has decided.
+    """
     n_frames, height, width = evidence.shape
     reach = near.shape[0] // 2
     wide = width + 2 * reach
@@ -27,15 +31,16 @@ def settle_field(evidence: Any, near: Any, coupling: Any, n_rounds: Any, odds: A
         _add_near(inside, near, i, total)
         weights[i] = np.maximum(total, np.float32(1e-30))
     for t in range(n_frames):
-        expected[reach : reach + height, reach : reach + width] = np.tanh(np.float32(0.5) * evidence[t])
-        for _ in range(n_rounds):
+        odds[t] = evidence[t]
+        for temperature in temperatures:
+            half = np.float32(0.5 / temperature)
+            for i in range(height):
+                for j in range(width):
+                    expected[i + reach, j + reach] = math.tanh(half * odds[t, i, j])
             for i in range(height):
                 _add_near(expected, near, i, total)
                 for j in range(width):
                     odds[t, i, j] = evidence[t, i, j] + np.float32(coupling) * total[j] / weights[i, j]
-            for i in range(height):
-                for j in range(width):
-                    expected[i + reach, j + reach] = math.tanh(np.float32(0.5) * odds[t, i, j])
 
 
 @loop

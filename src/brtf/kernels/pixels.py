@@ -234,12 +234,13 @@ def level_density(values: Any, mean: Any, variance: Any, share: Any, degrees: An
 
 @loop
 def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: Any, width: Any, wanted: Any,
-                      other: Any, strange: Any, density: Any) -> None:  # fmt: skip
+                      other: Any, strange: Any, density: Any, explained: Any) -> None:  # fmt: skip
     """Log density of a scene that moved a little: the levels of the pixels around, in weights ``near`` (rows, columns).
 
     Computed where ``wanted`` (pixels, frames). Neighbours move together: the density of a displacement is the geometric
     mean over all wanted pixels within 5 × 5, each of which may with a share ``strange`` show something else, which has
-    the log density ``other`` (pixels, frames).
+    the log density ``other`` (pixels, frames). ``explained`` is the probability that, if the scene moved, the pixel
+    itself shows it.
     """
     n_pixels, n_channels, n_frames = values.shape
     n_levels = mean.shape[1]
@@ -254,6 +255,7 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
     place, n_near = np.empty(n_pixels, np.int64), np.empty(n_pixels)
     number = np.zeros(n_pixels + 1, np.int64)  # of the wanted pixels before each
     level, strangers = np.empty((n_pixels, n_channels)), np.empty(n_pixels)
+    own = np.empty(n_pixels)
     run = np.zeros(n_pixels + 1)  # sums of log densities over the wanted pixels before each
     for t in range(n_frames):
         n_wanted = 0
@@ -263,6 +265,7 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
                 level[n_wanted] = values[p, :, t]
                 strangers[n_wanted] = strange * math.exp(other[p, t])
                 density[p, t] = 0.0
+                explained[p, t] = 0.0
                 n_wanted += 1
             number[p + 1] = n_wanted
         for k in range(n_wanted):
@@ -287,15 +290,20 @@ def displaced_density(values: Any, mean: Any, variance: Any, share: Any, near: A
                                 d += (level[k, c] - mean[q, j, c]) ** 2 * precision[q, j, c]
                             if d < FAR_OUT:
                                 total += share[q, j] * math.exp(-0.5 * d - size[q, j])
-                    run[k + 1] = run[k] + math.log((1 - strange) * total + strangers[k])
+                    total *= 1 - strange
+                    own[k] = total / (total + strangers[k])
+                    run[k + 1] = run[k] + math.log(total + strangers[k])
                 for k in range(n_wanted):
                     row, column = divmod(place[k], width)
                     left, end = max(0, column - 2), min(width, column + 3)
                     s = 0.0
                     for line in range(max(0, row - 2), min(height, row + 3)):
                         s += run[number[line * width + end]] - run[number[line * width + left]]
-                    density[place[k], t] += weight * math.exp(s / n_near[k])
+                    s = weight * math.exp(s / n_near[k])
+                    density[place[k], t] += s
+                    explained[place[k], t] += s * own[k]
         for k in range(n_wanted):
+            explained[place[k], t] /= density[place[k], t] + 1e-30
             density[place[k], t] = math.log(density[place[k], t] + 1e-30)
 
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import distance_transform_edt
 from scipy.special import expit
 
-from brtf.kernels.masks import drop_fringe, settle_field
+from brtf.kernels.masks import drop_fringe
 from brtf.video.camera import find_shifts, shifted
 from brtf.video.clips import Clip
 from brtf.video.light import even_light
 from brtf.video.order import Change, scene_shares
 from brtf.video.shadow import ShadowLaw, shadow_odds
 from brtf.video.steady import find_levels, foreground_evidence, whitened
+from brtf.video.whole import RARE, against_both, whole_objects
 
 __all__ = ["Foreground", "decide"]
 
@@ -24,16 +24,8 @@ Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
-ERRORS = 0.02
-"""Share of the pixels of an object, and of the scene, that look like the other: bounds what one pixel can say."""
-COUPLING = 10.0
-"""Log odds that a pixel is given if all of its neighbours agree, against ln(1/ERRORS − 1) = 3.9 of its own at most."""
-RARE = -1.5
-"""Log odds of an object at a pixel whose evidence is even."""
 DARKEST, BRIGHTEST = 0.5, 254.5
 """Levels beyond which a scene may be darker or brighter than the camera tells."""
-FIELD_REACH, FIELD_WIDTH = 2, 1.2
-N_FIELD = 8
 EVERY = slice(None)
 
 
@@ -158,16 +150,14 @@ def decide(
     odds, law = shadow_odds(
         levels.values, scene, noise, levels.whitening, evidence.deviates, evidence.objects, width, shadows
     )
-    with np.errstate(invalid="ignore"):  # NaN where missing
-        frames = -np.logaddexp(-evidence.values, RARE - odds)
-    frames = np.ascontiguousarray(frames.T).reshape(-1, height, width)
+    alone, beside = (np.ascontiguousarray(part.T).reshape(-1, height, width) for part in (evidence.values, odds))
     background = levels.images(usual)
     known = ((background > DARKEST) & (background < BRIGHTEST)).all(axis=1)
-    whole = whole_objects(frames)
+    whole = whole_objects(alone, beside)
     mask = np.empty_like(whole)
     drop_fringe(whole, levels.values, scene, noise, known, mask)
     background = background.reshape(height, width, -1)
-    probability = expit(frames + RARE)
+    probability = expit(against_both(alone, beside, RARE) + RARE)
     if shifts is not None:
         back = [np.asarray(corner) - shift for shift in shifts]
         mask = np.stack([_returned(m.astype(np.float32), d, clip) > 0.5 for m, d in zip(mask, back, strict=True)])
@@ -187,34 +177,6 @@ def decide(
         evidence.degrees,
         law,
     )
-
-
-def whole_objects(evidence: Single) -> Mask:
-    """The mask (frames, height, width) of a mean field over the evidence of single pixels, NaN where missing.
-
-    A pixel's evidence is bounded, as a share of pixels look like what they are not; it is decided together with the
-    5 × 5 pixels around. Missing pixels take the label of the nearest one that was seen.
-    """
-    seen = ~np.isnan(evidence)
-    sure = np.clip(np.where(seen, evidence, 0.0), -60, 60)
-    wrong, right = math.log(ERRORS), math.log1p(-ERRORS)
-    bounded = np.logaddexp(right + sure, wrong) - np.logaddexp(right, wrong + sure) + RARE
-    if not seen.all():
-        spread = []
-        for odds, there in zip(bounded, seen, strict=True):
-            if there.any():
-                nearest = distance_transform_edt(~there, return_distances=False, return_indices=True)
-                spread.append(odds[tuple(nearest)])
-            else:
-                spread.append(np.full_like(odds, RARE))
-        bounded = np.stack(spread)
-    bounded = np.ascontiguousarray(bounded, dtype=np.float32)
-    offset = np.arange(-FIELD_REACH, FIELD_REACH + 1)
-    near = np.exp(-0.5 * (offset[:, None] ** 2 + offset**2) / FIELD_WIDTH**2)
-    near[FIELD_REACH, FIELD_REACH] = 0
-    odds = np.empty_like(bounded)
-    settle_field(bounded, near.astype(np.float32), COUPLING, N_FIELD, odds)
-    return np.asarray(odds > 0)
 
 
 def _laid_on(clip: Clip, shifts: Array | None) -> tuple[Single, int, int, tuple[int, int]]:

@@ -33,6 +33,8 @@ REACH = 5
 """Pixels by which a part of the scene may move: leaves in the wind, what is left of a shaking camera."""
 STRANGE = 0.3
 """Share of what moved that shows parts of two things, or what was hidden before."""
+FEWEST_KNOWN = 0.05
+"""Least share of what moved that shows the scene: none of it would be no movement."""
 MOST_MOVING = 0.9
 """Largest share of a scene that moves."""
 REGION = 7
@@ -166,7 +168,8 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
     move, and a camera shakes, and neighbours move together. Its share ρ and the share of objects are learnt in the
     neighbourhood of every pixel, ρ times how much the rest of the frame moves (gusts), and the degrees of freedom of t
-    from all pixels. An object has a normal law of colours, that of what deviates from the scene, or any colour.
+    from all pixels. Only what shows the scene elsewhere counts as movement: several objects are no gust. An object has
+    a normal law of colours, that of what deviates from the scene, or any colour.
 
     Parameters
     ----------
@@ -185,10 +188,12 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     broad = _object_density(levels, deviates)
     degrees = _tails(levels, share, distance, broad)
     level_density(values, mean, variance, share, degrees, _t_constant(degrees, n_channels), density, distance)
-    moved = np.full_like(density, -1e4)
+    moved, explained = np.full_like(density, -1e4), np.zeros_like(density)
     reach = np.arange(-REACH, REACH + 1)
     near = np.exp(-0.5 * (reach[:, None] ** 2 + reach**2) / (1 + REACH / 2) ** 2)
-    displaced_density(values, mean, variance, share, near / near.sum(), width, deviates, broad, STRANGE, moved)
+    displaced_density(
+        values, mean, variance, share, near / near.sum(), width, deviates, broad, STRANGE, moved, explained
+    )
 
     def pooled(counts: NDArray[Any]) -> Array:
         return np.asarray(uniform_filter(counts.reshape(-1, width), REGION, mode="nearest").ravel())
@@ -197,16 +202,20 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     n_seen = pooled(np.count_nonzero(seen, axis=1).astype(np.float64))
     objects, moving, gust = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05), np.ones_like(density)
     pixel, frame = np.nonzero(deviates)
-    own, other, away = (part[pixel, frame].astype(np.float64) for part in (density, broad, moved))
+    own, other, away, clear = (part[pixel, frame].astype(np.float64) for part in (density, broad, moved, explained))
     for _ in range(N_RATES):
         moves = np.minimum(moving[pixel] * gust[pixel, frame], MOST_MOVING)
         still = np.maximum(1 - objects[pixel] - moves, 0.05)
         parts = np.stack([np.log(still) + own, np.log(objects)[pixel] + other, np.log(moves) + away])
         parts = np.exp(parts - parts.max(axis=0))
         parts /= parts.sum(axis=0)
-        gust = gusts((pixel, frame), parts[2], moving, seen, width)
+        known = float(
+            np.sum(parts[2] * clear) / max(np.sum(parts[2]), 1e-9)
+        )  # share of what moved that shows the scene
+        parts[2] *= clear
+        gust = gusts((pixel, frame), parts[2], moving * known, seen, width)
         objects = (pooled(np.bincount(pixel, parts[1], n_pixels)) + 0.5) / (n_seen + PRIOR_FRAMES)
-        moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) + 0.05) / (
+        moving = (pooled(np.bincount(pixel, parts[2], n_pixels)) / max(known, FEWEST_KNOWN) + 0.05) / (
             pooled(np.sum(gust, axis=1, where=seen)) + PRIOR_FRAMES
         )
     moves = np.minimum(moving[:, None] * gust, MOST_MOVING)
