@@ -64,7 +64,8 @@ class Phase:
 
 NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors())
 ORDER = (Order(), SecondCourses())
-COMPONENTS = (Refresh(), Birth(), Condense(), Merge(), Death())
+REFRESH, DOUBT = Refresh(doubting=False), Refresh(doubting=True)
+COMPONENTS = (Birth(), Condense(), Merge(), Death())
 ASKED_FOR = (
     Cheaper(),
     Order(asked=True),
@@ -80,6 +81,7 @@ ROUGH = (
     Plainer(pulling=True),
     LocalModels(pulling=True),
     OutlierKinds(coarse=True),
+    REFRESH,
     *COMPONENTS,
     *ORDER,
 )
@@ -92,6 +94,7 @@ FINE = (
     Plainer(pulling=False),
     LocalModels(pulling=False),
     OutlierKinds(),
+    DOUBT,
     *COMPONENTS,
     Reconsider(),
     WithoutNegative(),
@@ -103,12 +106,12 @@ PHASES = (
         "rough",
         ROUGH,
         lambda progress: Sweeps(progress.roughly, 100),
-        counted=Refresh.name,
+        counted=REFRESH.name,
         per_sweep=lambda progress: progress.roughly,
         skipped=lambda progress: progress.skips_rough,
     ),
     Phase("cap", (Cap(),), holds_cap=True),
-    Phase("fine", FINE, lambda progress: Sweeps(0.1 * WORTH, 100), counted=Refresh.name),
+    Phase("fine", FINE, lambda progress: Sweeps(0.1 * WORTH, 100), counted=DOUBT.name),
     Phase("tighter", (Tighter(),), follow_up="fine"),
     Phase("end", (), lambda progress: Sweeps(progress.options.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),

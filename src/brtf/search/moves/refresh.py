@@ -32,7 +32,7 @@ FALSE_ALARM = 0.05
 """Probability that some row of a mode is refitted although none is lost."""
 
 
-def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
+def refresh_rows(problem: Problem, point: Point, mode: int, *, doubting: bool = True) -> State | None:
     """C8: robust refit of the rows of one mode, given the other modes; None if no row changed.
 
     A row whose entries were once treated as outliers can stay in that local optimum. This only happens to rows whose
@@ -43,7 +43,8 @@ def refresh_rows(problem: Problem, point: Point, mode: int) -> State | None:
     if state.rank == 0 or state.local_model.is_gaussian:
         return None
     entries, weights, squares = _weights_of_rows(problem, point, mode)
-    lost, doubt = _any_row_lost(entries, weights, squares), doubts(problem, point, mode)
+    lost = _any_row_lost(entries, weights, squares)
+    doubt = doubts(problem, point, mode) if doubting else np.zeros(entries.size)
     if not lost and not (doubt > 1.0).any():
         return None
     old = rows = state.factors[mode]
@@ -102,17 +103,24 @@ LARGEST_REFRESH_WORK = 2**28
 
 
 class Refresh(Move):
-    """Refits of the rows of one mode after another. ``memory`` is the index of the next one."""
+    """Refits of the rows of one mode after another. ``memory`` is the index of the next one.
 
-    name = "refresh"
+    Single rows are doubted only if ``doubting``, once all components are found: while some are missing, rows that leave
+    out what these explain would fit better, and the entries would stay outliers.
+    """
+
     of_components = True
+
+    def __init__(self, *, doubting: bool) -> None:
+        self.doubting = doubting
+        self.name = "refresh and doubt" if doubting else "refresh"  # what one refuses the other may propose
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         problem, point = progress.problem, progress.point
         first = memory[0] if memory else 0
         modes = problem.modes if progress.affords(point.rank, LARGEST_REFRESH_WORK) else ()
         for number, mode in enumerate(modes[first:], start=first + 1):
-            state = refresh_rows(problem, point, mode)
+            state = refresh_rows(problem, point, mode, doubting=self.doubting)
             if state is not None:
                 words = f"rows of mode {mode} refreshed"
                 return progress.trial(Kind.REFRESH, words, state, settled(2, 20)), (number,)
