@@ -33,7 +33,7 @@ from brtf.search.run import run
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
 COMPLETE = synthetic((24, 23, 22), 18, outliers=0.05, seed=0).observed
-PLAIN = {"link": None, "arrangement": None}
+PLAIN = {"link": None, "arrangement": None, "smooth_residual": None}
 """Nothing to choose, so that every moment of the search is seen."""
 FOREVER = ("--max-sweeps", "100000", "--tol", "0", "--inference", "paper")
 
@@ -264,7 +264,7 @@ class TestMaxSeconds:
         assert all(map(np.array_equal, resumed.factors_, whole.factors_))
 
     def test_a_resumed_fit_has_all_of_its_own_time(self, tmp_path, monkeypatch):
-        path, as_given = tmp_path / "c.brtf", {"link": None, "arrangement": None}
+        path, as_given = tmp_path / "c.brtf", {"link": None, "arrangement": None, "smooth_residual": None}
         monkeypatch.setitem(Keeper.__init__.__kwdefaults__, "seconds", 1000.0)  # that the first fit is said to take
         with pytest.warns(ConvergenceWarning, match="Stopped after max_seconds"):
             brtf.BRTF(random_state=0, max_seconds=1e-9, **as_given).fit(SMALL, checkpoint=path)
@@ -621,7 +621,7 @@ def test_a_fit_that_fails_at_its_beginning_leaves_no_checkpoint(tmp_path, monkey
         raise ValueError("nothing can be fitted")
 
     monkeypatch.setattr("brtf.search.run.INFERENCES", {"calibrated": refuse})
-    plain = ("--link", "none", "--arrangement", "none")
+    plain = ("--link", "none", "--arrangement", "none", "--smooth-residual", "none")
     outcome = invoke("fit", tmp_path / "y.npy", "--out", tmp_path / "out", *plain)
     assert (outcome.exit_code, outcome.stderr) == (2, "brtf: error: nothing can be fitted\n")
     assert os.listdir(tmp_path / "out") == []

@@ -17,7 +17,7 @@ from brtf.inference.trace import Kind, StopReason
 from brtf.model.local_models import GaussianSlab
 from brtf.search.run import Deadline
 
-OPTIONS = {"random_state": 0, "arrangement": None, "link": None}
+OPTIONS = {"random_state": 0, "arrangement": None, "smooth_residual": None, "link": None}
 
 
 def many_small_components(seed):

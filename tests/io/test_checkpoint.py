@@ -43,7 +43,7 @@ from mixtures import overlapping_spectra
 
 COMMAND = [sys.executable, "-c", "from brtf.cli import main; main()"]
 SMALL = synthetic((9, 8, 7), 2, outliers=0.1, missing=0.2, seed=0).observed
-PLAIN = {"link": None, "arrangement": None}
+PLAIN = {"link": None, "arrangement": None, "smooth_residual": None}
 """Nothing to choose, so that every moment of the search is seen."""
 
 
