@@ -614,7 +614,7 @@ FORGED_HEADERS = {
     "move that is not there": _position(move=99),
     "text for a memory": _position(memory="asked"),
     "memory of another move": _at("birth", ["asked"]),
-    "mode from behind": _at("refresh", [-1]),
+    "mode from behind": _at("refresh and doubt", [-1]),
     "component that is not there": _at("death", [[99]]),
     "component from behind": _at("death", [[-1]]),
     "text for components": _at("death", [["0"]]),
