@@ -136,6 +136,21 @@ class TestChosen:
         assert model.n_sweeps_ == plain.n_sweeps_
         np.testing.assert_array_equal(model.low_rank(), plain.low_rank())
 
+    def test_the_link_is_chosen_again_where_modes_are_read_as_one(self):
+        """Trips between pairs of places, each with a taste of its own: as given they look multiplicative."""
+        rng = np.random.default_rng(0)
+        size, hours = np.exp(0.9 * rng.standard_normal(8)), np.arange(120) % 24
+        bumps = [np.exp(-0.5 * ((hours - centre) / width) ** 2) for centre, width in ((8, 1.5), (13, 4), (18, 2))]
+        weights = rng.gamma(0.7, 1.0, (8, 8, 3)) * np.exp(0.7 * rng.standard_normal((8, 8, 1)))
+        mean = 20 * np.outer(size, size)[:, :, None] * (weights @ np.array(bumps))
+        trips = rng.poisson(mean * rng.gamma(20, 1 / 20, mean.shape)).astype(float)
+        trips[rng.random(trips.shape) < 0.4] = np.nan
+        model = BRTF(random_state=0).fit(trips)
+        assert model.arrangement_ == ((0, 1), (2,))
+        for link in {None, "sqrt", "log1p"} - {model.link_}:
+            other = BRTF(random_state=0, link=link, arrangement=model.arrangement_).fit(trips)
+            assert model.bound_ > other.bound_ - 1.0
+
     def test_positive_data_without_need_of_a_link(self):
         rng, level = cp(0, lambda rng, size: rng.uniform(0.5, 1.5, size))
         model = BRTF(random_state=0).fit(level + 0.05 * rng.standard_normal(level.shape))

@@ -6,7 +6,8 @@ have without a choice is the first runner, so that on data where nothing is to b
 and nothing is lost. Four screens save most races: a link is tried only where the noise depends on the level, modes are
 merged only where the residual has structure beyond chance that merging would explain or where merged modes could have
 what was found with as few numbers, a mode is folded only by periods that time stamps or lines in its spectrum suggest,
-and fibres have smooth courses of their own only where neighbouring residuals are alike. Such courses and components
+and fibres have smooth courses of their own only where neighbouring residuals are alike. Where modes were merged or
+folded, the links race once more, as what looks multiplicative as given may not be so then. Such courses and components
 replace each other, so that neither can be judged beside the other: the two ways of explaining the data race from the
 start.
 
@@ -98,8 +99,8 @@ def choose(
             return Chosen(plain, since=race.moment(plain))
         smooth = may_be_smooth and race.neighbours_are_alike(plain)
         if len(links) > 1:
-            rivals = [replace(plain, link=link) for link in links[1:]] if race.noise_follows_level(plain) else []
-            best, tried = race.run(best, rivals)
+            links = links if race.noise_follows_level(plain) else links[:1]
+            best, tried = race.run(best, [replace(plain, link=link) for link in links[1:]])
             comparisons.append(Comparison("link", str(best.link.name), tried, race.n_entries))
         if arranging:
             tried_before: tuple[tuple[str, float], ...] = ()
@@ -113,6 +114,11 @@ def choose(
                 rivals = [replace(best, arrangement=one) for one in doubled(best.arrangement, observations.shape)]
                 rivals = [one for one in rivals if one not in race.runners]
             comparisons.append(Comparison("arrangement", str(best.arrangement), tried_before, race.n_entries))
+            if len(links) > 1 and best.arrangement != plain.arrangement:  # the link was chosen for other modes
+                best, tried = race.run(best, [replace(best, link=link) for link in links if link != best.link])
+                comparisons[0] = (
+                    Comparison("link", str(best.link.name), tried, race.n_entries) if tried else comparisons[0]
+                )
         if may_be_smooth:
             rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
             best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
