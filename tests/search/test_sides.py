@@ -67,7 +67,7 @@ def test_their_mean_is_told_from_a_constant(sign):
     assert any("(+" in event for event in words)
 
 
-@pytest.mark.parametrize(("seed", "size"), [(0, 2.2), (0, 3.0), (3, 2.2)])
+@pytest.mark.parametrize(("seed", "size"), [(0, 2.2), (3, 2.2)])
 def test_a_component_that_held_their_mean_gives_it_back(seed, size):
     """Born before the outliers had a side, it ended as a sixth component, some 50 nats below five without it."""
     low_rank, observed = one_sided(seed, rate=0.3, size=size, shape=(14, 6, 5, 20), rank=5)
