@@ -10,7 +10,8 @@ from sklearn.exceptions import ConvergenceWarning
 import brtf
 from brtf import BRTF
 from brtf.api import last_word
-from brtf.api.last_word import HELD_OUT_SHARE, has_the_last_word, held_out
+from brtf.api.held_out import HELD_OUT_SHARE, held_out
+from brtf.api.last_word import has_the_last_word
 from brtf.data.observe import observe
 from brtf.inference.learn_noise import with_noise
 from brtf.inference.trace import Kind, StopReason
@@ -45,7 +46,8 @@ class TestHeldOut:
         rng = np.random.default_rng(0)
         y = rng.normal(size=(20, 21, 22))
         out = held_out(observe(y, rng.random(y.shape) > 0.3), rng)
-        assert out.sum() == out.size // HELD_OUT_SHARE
+        assert out.chosen.sum() == out.chosen.size // HELD_OUT_SHARE
+        assert np.unique(out.gap).size == out.chosen.sum()
 
     def test_whole_fibres_where_whole_fibres_are_missing(self):
         rng = np.random.default_rng(0)
@@ -53,9 +55,37 @@ class TestHeldOut:
         mask[rng.random((20, 21)) < 0.3] = False
         observations = observe(y, mask)
         out = np.zeros(y.shape, dtype=bool)
-        out[tuple(observations.entry_coords())] = held_out(observations, rng)
+        out[tuple(observations.entry_coords())] = held_out(observations, rng).chosen
         per_fibre = out.sum(axis=2)
         assert set(np.unique(per_fibre)) == {0, 22}
+
+    @pytest.mark.parametrize("layout", ["masked", "coordinates"])
+    def test_gaps_where_gaps_are_missing(self, layout):
+        """As long as the missing ones, up to those that the moved ones meet, and whole: one sensor for hours."""
+        rng = np.random.default_rng(3)
+        mask = np.ones((2000, 8), dtype=bool)
+        for _ in range(100):
+            first, sensor = rng.integers(1980), rng.integers(8)
+            mask[first : first + 30, sensor] = False
+        y = rng.normal(size=mask.shape)
+        given = observe(y, mask)
+        if layout == "coordinates":
+            given = brtf.Observations.from_coords(np.stack(np.nonzero(mask)), y[mask], mask.shape)
+        out = held_out(given, rng)
+        assert out.chosen.sum() == pytest.approx(mask.sum() / HELD_OUT_SHARE, abs=30 * 8)
+        lengths = np.bincount(out.gap)
+        assert 15 < lengths.mean() <= 60
+        where = given.entry_coords()[:, out.chosen]
+        for number in range(lengths.size):
+            hours, sensors = where[:, out.gap == number]
+            assert np.unique(sensors).size == 1
+            assert np.ptp(hours) == lengths[number] - 1
+
+    def test_rates_that_differ_are_no_gaps(self):
+        rng = np.random.default_rng(4)
+        mask = rng.random((500, 20)) > np.linspace(0.05, 0.9, 20)
+        out = held_out(observe(rng.normal(size=mask.shape), mask), rng)
+        assert np.unique(out.gap).size == out.chosen.sum()
 
     def test_nothing_where_that_would_be_too_few(self):
         y = np.random.default_rng(0).normal(size=(8, 8, 8))
@@ -160,7 +190,7 @@ def test_a_posterior_that_is_too_narrow_is_widened(fits):
     hidden = observe(y, ~mask)
     hidden = replace(hidden, scale=bound.result_.scale)
     narrow = replace(bound.result_, widening=1e-2)
-    widest = last_word._widening(narrow, hidden)
+    widest = last_word._widening(narrow, lambda result: result.log_density(hidden))
     assert widest > 1.0
     best = replace(narrow, widening=widest).log_density(hidden).sum()
     assert all(replace(narrow, widening=c * widest).log_density(hidden).sum() < best for c in (0.8, 1.25))
@@ -175,7 +205,8 @@ def test_a_posterior_that_is_right_stays_as_it_is(fits):
     for draw in draws:
         hidden = np.full(y.shape, np.nan)
         hidden[places] = draw
-        assert last_word._widening(bound.result_, replace(observe(hidden), scale=bound.result_.scale)) == 1.0
+        kept_out = replace(observe(hidden), scale=bound.result_.scale)
+        assert last_word._widening(bound.result_, lambda result, out=kept_out: result.log_density(out)) == 1.0
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The last word on the rank of incomplete data: entries that are held out.
+"""The last word on the rank of incomplete data, and on the order of its rows: entries that are held out.
 
 The bound counts what components cost in a posterior that keeps no correlations between the modes. Where data have many
 small components it charges them more than they cost in prediction, and stops too early. So where entries are missing,
@@ -7,6 +7,9 @@ each fit begins anew with twice as many components and ends where the density of
 It wins if it predicts them better than the fit of the search, and beyond chance better than one of that size which
 begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one predicts the same entries
 better beyond chance.
+
+Rows in order must predict them no worse than the same rows in no order: where chains follow what single fibres do by
+themselves, they seem to know it in a gap.
 """
 
 from __future__ import annotations
@@ -16,17 +19,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
+from brtf.api.held_out import FEWEST_HELD_OUT, HELD_OUT_SHARE, HeldOut, held_out
 from brtf.data.arrays import Array
-from brtf.data.observations import Observations, distinct_columns
+from brtf.data.observations import Observations
 from brtf.data.passes import workers
 from brtf.inference.judge import WORTH, judge
 from brtf.inference.point import Point, evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.sweep import prune, sweep
 from brtf.inference.trace import Event, Kind, Record, StopReason
+from brtf.model.row_priors import ZeroMean
 from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.results.result import Result
@@ -38,10 +42,6 @@ from brtf.search.moves.row_prior import with_best_row_priors
 from brtf.search.problems import problem_at
 from brtf.search.starts import least_squares
 
-HELD_OUT_SHARE = 20
-"""One in so many entries is held out."""
-FEWEST_HELD_OUT = 100
-"""Held-out entries below which a difference of densities says nothing."""
 GROWTH = 2
 """Ratio of the ranks of two fits in turn."""
 LAP, ROUNDS = 5, 2
@@ -62,7 +62,7 @@ WIDEST, FINEST_WIDENING = 100.0, 0.01
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A fit to all but the held-out entries: its point, its result, and ln p of every held-out entry."""
+    """A fit to all but the held-out entries: its point, its result, and ln p of every gap of held-out entries."""
 
     point: Point
     result: Result
@@ -124,13 +124,19 @@ def last_word(
     out = held_out(observations, rng)
     if out is None:
         return result
-    rest, kept_out = (replace(observations.select(part), scale=observations.scale) for part in (~out, out))
-    fits = _Fits(result, settings, rest, kept_out, deadline, watch)
+    rest, kept_out = (
+        replace(observations.select(part), scale=observations.scale) for part in (~out.chosen, out.chosen)
+    )
+    fits = _Fits(result, settings, rest, kept_out, out, deadline, watch)
     limit = settings.rank_limit(fits.problem.observations.shape, rest.n_observed)
     rank = min(GROWTH * result.rank, limit)
     with workers(settings.n_jobs):
-        present = best = fits.of_search()
-        tried: list[Candidate] = []
+        searched = present = fits.of_search()
+        if result.state.is_ordered:
+            present = fits.in_no_order()
+            present = present if present.beats(searched) else searched
+            fits.result = present.result
+        best, tried = present, list[Candidate]()
         while rank > best.result.rank and fits.affords(rank):
             larger = fits.anew(rank, best, rng, by_chance=0.0 if best is present else 1.0)
             tried.append(larger)
@@ -141,16 +147,20 @@ def last_word(
             if not larger.beats(rival):
                 break
             best, rank = larger, min(GROWTH * rank, limit)
-        widening = _widening(best.result, kept_out)
+        widening = _widening(best.result, fits.log_density)
         rivals = tuple((str(one.result.rank), best.total - one.total) for one in (present, *tried) if one is not best)
-        found = None if best is present else fits.of_all_entries(best.result.state)
+        found = None if best is searched else fits.of_all_entries(best.result.state)
     chosen = result.rank if found is None else found.rank
     told = Comparison("rank_by", str(chosen), rivals, kept_out.n_observed)
     result = replace(result, widening=widening, comparisons=(*result.comparisons, told))
     if found is None:
         return result
+    if present is not searched:
+        gain = present.total - searched.total
+        unordered = Comparison("modes", "in no order", (("in order", gain),), kept_out.n_observed)
+        result = replace(result, comparisons=(*result.comparisons, unordered))
     words = f"rank {found.rank} by held-out entries"
-    event = Event(Kind.RANK, gain=best.total - present.total, words=words)
+    event = Event(Kind.RANK, gain=best.total - searched.total, words=words)
     record = Record(fits.n_sweeps, found.bound, found.rank, found.state.noise_variance, event)
     return replace(
         result,
@@ -159,36 +169,6 @@ def last_word(
         stop_reason=StopReason.HELD_OUT,
         cap_gain=None,
     )
-
-
-def held_out(observations: Observations, rng: np.random.Generator) -> NDArray[np.bool_] | None:
-    """One in twenty entries at random, (M,); of modes along which whole fibres are missing, whole fibres.
-
-    None where that would be too few.
-    """
-    whole = [mode for mode in range(observations.order) if _misses_whole_fibres(observations, mode)]
-    kept = [mode for mode in range(observations.order) if mode not in whole]
-    if not kept:
-        return None
-    fibre = _numbered_along(observations, kept)
-    n_fibres = int(fibre.max()) + 1
-    out = np.zeros(n_fibres, dtype=bool)
-    out[rng.choice(n_fibres, max(1, n_fibres // HELD_OUT_SHARE), replace=False)] = True
-    chosen: NDArray[np.bool_] = out[fibre]
-    return chosen if FEWEST_HELD_OUT <= chosen.sum() < chosen.size else None
-
-
-def _misses_whole_fibres(observations: Observations, mode: int) -> bool:
-    """Whether most missing entries lie in fibres along a mode of which nothing was observed."""
-    length = observations.shape[mode]
-    fibres = _numbered_along(observations, [other for other in range(observations.order) if other != mode])
-    n_empty = observations.n_entries // length - (int(fibres.max()) + 1)
-    return 2 * n_empty * length > observations.n_entries - observations.n_observed
-
-
-def _numbered_along(observations: Observations, modes: list[int]) -> NDArray[np.intp]:
-    """The entries' positions along the given modes, those that occur numbered 0, 1, …, (M,)."""
-    return distinct_columns(observations.entry_coords()[modes], tuple(observations.shape[mode] for mode in modes))
 
 
 class _Fits:
@@ -200,10 +180,11 @@ class _Fits:
         settings: Settings,
         rest: Observations,
         kept_out: Observations,
+        out: HeldOut,
         deadline: Deadline,
         watch: Callable[[Record], object],
     ) -> None:
-        self.result, self.settings, self.kept_out = result, settings, kept_out
+        self.result, self.settings, self.kept_out, self.out = result, settings, kept_out, out
         self.deadline, self.watch, self.n_sweeps = deadline, watch, result.trace[-1].sweep
         self.most_sweeps = self.n_sweeps + settings.max_sweeps
         self.problem = self._problem(rest)
@@ -220,7 +201,19 @@ class _Fits:
 
     def of_search(self) -> Candidate:
         """The fit of the search after sweeps without the held-out entries, to forget them."""
-        point = evaluate(self.problem, self.result.state)
+        return self._having_forgotten(self.result.state)
+
+    def in_no_order(self) -> Candidate:
+        """The same with rows in no order."""
+        state = self.result.state
+        for mode, prior in enumerate(state.row_priors):
+            if prior.ordered:
+                state = state.with_factor(mode, state.factors[mode], ZeroMean())
+        state, _ = with_best_row_priors(state, 0.0)
+        return self._having_forgotten(state)
+
+    def _having_forgotten(self, state: State) -> Candidate:
+        point = evaluate(self.problem, state)
         for _ in range(FORGETTING):
             if not self.deadline.look():
                 point = self._lap(self.problem, point)
@@ -257,7 +250,11 @@ class _Fits:
 
     def _judged(self, point: Point) -> Candidate:
         found = replace(self.result, state=point.state)
-        return Candidate(point, found, found.log_density(self.kept_out))
+        return Candidate(point, found, self.log_density(found))
+
+    def log_density(self, result: Result) -> Array:
+        """ln p of the gaps of held-out entries."""
+        return self.out.by_gap(result.log_density(self.kept_out))
 
     def _lap(self, problem: Problem, point: Point) -> Point:
         for _ in range(LAP):
@@ -283,7 +280,7 @@ def _is_beyond_chance(gains: Array) -> bool:
     return bool(np.mean(gains) > STANDARD_ERRORS * np.std(gains) / math.sqrt(gains.size))
 
 
-def _widening(result: Result, kept_out: Observations) -> float:
+def _widening(result: Result, log_density_of: Callable[[Result], Array]) -> float:
     """The factor of the posterior variance, at least one, at which the held-out entries are most probable.
 
     One unless they ask beyond chance for any more at all: where the variance is small beside the noise, a little more
@@ -291,7 +288,7 @@ def _widening(result: Result, kept_out: Observations) -> float:
     """
 
     def log_density(log_factor: float) -> Array:
-        return replace(result, widening=math.exp(log_factor)).log_density(kept_out)
+        return log_density_of(replace(result, widening=math.exp(log_factor)))
 
     if not _is_beyond_chance(log_density(FINEST_WIDENING) - log_density(0.0)):
         return 1.0

@@ -184,7 +184,11 @@ def _modes(result: Result) -> Choice:
         told = " and ".join(f"{named_modes(result, group)} ({course_in_words(prior)})" for group, prior in ordered)
         sentences.append(f"Rows follow each other along {told}: {nats(gain)} better than rows in no order.")
     else:
-        sentences.append(f"Rows are in no order: {_why_not(of_order, 'nothing suggests an order', 'in order')}.")
+        released = [one for one in result.comparisons if one.option == "modes"]
+        why = _why_not(of_order, "nothing suggests an order", "in order")
+        for one in released:
+            why = f"in order they predict {one.n_entries:,} held-out entries worse, by {nats(one.tried[0][1])}"
+        sentences.append(f"Rows are in no order: {why}.")
     if unsigned:
         gain = sum(event.gain for event in of_signs if event.accepted)
         gains.append(gain)

@@ -7,9 +7,9 @@ and nothing is lost. Four screens save most races: a link is tried only where th
 merged only where the residual has structure beyond chance that merging would explain or where merged modes could have
 what was found with as few numbers, a mode is folded only by periods that time stamps or lines in its spectrum suggest,
 and fibres have smooth courses of their own only where neighbouring residuals are alike. Where modes were merged or
-folded, the links race once more, as what looks multiplicative as given may not be so then. Such courses and components
-replace each other, so that neither can be judged beside the other: the two ways of explaining the data race from the
-start.
+folded, the links race once more, as what looks multiplicative as given may not be so then. Smooth courses and
+components replace each other, so that neither can be judged beside the other: the two ways of explaining the data race
+from the start.
 
 Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones; where
 fibres may have courses, runs of neighbours), and the bounds are scaled to the whole: the likelihood by the number of
@@ -96,6 +96,7 @@ def choose(
     try:
         race.begin(plain)
         if race.deadline.passed:
+            race.let_order_be_found()
             return Chosen(plain, since=race.moment(plain))
         smooth = may_be_smooth and race.neighbours_are_alike(plain)
         if len(links) > 1:
@@ -119,10 +120,12 @@ def choose(
                 comparisons[0] = (
                     Comparison("link", str(best.link.name), tried, race.n_entries) if tried else comparisons[0]
                 )
+        race.let_order_be_found()
         if may_be_smooth:
             rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
             best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
             comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))
     except KeyboardInterrupt as interrupt:
+        race.let_order_be_found()
         return Chosen(best, tuple(comparisons), race.moment(best), interrupt)
     return Chosen(best, tuple(comparisons), race.moment(best))
