@@ -34,7 +34,7 @@ def many_small_components(seed):
 @pytest.fixture(scope="module")
 def fits():
     """The data, the mask, and the fits by the bound and by held-out entries, for a seed at which these want more."""
-    y, mask = many_small_components(4)
+    y, mask = many_small_components(2)
     given = np.where(mask, y, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -14,15 +14,7 @@ from brtf.inference.smooth_residual import proposed_smooth_residual
 from brtf.inference.sweep import sweep
 from brtf.model.local_models import NoOutliers
 from brtf.model.row_priors import NonNegative, Ordered
-from brtf.search.starts import (
-    LEAST_SQUARES_ROUNDS,
-    LOW_NOISE,
-    START_MODEL,
-    _fit_by_least_squares,
-    anneal,
-    least_squares,
-    random_start,
-)
+from brtf.search.starts import LOW_NOISE, START_MODEL, _fit_by_least_squares, anneal, least_squares, random_start
 
 RANK, MORE = 2, 6
 
@@ -62,13 +54,14 @@ def test_rows_and_smooth_residual_keep_their_kind(present, many):
 
 @pytest.mark.parametrize("missing", [0.0, 0.5])
 @pytest.mark.parametrize("shape", [(8, 7, 6), (60, 40, 30)])
-def test_least_squares_are_a_sweep_of_many_rounds_that_holds_noise_and_precisions(shape, missing):
-    """They leave out the bound, which nobody asks for; data of one block and of several, complete and incomplete."""
+def test_least_squares_are_sweeps_that_hold_noise_and_precisions(shape, missing):
+    """They leave out the bound, which nobody asks for; small data and large ones, complete and incomplete."""
     data = synthetic(shape, 2, missing=missing, seed=0)
     problem = Problem(observe(data.observed), (0, 1, 2), collapsed=False)
     start = random_start(problem, MORE, NoOutliers(), np.random.default_rng(1))
     point = evaluate(problem, with_noise(start, LOW_NOISE, NoOutliers(), problem.observations.n_observed))
-    point = sweep(problem, point, hold_precisions=True, hold_noise=True, n_rounds=LEAST_SQUARES_ROUNDS)
+    for _ in range(30):
+        point = sweep(problem, point, hold_precisions=True, hold_noise=True)
     found = _fit_by_least_squares(problem, MORE, LOW_NOISE, np.random.default_rng(1))
     for rows, expected in zip(found.factors, point.state.factors, strict=True):
         np.testing.assert_allclose(rows.mean, expected.mean, rtol=1e-6, atol=1e-9)

@@ -44,16 +44,13 @@ from brtf.search.starts import least_squares
 
 GROWTH = 2
 """Ratio of the ranks of two fits in turn."""
-LAP, ROUNDS = 5, 2
-"""Sweeps between two looks at the held-out entries, and rounds of updates in each."""
+LAP = 10
+"""Sweeps between two looks at the held-out entries."""
 MOST_LAPS = 20
 """Laps of a fit, at most."""
 FORGETTING = 5
 """Laps after which the fit of the search, which has seen the held-out entries, has mostly forgotten them. What it still
 knows speaks for it, and so against larger ranks."""
-FIRST_RATIO, SLOWEST_RATIO = 0.5, 0.995
-"""Ratio of the rises of two laps in turn: where only one is known, and at most. What they add up to is doubled before a
-fit is given up."""
 STANDARD_ERRORS = 2.0
 """Standard errors by which the density of held-out entries has to rise."""
 WIDEST, FINEST_WIDENING = 100.0, 0.01
@@ -77,15 +74,6 @@ class Candidate:
         """Whether it predicts the held-out entries better beyond chance."""
         return _is_beyond_chance(self.log_density - other.log_density)
 
-    def reaches(self, other: Candidate, by_chance: float, ahead: float) -> bool:
-        """Whether it may yet predict them better than the other by so many times what chance may give.
-
-        ``ahead`` is what its total may rise.
-        """
-        gains = self.log_density - other.log_density
-        chance = STANDARD_ERRORS * float(np.std(gains)) * math.sqrt(gains.size)
-        return self.total + ahead >= other.total + by_chance * chance
-
 
 def has_the_last_word(result: Result) -> bool:
     """Whether held-out entries decide on the rank: entries are missing, and the search left structure unexplained.
@@ -98,7 +86,7 @@ def has_the_last_word(result: Result) -> bool:
         return False
     if observations.in_chunks or observations.layout == "complete":
         return False
-    few = observations.n_observed < HELD_OUT_SHARE * FEWEST_HELD_OUT or settings.max_sweeps < ROUNDS * FORGETTING * LAP
+    few = observations.n_observed < HELD_OUT_SHARE * FEWEST_HELD_OUT or settings.max_sweeps < FORGETTING * LAP
     if few or not state.rank or state.smooth is not None:
         return False
     if not all(prior.signed for prior in state.row_priors):
@@ -138,12 +126,12 @@ def last_word(
             fits.result = present.result
         best, tried = present, list[Candidate]()
         while rank > best.result.rank and fits.affords(rank):
-            larger = fits.anew(rank, best, rng, by_chance=0.0 if best is present else 1.0)
+            larger = fits.anew(rank, best, rng)
             tried.append(larger)
             if not larger.total > best.total:
                 break
             # the fit of the search has seen the held-out entries: one of its size that has not is the fair rival
-            rival = fits.anew(result.rank, larger, rng, by_chance=-1.0) if best is present else best
+            rival = fits.anew(result.rank, larger, rng) if best is present else best
             if not larger.beats(rival):
                 break
             best, rank = larger, min(GROWTH * rank, limit)
@@ -219,16 +207,12 @@ class _Fits:
                 point = self._lap(self.problem, point)
         return self._judged(point)
 
-    def anew(self, rank: int, rival: Candidate, rng: np.random.Generator, *, by_chance: float) -> Candidate:
-        """A fit of so many components, swept until its density no longer rises or will not reach the rival's.
-
-        ``by_chance`` is what matters: 1 if it must be better beyond chance, −1 if it must not be worse beyond chance.
-        """
+    def anew(self, rank: int, rival: Candidate, rng: np.random.Generator) -> Candidate:
+        """A fit of so many components, swept until its density no longer rises or will not reach the rival's."""
         state = least_squares(self.problem, rank, self.result.state, rng)
         if not state.is_ordered:  # what is in order stays so
             state, _ = with_best_row_priors(state, 0.0)
         best = self._judged(self._lap(self.problem, evaluate(self.problem, state)))
-        before = 0.0
         for n_left in reversed(range(MOST_LAPS - 1)):
             if self.deadline.look() or self.n_sweeps >= self.most_sweeps:
                 break
@@ -236,10 +220,8 @@ class _Fits:
             rise = found.total - best.total
             if not rise > 0:
                 break
-            ratio = min(rise / before, SLOWEST_RATIO) if before > 0 else FIRST_RATIO
-            ahead = rise * ratio * (1.0 - ratio**n_left) / (1.0 - ratio)
-            best, before = found, rise
-            if not best.reaches(rival, by_chance, 2.0 * ahead):
+            best = found
+            if best.total + n_left * rise < rival.total:
                 break
         return best
 
@@ -258,10 +240,10 @@ class _Fits:
 
     def _lap(self, problem: Problem, point: Point) -> Point:
         for _ in range(LAP):
-            point = sweep(problem, point, n_rounds=ROUNDS)
+            point = prune(problem, sweep(problem, point))
             self.n_sweeps += 1
             self.watch(Record(self.n_sweeps, point.bound, point.rank, point.state.noise_variance))
-        return _with_outliers_as_exceptions(problem, prune(problem, point))
+        return _with_outliers_as_exceptions(problem, point)
 
 
 def _with_outliers_as_exceptions(problem: Problem, point: Point) -> Point:

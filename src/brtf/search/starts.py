@@ -21,7 +21,7 @@ from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.problem import Fit, Problem
 from brtf.inference.smooth_residual import absorbed
 from brtf.inference.statistics import scaled_values
-from brtf.inference.sweep import RELAXATION, prune, sweep
+from brtf.inference.sweep import prune, sweep
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, LocalModel, NoOutliers
@@ -46,8 +46,6 @@ ANNEALED_CLIP, ANNEALED_PRECISIONS = 5.0, (300.0, 30.0)
 first fitted and then compete. Neither is derived; the bound judges what comes of them."""
 ANNEALED_MODEL = GaussianSlab(0.05, 30.0, 60.0)
 """Local model while they compete: fewer outliers and lighter tails than at a start, as the fit is close already."""
-LEAST_SQUARES_ROUNDS = 15
-"""Over-relaxed rounds of least squares: as good a beginning as twice as many plain ones. A convention."""
 LOW_NOISE = 1e4
 """Noise precision of plain least squares: a hundredth of the data's scale, so that hardly any component is shrunk."""
 CLIP = 3.0
@@ -277,6 +275,6 @@ def _fit_by_least_squares(problem: Problem, n_components: int, precision: float,
     state = random_start(plain, n_components, NoOutliers(), rng)
     state = with_noise(state, precision, NoOutliers(), problem.observations.n_observed)
     weigh = weighing(plain, state, Fit.of(plain, state))
-    for relaxation in (*(RELAXATION,) * (LEAST_SQUARES_ROUNDS - 1), 1.0):
-        state = FactorPlan.of(plain, state).carry_out(weigh, relaxation)
+    for _ in range(30):
+        state = FactorPlan.of(plain, state).carry_out(weigh)
     return state
