@@ -11,7 +11,7 @@ from brtf.io.storage import CorruptFile, read_archive, write_archive
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::brtf.FitWarning")
 SHAPE, RANK, MODE = (6, 50, 24), 3, 1
-PLAIN = {"link": None, "arrangement": None, "noise": "common", "random_state": 0}
+PLAIN = {"link": None, "arrangement": None, "modes": None, "noise": "common", "random_state": 0}
 
 
 def course(rng, n_fibres, length, memory):

@@ -485,7 +485,7 @@ def test_known_grams_are_the_data_s(kind):
 # ---- from outside ----------------------------------------------------------------------------------------------
 
 N_NEW = 5
-PLAIN = {"link": None, "arrangement": None, "modes": None, "random_state": 0}
+PLAIN = {"link": None, "arrangement": None, "modes": None, "smooth_residual": None, "random_state": 0}
 
 
 def planted(course, seed=0):

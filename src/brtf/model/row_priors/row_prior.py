@@ -235,7 +235,7 @@ def excess(precision: Array, own: Array) -> Array:
     what is left is never negative.
     """
     left, of_prior = np.asarray(precision - own), np.broadcast_to(own, precision.shape)
-    together = max(1, TOGETHER // left.shape[-1] ** 2)
+    together = max(1, TOGETHER // max(1, left.shape[-1] ** 2))  # of no components too
     for start in range(0, len(left), together):
         part = slice(start, start + together)
         try:
