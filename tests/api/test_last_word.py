@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 import brtf
 from brtf import BRTF
 from brtf.api import last_word
-from brtf.api.held_out import HELD_OUT_SHARE, held_out
+from brtf.api.held_out import HELD_OUT_SHARE, HeldOut, held_out
 from brtf.api.last_word import has_the_last_word
 from brtf.data.observe import observe
 from brtf.inference.learn_noise import with_noise
@@ -149,9 +149,9 @@ class TestNoise:
         result = fits[2].result_
         state, n_observed = result.state, result.observations.n_observed
         named_wrongly = with_noise(state, 2.0 * float(state.tau.mean), GaussianSlab(0.98, 1e4, 1.0), n_observed)
-        competing = last_word._Fits(
-            result, result.settings, result.observations, result.observations, Deadline(None), lambda record: None
-        )
+        everything = HeldOut(np.ones(n_observed, dtype=bool), np.arange(n_observed))
+        given = (result.observations, result.observations, everything, Deadline(None))
+        competing = last_word._Fits(result, result.settings, *given, lambda record: None)
         assert competing.of_all_entries(named_wrongly).state.local.probability < 0.01
 
 

@@ -70,14 +70,14 @@ class BRTF(
     init : {"spectral", "random"} or list of arrays
         Start from the singular vectors of the unfoldings or from standard normal factors. Given factor matrices (I_n,
         R) are an additional start: the bound picks the best.
-    modes : "auto", None or dict
+    modes : None, "auto" or dict
         What is known of the modes, by number or name: {"time": "ordered", "emission": "nonnegative"}. Along
         an "ordered" mode every component follows a Markov chain, in the order of the rows as stored and with the
         spacing of their labels if these are times or numbers; along a "cyclic" one, such as the hours of a day, the
         last row is followed by the first. The loadings of a "nonnegative" mode are never negative.
-        Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried in order where its
-        rows resemble their neighbours beyond chance, and as non-negative where nearly all of its loadings have one
-        sign. "unordered", and None for all modes: rows are a set and loadings have either sign, nothing is tried.
+        Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried as non-negative where
+        nearly all of its loadings have one sign. "unordered", and None, the default, for all modes: nothing is known,
+        rows are a set and loadings have either sign.
     noise : {"auto", "common", "per-slice"}
         One noise level for all entries, or one per slice; "auto" lets the bound decide.
     noise_modes : sequence of int or None
@@ -106,11 +106,11 @@ class BRTF(
         filled up with missing hours. None: every mode as it is. "auto": the bound chooses, in short trials, where the
         residual has structure that a merged reading would explain, and among periods that evenly spaced time stamps or
         lines in the spectrum of the data suggest. Whatever goes in or comes out has the shape of Y.
-    smooth_residual : "auto", None or int
+    smooth_residual : None, "auto" or int
         A smooth residual g beside the low-rank part, Y = X + G + S + noise: along this mode every fibre has a course of
         its own, an autoregression whose variance is learnt. "auto": the bound chooses the mode, or none; tried only
         where neighbouring residuals resemble each other beyond chance. Such a course can take the place of many small
-        components. None: no such residual, as for data in chunks.
+        components, which may predict better: compare by :func:`brtf.evaluate`. Not available for data in chunks.
     scatter : None, float or dict
         Fluorescence: leave out scattered light, as if it were missing. The number is a width in nm: left out are cells
         whose emission is at most so much longer than the excitation, or shorter, or so near to twice the excitation or
@@ -196,7 +196,7 @@ class BRTF(
         inference: str = "calibrated",
         robust: bool = True,
         init: Any = "spectral",
-        modes: Any = "auto",
+        modes: Any = None,
         noise: str = "auto",
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,
@@ -204,7 +204,7 @@ class BRTF(
         calibrate: str | None = None,
         link: str | None = "auto",
         arrangement: Any = "auto",
-        smooth_residual: Any = "auto",
+        smooth_residual: Any = None,
         scatter: Any = None,
         rank_by: str = "auto",
         max_sweeps: int = 500,

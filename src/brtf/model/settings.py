@@ -138,7 +138,7 @@ class Settings:
     inference: str = "calibrated"
     robust: bool = True
     init: Any = "spectral"
-    modes: Any = "auto"
+    modes: Any = None
     noise: str = "auto"
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None
@@ -146,7 +146,7 @@ class Settings:
     calibrate: str | None = None
     link: str | None = "auto"
     arrangement: Any = "auto"
-    smooth_residual: Any = "auto"
+    smooth_residual: Any = None
     scatter: Any = None
     rank_by: str = "auto"
     max_sweeps: int = 500

@@ -96,7 +96,6 @@ def choose(
     try:
         race.begin(plain)
         if race.deadline.passed:
-            race.let_order_be_found()
             return Chosen(plain, since=race.moment(plain))
         smooth = may_be_smooth and race.neighbours_are_alike(plain)
         if len(links) > 1:
@@ -120,12 +119,10 @@ def choose(
                 comparisons[0] = (
                     Comparison("link", str(best.link.name), tried, race.n_entries) if tried else comparisons[0]
                 )
-        race.let_order_be_found()
         if may_be_smooth:
             rivals = [replace(best, smooth=True), replace(best, smooth=True, arrangement=plain.arrangement)]
             best, tried = race.run(best, list(dict.fromkeys(rivals)) if smooth else [], patient=True)
             comparisons.append(Comparison("smooth_residual", str(best.smooth), tried, race.n_entries))
     except KeyboardInterrupt as interrupt:
-        race.let_order_be_found()
         return Chosen(best, tuple(comparisons), race.moment(best), interrupt)
     return Chosen(best, tuple(comparisons), race.moment(best))

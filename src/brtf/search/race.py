@@ -24,10 +24,8 @@ from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.search.moment import Deadline, Moment
 from brtf.search.moves.birth import BEYOND_CHANCE
-from brtf.search.moves.non_negative import WithoutNegative
-from brtf.search.moves.row_prior import RowPriors
 from brtf.search.moves.smooth_residual import BEYOND_CHANCE as ALIKE_BEYOND_CHANCE
-from brtf.search.phases import NAMES, ORDER
+from brtf.search.phases import NAMES
 from brtf.search.problems import problem_at
 from brtf.search.rank_one import relative_weights
 from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
@@ -39,16 +37,10 @@ LAP = 40
 """Sweeps after the starts at which the readings are first compared. Later laps are twice as long."""
 LAPS = 3
 """Laps after which the best reading has won."""
-ABOUT_ORDER = {move.name for move in (*ORDER, RowPriors(), WithoutNegative())}
-"""Moves that had nothing to propose while rows were in no order."""
 
 
 class Race:
-    """Searches of the same entries under different readings; of modes of which nothing is said, rows are in no order.
-
-    Chains can follow much of what merged or folded modes explain, with bounds hardly lower, but do not know it in a
-    long gap. So order is looked for in the reading that won, after :meth:`let_order_be_found`.
-    """
+    """Searches of the same entries under different readings."""
 
     def __init__(
         self,
@@ -60,8 +52,7 @@ class Race:
         in_one_run: Collection[int] = (),
         in_runs: Collection[int] = (),
     ) -> None:
-        self.whole, self.asked, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
-        self.settings = replace(settings, modes=None) if settings.modes == "auto" else settings
+        self.whole, self.settings, self.rng, self.deadline, self.watch = observations, settings, rng, deadline, watch
         self.part = part_of(observations, copy.deepcopy(rng), in_one_run, in_runs)
         self.runners: dict[Reading, Runner] = {}
         self.of_all: dict[Reading, Runner] = {}
@@ -80,12 +71,6 @@ class Race:
     def _runner(self, part: Observations, reading: Reading) -> Runner:
         rng = copy.deepcopy(self.rng)
         return Runner(part, self.whole, reading, self.settings, rng, self.deadline, self.watch)
-
-    def let_order_be_found(self) -> None:
-        """From now on searches, those that have begun too, may put rows in order, if the settings leave that open."""
-        self.settings = self.asked
-        for runner in (*self.runners.values(), *self.of_all.values()):
-            runner.go_on_with(self.asked)
 
     def begin(self, reading: Reading) -> None:
         """Run the first lap of a reading; of data that are sketched, only its starts, on all entries.
@@ -262,13 +247,6 @@ class Runner:
         ]
         self.moment: Moment | None = None
         self.n_started: int | None = None
-
-    def go_on_with(self, settings: Settings) -> None:
-        """Other settings from here on. What had nothing to propose may have something now, and is asked again."""
-        self.settings = replace(self.reading.settings(settings), max_seconds=None)
-        if self.moment is not None and self.moment.position is not None:
-            refusals = tuple(one for one in self.moment.position.refusals if one[0] not in ABOUT_ORDER)
-            self.moment = replace(self.moment, position=replace(self.moment.position, refusals=refusals))
 
     def go_to(self, n_sweeps: int) -> None:
         """Go on until ``n_sweeps`` after the starts and what was asked for, or until the search or the time ends.
