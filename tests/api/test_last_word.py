@@ -19,6 +19,8 @@ from brtf.model.local_models import GaussianSlab
 from brtf.search.run import Deadline
 
 OPTIONS = {"random_state": 0, "arrangement": None, "smooth_residual": None, "link": None}
+CUT_SHORT = {**OPTIONS, "max_sweeps": 200}
+"""So few sweeps that the search, which finds one component after another, ends with much unexplained."""
 
 
 def many_small_components(seed):
@@ -33,12 +35,21 @@ def many_small_components(seed):
 
 @pytest.fixture(scope="module")
 def fits():
-    """The data, the mask, and the fits by the bound and by held-out entries, for a seed at which these want more."""
+    """The data, the mask, and the fits by the bound and by held-out entries, which want more: sweeps are few."""
     y, mask = many_small_components(2)
     given = np.where(mask, y, np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return y, mask, BRTF(**OPTIONS, rank_by="bound").fit(given), BRTF(**OPTIONS).fit(given)
+        return y, mask, BRTF(**CUT_SHORT, rank_by="bound").fit(given), BRTF(**CUT_SHORT).fit(given)
+
+
+@pytest.fixture(scope="module")
+def searched():
+    """The data, the mask, and the fit by the bound with all sweeps."""
+    y, mask = many_small_components(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return y, mask, BRTF(**OPTIONS, rank_by="bound").fit(np.where(mask, y, np.nan))
 
 
 class TestHeldOut:
@@ -125,8 +136,8 @@ class TestRank:
     def test_resumed_from_a_checkpoint(self, fits, tmp_path):
         y, mask, _, auto = fits
         given, path = np.where(mask, y, np.nan), tmp_path / "run.brtf"
-        BRTF(**OPTIONS).fit(given, checkpoint=path, every=0)
-        resumed = BRTF(**OPTIONS).fit(given, resume=path)
+        BRTF(**CUT_SHORT).fit(given, checkpoint=path, every=0)
+        resumed = BRTF(**CUT_SHORT).fit(given, resume=path)
         assert resumed.bound_ == auto.bound_
         np.testing.assert_array_equal(resumed.low_rank(), auto.low_rank())
 
@@ -137,16 +148,16 @@ class TestRank:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(last_word, "least_squares", interrupted)
-        model = BRTF(**OPTIONS)
+        model = BRTF(**CUT_SHORT)
         with pytest.raises(KeyboardInterrupt):
             model.fit(np.where(mask, y, np.nan))
         assert model.rank_ == bound.rank_
 
 
 class TestNoise:
-    def test_is_not_called_outliers(self, fits):
+    def test_is_not_called_outliers(self, searched):
         """Noise and outliers of a larger fit may have been learnt with their names exchanged."""
-        result = fits[2].result_
+        result = searched[2].result_
         state, n_observed = result.state, result.observations.n_observed
         named_wrongly = with_noise(state, 2.0 * float(state.tau.mean), GaussianSlab(0.98, 1e4, 1.0), n_observed)
         everything = HeldOut(np.ones(n_observed, dtype=bool), np.arange(n_observed))
@@ -185,8 +196,8 @@ def test_widening_is_a_factor_of_the_variance(fits):
     np.testing.assert_allclose(ratio - 1.0, 1e-6, rtol=1e-4)
 
 
-def test_a_posterior_that_is_too_narrow_is_widened(fits):
-    y, mask, bound, _ = fits
+def test_a_posterior_that_is_too_narrow_is_widened(searched):
+    y, mask, bound = searched
     hidden = observe(y, ~mask)
     hidden = replace(hidden, scale=bound.result_.scale)
     narrow = replace(bound.result_, widening=1e-2)
@@ -217,3 +228,23 @@ def test_what_is_in_order_stays_so(fits):
         model = BRTF(**OPTIONS, modes={2: "ordered"}).fit(np.where(mask, y, np.nan))
     assert "rank_by" in model.choices_
     assert model.modes_[2] == ("ordered",)
+
+
+def test_order_competes_with_none_unless_it_was_said(fits):
+    """The rival has no rows in order, and forgets the held-out entries as the fit of the search does."""
+    y, mask, *_ = fits
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        said = BRTF(**{**CUT_SHORT, "max_sweeps": 40}, modes={2: "ordered"}).fit(np.where(mask, y, np.nan)).result_
+    out = held_out(said.observations, np.random.default_rng(0))
+    rest, kept_out = (
+        replace(said.observations.select(part), scale=said.observations.scale) for part in (~out.chosen, out.chosen)
+    )
+    settings = replace(said.settings, link=None, arrangement=None)
+    given = (rest, kept_out, out, Deadline(None), lambda record: None)
+    assert last_word._Fits(said, settings, *given).chosen_in_order == []
+    open_fits = last_word._Fits(said, replace(settings, modes="auto"), *given)
+    assert open_fits.chosen_in_order == [2]
+    rival = open_fits.in_no_order()
+    assert not rival.result.state.is_ordered and rival.result.state.rank == said.state.rank
+    assert rival.log_density.size == np.unique(out.gap).size

@@ -39,7 +39,7 @@ def mixtures(seed, *, missing=0.2, spoiled=0.03, noise=0.01):
 
 
 def model(**options):
-    plain = {"link": None, "arrangement": None, "smooth_residual": None}
+    plain = {"link": None, "arrangement": None, "modes": "auto"}
     return brtf.BRTF(**{"random_state": 0, **plain, **options})
 
 

@@ -120,7 +120,7 @@ def last_word(
     rank = min(GROWTH * result.rank, limit)
     with workers(settings.n_jobs):
         searched = present = fits.of_search()
-        if result.state.is_ordered:
+        if fits.chosen_in_order:
             present = fits.in_no_order()
             present = present if present.beats(searched) else searched
             fits.result = present.result
@@ -191,12 +191,17 @@ class _Fits:
         """The fit of the search after sweeps without the held-out entries, to forget them."""
         return self._having_forgotten(self.result.state)
 
+    @property
+    def chosen_in_order(self) -> list[int]:
+        """The modes whose rows are in order by the search's choice."""
+        undecided = self.settings.undecided_modes(self.problem.observations.order)
+        return [mode for mode in undecided if self.result.state.row_priors[mode].ordered]
+
     def in_no_order(self) -> Candidate:
-        """The same with rows in no order."""
+        """The same with rows in no order, where nobody said that they are in order."""
         state = self.result.state
-        for mode, prior in enumerate(state.row_priors):
-            if prior.ordered:
-                state = state.with_factor(mode, state.factors[mode], ZeroMean())
+        for mode in self.chosen_in_order:
+            state = state.with_factor(mode, state.factors[mode], ZeroMean())
         state, _ = with_best_row_priors(state, 0.0)
         return self._having_forgotten(state)
 
