@@ -235,7 +235,7 @@ def test_order_competes_with_none_unless_it_was_said(fits):
     y, mask, *_ = fits
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        said = BRTF(**{**CUT_SHORT, "max_sweeps": 40}, modes={2: "ordered"}).fit(np.where(mask, y, np.nan)).result_
+        said = BRTF(**CUT_SHORT, rank_by="bound", modes={2: "ordered"}).fit(np.where(mask, y, np.nan)).result_
     out = held_out(said.observations, np.random.default_rng(0))
     rest, kept_out = (
         replace(said.observations.select(part), scale=said.observations.scale) for part in (~out.chosen, out.chosen)

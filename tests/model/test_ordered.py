@@ -461,7 +461,8 @@ def planted(n_rows=80, phi=0.95, season=0, missing=0.7, seed=0):
 
 
 def fitted(data, **options):
-    return brtf.BRTF(random_state=0, link=None, arrangement=None, noise="common", **options).fit(data)
+    plain = {"random_state": 0, "link": None, "arrangement": None, "noise": "common", "modes": "auto"}
+    return brtf.BRTF(**{**plain, **options}).fit(data)
 
 
 def error(model, truth):
