@@ -250,6 +250,74 @@ def test_tables_grow_block_by_block(kind):
     )
 
 
+DRAWN = {
+    "xarray": lambda drawn: drawn.transpose("draw", "site", "day", "hour").to_numpy(),
+    "wide": lambda drawn: np.stack([drawn.loc[k].to_numpy() for k in range(2)]),
+    "wide, numbered": lambda drawn: np.stack([drawn.xs(k, level="draw").to_numpy() for k in range(2)]),
+    "polars": lambda drawn: np.stack([part.drop("draw").to_numpy() for part in drawn.partition_by("draw")]),
+    "polars, labelled": lambda drawn: np.stack(
+        [part.drop("draw", "site").to_numpy() for part in drawn.partition_by("draw")]
+    ),
+    "long": lambda drawn: drawn.sort_values("draw", kind="stable")["temperature"].to_numpy().reshape(2, 9, 8, 7),
+    "polars, long": lambda drawn: drawn.sort("draw", maintain_order=True)["temperature"].to_numpy().reshape(2, 9, 8, 7),
+}
+
+
+@pytest.mark.parametrize("kind", ["xarray", *KINDS])
+def test_draws_come_in_what_the_data_came_in(kind):
+    data = labelled() if kind == "xarray" else brought(kind)
+    model = fit(data)
+    drawn, wanted = model.sample(2, random_state=1), model.result_.sample(2, np.random.default_rng(1))
+    if isinstance(data, Observations):
+        assert type(drawn) is type(model.low_rank()) and list(drawn.columns) == [
+            "site",
+            "day",
+            "hour",
+            "draw",
+            "temperature",
+        ]
+    elif kind == "sparse":
+        assert type(drawn) is np.ndarray
+    else:
+        assert type(drawn) is type(data)
+    np.testing.assert_array_equal(DRAWN.get(kind, np.asarray)(drawn), wanted)
+    if kind == "xarray":
+        assert drawn.attrs == data.attrs and set(drawn.coords) == set(data.coords)
+    if kind == "wide":
+        assert drawn.index.names == ["draw", "site"] and drawn.loc[1].columns.equals(data.columns)
+    if kind == "polars, labelled":
+        assert drawn.columns[:2] == ["draw", "site"] and drawn["site"].to_list() == SITES * 2
+
+
+def test_draws_of_data_with_a_draw_of_their_own():
+    assert fit(labelled().rename(hour="draw")).sample(2).dims == ("draw_", "site", "day", "draw")
+
+
+class TestForecasts:
+    def ahead(self, data):
+        return BRTF(2, modes={1: "ordered"}, tol=1e-4, random_state=0).fit(data).forecast(3, mode=1)
+
+    def test_of_labelled_arrays(self):
+        found = self.ahead(labelled())
+        dataset = found.to_xarray()
+        assert list(dataset) == ["mean", "std", "low", "high"]
+        for name in dataset:
+            np.testing.assert_array_equal(dataset[name], getattr(found, name))
+            assert dataset[name].attrs == labelled().attrs
+        assert np.array_equal(dataset.day, pd.date_range("2024-03-05", periods=3))
+        assert dataset.height.values.tolist() == list(range(9)) and "station" in dataset.coords
+
+    def test_of_arrays(self):
+        found = self.ahead(Y)
+        assert found.to_xarray()["mean"].dims == ("mode_0", "mode_1", "mode_2")
+        assert found.to_xarray()["mode_1"].values.tolist() == found.labels.tolist() == [8, 9, 10]
+        assert found.to_frame()["mode_1"].tolist()[:21:7] == [8, 9, 10]
+
+    def test_of_polars(self):
+        polars = pytest.importorskip("polars")
+        assert isinstance(self.ahead(brought("polars, long")).to_frame(), polars.DataFrame)
+
+
 class TestLabels:
     def test_predict_at_labels(self):
         model = fit(labelled())

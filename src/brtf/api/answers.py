@@ -30,6 +30,11 @@ def entries_contained(result: Result, vector: Array, name: str) -> Any:
     return _container(result.observations).entries(result.place(vector, 0.0), vector, result.observations, name)
 
 
+def draws_contained(result: Result, values: Array) -> Any:
+    """Several tensors of the shape of the data, (n, …), in the container of these."""
+    return _container(result.observations).draws(values, result.observations)
+
+
 def loadings_contained(observations: Observations, values: Array, modes: tuple[int, ...], names: Sequence[str]) -> Any:
     """Loadings of new data in the container of those: (n, R), or along all modes that are read as one with the first.
 

@@ -42,7 +42,7 @@ class Forecasts(Fitted):
         -------
         Forecast
             ``mean``, ``std``, ``low`` and ``high`` of the shape of Y with ``horizon`` positions along the mode,
-            ``labels`` of these, continued at their typical distance, and ``to_frame()``.
+            ``labels`` of these, continued at their typical distance, ``to_frame()`` and ``to_xarray()``.
 
         Examples
         --------

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from brtf.api.answers import contained, entries_contained, positions_of
+from brtf.api.answers import contained, draws_contained, entries_contained, positions_of
 from brtf.api.fitted import Fitted
 from brtf.api.fitting import new_data
 from brtf.api.sklearn_compat import generator, mask_argument
-from brtf.data.arrays import Array
 from brtf.data.containers import container_of
 from brtf.results.result import Quantity, check_quantity
 
@@ -168,9 +167,7 @@ class Predicts(Fitted):
         low, high = result.interval(places, level=level, of=of)
         return contained(result, low, places), contained(result, high, places)
 
-    def sample(
-        self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None
-    ) -> Array:
+    def sample(self, n: int = 1, coords: Any = None, *, of: Quantity = "observation", random_state: Any = None) -> Any:
         """Draws from the posterior: tables that might have been.
 
         Parameters
@@ -186,13 +183,17 @@ class Predicts(Fitted):
 
         Returns
         -------
-        array (n, M), or without ``coords`` (n, I_0, …, I_{N−1})
-            In the units of Y.
+        array, table or xarray.DataArray
+            Array (n, M), or without ``coords`` as Y came in: an array (n, I_0, …, I_{N−1}); a DataArray whose first
+            dimension is ``draw``; wide tables one below the other, counted by ``draw``, the first level of a pandas
+            index or the first column in polars; or a long table with a column ``draw``. In the units of Y.
         """
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
         result = self._fitted()
-        return result.sample(int(n), generator(random_state), positions_of(result.observations, coords), of=of)
+        places = positions_of(result.observations, coords)
+        drawn = result.sample(int(n), generator(random_state), places, of=of)
+        return draws_contained(result, drawn) if places is None else drawn
 
     def score(self, Y: Any, y: Any = None, *, mask: Any = None) -> float:
         """How well held-out entries are predicted: their mean log density, in nats per entry. Larger is better.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -30,6 +31,10 @@ class Container:
         """Numbers at the observed entries: as a tensor, dense or sparse, and as a vector."""
         return placed
 
+    def draws(self, values: NDArray[Any], observations: Observations) -> Any:
+        """Several tensors of the shape of the data, (n, …)."""
+        return values
+
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
@@ -40,8 +45,8 @@ class Container:
         """Slices of the first mode that were computed from loadings which came in this container."""
         return values
 
-    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
-        """The container of these rows and of new ones after them; ``labels`` are those of all rows."""
+    def followed_by(self, new: Container | None, labels: Labels | None, mode: int = 0) -> Container:
+        """The container of other positions of a mode, with their labels; if there is a new one, it holds the last."""
         return self
 
 
@@ -51,6 +56,9 @@ class MaskedArrays(Container):
 
     def dense(self, values: NDArray[Any], observations: Observations, name: str | None = None) -> Any:
         return np.ma.MaskedArray(values, mask=False)
+
+    def draws(self, values: NDArray[Any], observations: Observations) -> Any:
+        return self.dense(values, observations)
 
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return np.ma.MaskedArray(placed, mask=False if observations.mask is None else ~observations.mask)
@@ -86,6 +94,20 @@ class WideFrame(Container):
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return self.dense(_filled(placed), observations)
 
+    def draws(self, values: NDArray[Any], observations: Observations) -> Any:
+        """Tables one below the other: "draw" is the first level of a pandas index, or the first column in polars."""
+        tables = [self.dense(draw, observations) for draw in values]
+        if not self.is_polars:
+            names = ["draw", *tables[0].index.names]
+            pandas = require("pandas", extra="label", purpose="tables")
+            return pandas.concat(tables, keys=range(len(tables)), names=names)
+        from brtf.data.exports import distinct_names
+
+        polars = require("polars", extra="polars", purpose="polars tables")
+        stacked = polars.concat(tables)
+        *_, name = distinct_names([*stacked.columns, "draw"])
+        return stacked.insert_column(0, polars.Series(name, np.repeat(np.arange(len(tables)), len(tables[0]))))
+
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
@@ -100,7 +122,7 @@ class WideFrame(Container):
         columns = own.columns if isinstance(own, WideFrame) else range(values.shape[1])
         return self._frame(like(values, fitted), [str(name) for name in columns] if self.is_polars else columns)
 
-    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
+    def followed_by(self, new: Container | None, labels: Labels | None, mode: int = 0) -> Container:
         """Tables of one library: one index after the other; else rows are numbered."""
         if not isinstance(new, WideFrame) or new.is_polars != self.is_polars or self.index is None or new.index is None:
             return replace(self, index=None)
@@ -127,6 +149,11 @@ class LongFrame(Container):
     def entries(self, placed: Any, vector: NDArray[Any], observations: Observations, name: str) -> Any:
         return self._table(vector, observations.entry_coords(), observations, name)
 
+    def draws(self, values: NDArray[Any], observations: Observations) -> Any:
+        """A row per entry and draw, with the number of the draw beside the value."""
+        draw, *coords = np.indices(values.shape).reshape(values.ndim, -1)
+        return self._table(like(values, observations).ravel(), np.array(coords), observations, None, ("draw", draw))
+
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
@@ -147,12 +174,18 @@ class LongFrame(Container):
         return pandas.DataFrame(flat, index, list(names))
 
     def _table(
-        self, values: NDArray[Any], coords: NDArray[np.intp], observations: Observations, name: str | None
+        self,
+        values: NDArray[Any],
+        coords: NDArray[np.intp],
+        observations: Observations,
+        name: str | None,
+        *before: tuple[str, NDArray[Any]],
     ) -> Any:
+        """A row per entry: its labels, the columns that come before the values, and these."""
         from brtf.data.exports import long_table, to_frame
 
         own = None if observations.labels is None else observations.labels.name
-        columns = long_table(observations, coords, [(name or own or "value", values)])
+        columns = long_table(observations, coords, [*before, (name or own or "value", values)])
         if self.is_polars:
             return require("polars", extra="polars", purpose="polars tables").DataFrame(columns)
         return to_frame(columns)
@@ -183,6 +216,12 @@ class LabelledArrays(Container):
             return self._array(_filled(placed), self.dims, self.coords, {}, name)
         return self.dense(_filled(placed), observations, name)
 
+    def draws(self, values: NDArray[Any], observations: Observations) -> Any:
+        """A DataArray whose first dimension is "draw"."""
+        taken = {*self.dims, *self.coords}
+        draw = next(name for name in itertools.accumulate(itertools.repeat("_"), initial="draw") if name not in taken)
+        return self._array(like(values, observations), (draw, *self.dims), self.coords, self.attrs, self.name)
+
     def loadings(
         self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
     ) -> Any:
@@ -199,9 +238,12 @@ class LabelledArrays(Container):
         rest = {name: coord for name, coord in own.coords.items() if own.dims[0] not in coord.dims}
         return self._array(like(values, fitted), own.dims, rest | first, own.attrs, own.name)
 
-    def followed_by(self, new: Container | None, labels: Labels | None) -> Container:
-        """Labels, attributes and no other coordinates, which end with the earlier rows."""
-        return self if labels is None else labelled(labels, self.attrs)
+    def followed_by(self, new: Container | None, labels: Labels | None, mode: int = 0) -> Container:
+        """Labels, attributes and the coordinates that do not run along the mode."""
+        if labels is None:
+            return self
+        kept = {name: coord for name, coord in self.coords.items() if self.dims[mode] not in coord.dims}
+        return replace(self, coords={**labelled(labels).coords, **kept})
 
     @staticmethod
     def _array(values: NDArray[Any], dims: tuple[Any, ...], coords: Any, attrs: Any, name: Any) -> Any:

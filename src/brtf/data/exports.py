@@ -13,7 +13,7 @@ from brtf.data.containers import LabelledArrays
 from brtf.data.extras import require
 from brtf.data.observations import Observations
 
-IN_UNITS = ("observed", "low_rank", "std", "outliers")
+IN_UNITS = ("observed", "low_rank", "outliers", "mean", "std", "low", "high")
 """Variables of a dataset that have the units of the data."""
 
 Table = dict[str, NDArray[Any]]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.checks import Labels
-from brtf.data.exports import Table, long_table
+from brtf.data.exports import Table, as_frame, long_table, mode_names, to_dataset
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.data.positions import Positions, as_times, continued
@@ -41,7 +41,7 @@ class Forecast:
     mean, std, low, high : of the shape of the data, with h positions along the mode
     level : probability of the interval from ``low`` to ``high``
     of : "observation" for new observations, "low_rank" for the low-rank part
-    table : a row per entry as columns by name: labels or positions, mean, std, low, high
+    observations : the new positions as data of which nothing is known yet, in the container of those that came in
     """
 
     mode: int
@@ -52,13 +52,25 @@ class Forecast:
     high: Array
     level: float
     of: Quantity
-    table: Table
+    observations: Observations
+
+    @property
+    def table(self) -> Table:
+        """A row per entry as columns by name: labels or positions, mean, std, low, high."""
+        coords = np.indices(self.mean.shape).reshape(self.mean.ndim, -1)
+        return long_table(self.observations, coords, [(name, array.ravel()) for name, array in self._arrays.items()])
+
+    @property
+    def _arrays(self) -> dict[str, Array]:
+        return {"mean": self.mean, "std": self.std, "low": self.low, "high": self.high}
 
     def to_frame(self) -> Any:
-        """The table as a pandas.DataFrame."""
-        from brtf.data.exports import to_frame
+        """The table as a pandas.DataFrame, or a polars.DataFrame if the data came in one."""
+        return as_frame(self.table, self.observations)
 
-        return to_frame(self.table)
+    def to_xarray(self) -> Any:
+        """An xarray.Dataset of ``mean``, ``std``, ``low`` and ``high``, with labels and units."""
+        return to_dataset(self.observations, self._arrays, {}, {}, {"level": self.level, "of": self.of})
 
 
 def forecast(
@@ -78,16 +90,27 @@ def forecast(
     low, high = ahead.interval(coords, level=level, of=of)
     mean = ahead.low_rank(coords) if of == "low_rank" else ahead.signal(coords)
     columns = {"mean": mean, "std": ahead.std(coords, of=of), "low": low, "high": high}
-    labels = ahead.observations.labels
-    names = None if labels is None else labels.coords[chosen]
+    known = ahead.observations.labels
+    names = None if known is None else known.coords[chosen]
+    labels = np.arange(first, first + int(horizon)) if names is None else names[first:]
     return Forecast(
         mode=chosen,
-        labels=np.arange(first, first + int(horizon)) if names is None else names[first:],
+        labels=labels,
         **{name: column.reshape(shape) for name, column in columns.items()},
         level=level,
         of=of,
-        table=long_table(ahead.observations, coords, list(columns.items())),
+        observations=_unseen(result.observations, tuple(shape), chosen, labels),
     )
+
+
+def _unseen(seen: Observations, shape: tuple[int, ...], mode: int, labels: NDArray[Any]) -> Observations:
+    """Other positions of one mode, with their labels, as data of which nothing is known."""
+    own = (None,) * seen.order if seen.labels is None else seen.labels.coords
+    name = None if seen.labels is None else seen.labels.name
+    named = Labels(tuple(mode_names(seen)), (*own[:mode], labels, *own[mode + 1 :]), name)
+    container = None if seen.container is None else seen.container.followed_by(None, named, mode)
+    nothing = np.zeros((seen.order, 0), np.intp)
+    return Observations(shape, np.zeros(0), None, nothing, seen.scale, named, container=container)
 
 
 def forecast_modes(result: Result) -> tuple[int, ...]:
