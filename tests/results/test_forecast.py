@@ -1,8 +1,11 @@
 """Forecasts: rows beyond the last one, bands that cover what comes, labels that continue, files."""
 
 import json
+from datetime import date, datetime
+from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -111,7 +114,7 @@ def test_a_holiday_is_not_repeated():
     seen = whole[:42].copy()
     seen[37] -= 5.0
     rows, prior, lam = row_posterior(seen, 30.0 * rng.standard_normal((40, 4)))
-    found = rows_ahead(rows, prior, lam, np.arange(42.0), 7, (), range(2, 22))
+    found = rows_ahead(rows, prior, lam, np.arange(42.0), 42.0 + np.arange(7), (), range(2, 22))
     assert np.sqrt(np.mean((found.mean - whole[42:]) ** 2)) < 0.3
     assert np.abs(seen[35:42] - whole[42:]).max() > 4.0
 
@@ -124,7 +127,7 @@ def test_components_that_cancel_each_other_still_do_so_ahead():
     courses = np.hstack([apart, whole - apart])
     loadings = 30.0 * np.hstack([loading, loading + 1e-3 * rng.standard_normal((40, 1))])
     rows, prior, lam = row_posterior(courses[:35], loadings)
-    found = rows_ahead(rows, prior, lam, np.arange(35.0), 7, (), range(2, 18))
+    found = rows_ahead(rows, prior, lam, np.arange(35.0), 35.0 + np.arange(7), (), range(2, 18))
     error = (found.mean - courses[35:]) @ loadings.T / 30.0
     assert np.sqrt(np.mean(error**2)) < 0.4 * np.std(whole)
 
@@ -278,6 +281,80 @@ def test_labels_go_on(labels, wanted):
     assert [str(label)[: len(text)] for label, text in zip(found, wanted, strict=True)] == wanted
 
 
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def stamps(first, n, freq, **options):
+    return np.asarray(pd.date_range(first, periods=n, freq=freq, **options))
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        (stamps("2024-03-28", 3, "D", tz="Europe/Berlin"), stamps("2024-03-31", 3, "D", tz="Europe/Berlin")),
+        (stamps("2024-10-26 22:00", 3, "h", tz=BERLIN), stamps("2024-10-27 01:00", 4, "h", tz=BERLIN)),
+        (stamps("2024-03-30 22:00", 3, "h", tz=BERLIN), stamps("2024-03-31 01:00", 4, "h", tz=BERLIN)),
+        (np.asarray(pd.period_range("2024-11", periods=3, freq="M")), pd.period_range("2025-02", periods=2, freq="M")),
+        (np.asarray(pd.period_range("2024Q3", periods=3, freq="Q")), pd.period_range("2025Q2", periods=2, freq="Q")),
+        (stamps("2023-11-30", 3, "ME"), stamps("2024-02-29", 3, "ME")),
+        (stamps("2023-11-15", 3, "D")[:1] + np.array([0, 30, 61]).astype("m8[D]"), ["2024-02-15", "2024-03-15"]),
+        (stamps("2024-01-01", 20, "B"), stamps("2024-01-29", 7, "B")),
+        (stamps("2024-01-01", 3, "D", tz="UTC").astype(str), ["2024-01-04 00:00:00+00:00"]),
+        (np.array(["2024-03-29T00:00Z", "2024-03-30T00:00Z"]), ["2024-03-31T00:00Z", "2024-04-01T00:00Z"]),
+        (np.array([date(2024, 2, 28), date(2024, 2, 29)]), [date(2024, 3, 1)]),
+        (
+            np.array([datetime(2024, 3, 30, hour, tzinfo=BERLIN) for hour in (1, 2)]),
+            [datetime(2024, 3, 30, 3, tzinfo=BERLIN)],
+        ),
+        (np.array([1, 3], "m8[h]"), np.array([5, 7], "m8[h]")),
+        (np.array([7, 5, 9]), ["+1"]),
+        (np.array(["00001234", "00001235"]), ["+1"]),
+    ],
+)
+def test_times_go_on_by_their_clock_and_calendar(labels, wanted):
+    found = continued(labels, len(labels), len(wanted))
+    assert [str(label) for label in np.asarray(found)] == [
+        str(np.datetime64(label, "us") if found.dtype.kind == "M" else label) for label in wanted
+    ]
+    assert found.dtype.kind == labels.dtype.kind or isinstance(found[0], str)
+
+
+def test_days_and_hours_of_a_zone_are_even():
+    for freq, periods in (("D", (7,)), ("h", (24, 168))):
+        along = Positions.of(stamps("2024-03-29", 60, freq, tz="Europe/Berlin"), 60)
+        assert along.periods == periods
+        np.testing.assert_array_equal(along.steps, 1.0)
+
+
+def test_working_days_are_forecast_a_week_after_themselves():
+    """The five days that follow a Friday are Monday to Friday, and repeat those of a week ago."""
+    rng = np.random.default_rng(0)
+    level = 3.0 * rng.standard_normal((5, 3))[np.arange(45) % 5] + 0.1 * rng.standard_normal((45, 3))
+    data = pd.DataFrame(level @ rng.standard_normal((3, 20)), stamps("2024-01-01", 45, "B"))
+    model = brtf.BRTF(modes={0: "ordered"}, link=None, arrangement=None, random_state=0).fit(data[:40])
+    ahead = model.forecast(5, mode=0)
+    assert [str(day)[:10] for day in ahead.labels] == [str(day)[:10] for day in data.index[40:]]
+    assert np.sqrt(np.mean((ahead.mean - data[40:]) ** 2)) < 0.2 * data.to_numpy().std()
+
+
+def test_times_in_no_order_are_refused():
+    """Neither a fit with order nor a forecast may take rows for neighbours that their times tell apart."""
+    rng = np.random.default_rng(0)
+    data, days = rng.standard_normal((20, 6)), stamps("2024-01-01", 20, "D")
+    shuffled, lacking, twice = rng.permutation(days), days.copy(), days.copy()
+    lacking[7], twice[9] = np.datetime64("NaT"), days[8]
+    options = {"link": None, "arrangement": None, "max_rank": 2, "random_state": 0}
+    for wrong, place in ((shuffled, "at position"), (lacking, "position 7"), (twice, "position 9")):
+        frame = pd.DataFrame(data, wrong)
+        for said in ({"modes": {0: "ordered"}}, {"modes": {0: "cyclic"}}, {"smooth_residual": 0}):
+            with pytest.raises(ValueError, match=f"Mode 0 is in order, but its times are not: .*{place}"):
+                brtf.BRTF(**said, **options).fit(frame)
+        brtf.BRTF(**options).fit(frame)  # a mere set of rows
+    backwards = brtf.BRTF(modes={0: "ordered"}, **options).fit(pd.DataFrame(data, days[::-1]))
+    with pytest.raises(ValueError, match="Sort Y by them"):
+        backwards.forecast(2)
+
+
 def test_positions_of_labels():
     hours = np.datetime64("2024-01-01T00") + np.array([0, 1, 2, 5]).astype("m8[h]")
     found = Positions.of(hours, 4)
@@ -317,7 +394,7 @@ def test_last_week_counts_as_far_as_it_did_in_the_past(seed):
     loadings = 30.0 * rng.standard_normal((40, 4))
     whole = growing_apart(42, rng)
     rows, prior, lam = row_posterior(whole[:35], loadings)
-    found = rows_ahead(rows, prior, lam, np.arange(35.0), 7, (7,), ())
+    found = rows_ahead(rows, prior, lam, np.arange(35.0), 35.0 + np.arange(7), (7,), ())
     error, last = (np.sqrt(np.mean((guess - whole[35:]) ** 2)) for guess in (found.mean, whole[28:35]))
     assert error < 1.1 * last
     alone = rng.standard_normal((35, 4))
@@ -367,12 +444,12 @@ class TestMisfit:
 
     def test_nothing_is_added_where_nothing_does(self):
         model, _ = self.fitted(0.0)
-        assert misfit_ahead(model.result_, 0, np.arange(42), 7, [7]) is None
+        assert misfit_ahead(model.result_, 0, np.arange(42), np.arange(42, 49), [7]) is None
 
     def test_links_and_later_periods(self):
         """Under a link the misfit is one of t(Y); beyond a period it goes on from what was forecast."""
         model, _ = self.fitted(0.5)
-        long = misfit_ahead(model.result_, 0, np.arange(42), 14, [7])
+        long = misfit_ahead(model.result_, 0, np.arange(42), np.arange(42, 56), [7])
         assert np.abs(long.values[:7]).mean() > np.abs(long.values[7:]).mean() > 0
         rng = np.random.default_rng(0)
         coords = rng.integers([[42], [0], [0]], [[56], [30], [8]], (3, 50))

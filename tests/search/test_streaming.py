@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.sparse import coo_array
 from sklearn.base import clone
@@ -429,3 +430,21 @@ class TestRefusals:
 @pytest.mark.parametrize("check", [check_estimators_partial_fit_n_features, check_fit_score_takes_y])
 def test_scikit_learn(check):
     check("BRTF", BRTF(max_rank=2, max_sweeps=50, random_state=0))
+
+
+def test_a_block_continues_rows_at_the_distances_that_its_times_tell():
+    """After a gap neighbours are further apart, a period goes on with the day, and older rows cannot follow."""
+    rng = np.random.default_rng(0)
+    days = pd.date_range("2024-01-01", periods=60, freq="D")
+    level = rng.standard_normal((7, 2))[np.arange(60) % 7] + np.cumsum(0.05 * rng.standard_normal((60, 2)), axis=0)
+    frame = pd.DataFrame(level @ rng.standard_normal((2, 15)) + 0.05 * rng.standard_normal((60, 15)), days)
+    options = {"link": None, "arrangement": None, "noise": "common", "outlier_kind": "additive", "random_state": 0}
+    model = BRTF(modes={0: "ordered"}, **options).fit(frame[:40])
+    kept = [*range(44, 48), *range(50, 60)]
+    model.partial_fit(frame.iloc[kept])
+    prior = model.result_.state.row_priors[0]
+    np.testing.assert_array_equal(prior.steps[38:], np.diff([38, 39, *kept]))
+    if prior.centre.shape[1] == 7:
+        np.testing.assert_array_equal(prior.groups[40:], np.array(kept) % 7)
+    with pytest.raises(ValueError, match="times are not"):
+        BRTF(modes={0: "ordered"}, **options).fit(frame[30:]).partial_fit(frame[:10])

@@ -14,13 +14,16 @@ from brtf import __version__
 from brtf.api.last_word import has_the_last_word, last_word
 from brtf.api.progress import Show, progress_bar
 from brtf.api.sklearn_compat import check_like_fitted
+from brtf.data.arrays import Array
 from brtf.data.checks import count_of
 from brtf.data.executors import executing
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations, warn_empty_slices
 from brtf.data.observe import observe
 from brtf.data.passes import count_workers
+from brtf.data.positions import joined, steps_onward
 from brtf.data.scatter import without_scatter
+from brtf.data.times import check_times
 from brtf.inference.trace import Record, StopReason
 from brtf.io.archive import pack_reading
 from brtf.io.archived_data import pack_outline
@@ -206,7 +209,8 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
     _check_fit_memory(block, replace(settings, max_rank=max(1, earlier.rank)))
     started = time.perf_counter()
     with progress_bar(progress, settings.max_sweeps, settings.max_seconds) as show:
-        fitted = absorb(earlier.as_modelled(block), earlier.state, settings, lambda record: show(record.sweep, record))
+        modelled, steps = earlier.as_modelled(block), _steps_to(block, earlier)
+        fitted = absorb(modelled, earlier.state, settings, lambda record: show(record.sweep, record), steps)
     seconds = time.perf_counter() - started
     observations = place_last(block, earlier.observations)
     result = replace(
@@ -220,6 +224,14 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
         cap_gain=None,
     )
     return replace(result, diagnosis=diagnose(result))
+
+
+def _steps_to(block: Observations, earlier: Result) -> Array:
+    """Distances of the rows of a block from the last one and from each other, as their labels tell."""
+    own, new = (None if one.labels is None else one.labels.coords[0] for one in (earlier.observations, block))
+    if own is not None and new is not None and earlier.state.row_priors[0].ordered:
+        check_times(joined(own, new), 0)
+    return np.diff(steps_onward(own, new, block.shape[0]), prepend=0.0)
 
 
 def _run_in_range(

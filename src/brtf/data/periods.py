@@ -13,8 +13,8 @@ from scipy.special import fdtrc, gammaincc, gammaincinv
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations, distinct_columns, entry_numbers
-from brtf.data.positions import as_times
 from brtf.data.scale import SD_PER_MEDIAN
+from brtf.data.times import as_times
 
 NEEDLESS = 0.01
 """Chance that a mode without a period seems to have one."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
+from brtf.data.times import as_times, times_after
 
 DAY = 86_400.0
 """Seconds of a day."""
@@ -54,28 +55,15 @@ class Positions:
         return cls(distances / typical, periods, places, None if along[1] else _closing(distances, typical))
 
 
-def as_times(labels: NDArray[Any]) -> NDArray[np.datetime64] | None:
-    """The labels as times; None if they are not."""
-    if labels.dtype.kind == "M":
-        return labels.astype("datetime64[ns]")
-    if labels.dtype.kind in "UO" and labels.size and all(isinstance(label, str) and len(label) > 7 for label in labels):
-        try:
-            return labels.astype("datetime64[ns]")
-        except ValueError:  # other words
-            return None
-    return None
-
-
 def _numbers(labels: NDArray[Any]) -> tuple[Array, bool] | None:
-    """The labels as increasing or decreasing numbers, seconds where they are times, and whether they are times."""
+    """The labels as increasing or decreasing numbers, seconds where they are times or durations, and whether they are
+    times."""
     times = as_times(labels)
-    if times is not None:
-        since = times - times[:1]
-        numbers: Array = since.astype(np.int64) * np.float64(1e-9)
-        if np.isnat(times).any():
-            return None
-    elif labels.dtype.kind in "iuf":
-        numbers = labels.astype(np.float64)
+    since = labels if times is None else times - times[:1]
+    if since.dtype.kind == "m":
+        numbers: Array = np.asarray(since / np.timedelta64(1, "s"))
+    elif since.dtype.kind in "iuf":
+        numbers = since.astype(np.float64)
     else:
         return None
     distances = np.diff(numbers)
@@ -104,23 +92,31 @@ def continued(labels: NDArray[Any] | None, n_rows: int, n_more: int) -> NDArray[
     after = np.arange(1, n_more + 1)
     if labels is None:
         return n_rows - 1 + after
+    along = _numbers(labels)
+    if along is None:
+        return np.array([f"+{step}" for step in after])
     times = as_times(labels)
-    if times is not None and times.size > 1 and not np.isnat(times).any():
-        step = np.median(np.diff(times).astype(np.int64)).astype(np.int64)
-        months = np.diff(times.astype("datetime64[M]")).astype(np.int64)
-        if months.size and (months == months[0]).all() and months[0] and (times == times.astype("datetime64[M]")).all():
-            later = (times[-1].astype("datetime64[M]") + months[0] * after).astype("datetime64[ns]")
-        else:
-            later = times[-1] + (step * after).astype("timedelta64[ns]")
-        return later if labels.dtype.kind == "M" else np.array([_as_written(t, labels[-1]) for t in later])
-    if labels.dtype.kind in "iuf" and labels.size > 1:
-        distance = np.median(np.diff(labels.astype(np.float64)))
-        more = labels[-1] + distance * after
-        whole = labels.dtype.kind != "f" and np.allclose(more, np.rint(more))
-        return np.rint(more).astype(np.int64) if whole else more
-    return np.array([f"+{step}" for step in after])
+    if times is not None:
+        return times_after(labels, times, n_more)
+    if labels.dtype.kind == "m":
+        return np.asarray(labels[-1] + np.median(np.diff(labels).astype(np.int64)).astype(labels.dtype) * after)
+    distance = np.median(np.diff(along[0]))
+    more = labels[-1] + distance * after
+    whole = labels.dtype.kind != "f" and np.allclose(more, np.rint(more))
+    return np.rint(more).astype(np.int64) if whole else more
 
 
-def _as_written(time: np.datetime64, like: str) -> str:
-    """A time as text with the length and separator of a given one."""
-    return str(time).replace("T", " " if " " in like else "T")[: len(like)]
+def steps_onward(labels: NDArray[Any] | None, more: NDArray[Any] | None, n_more: int) -> Array:
+    """Typical steps (n_more,) from the last position to each further one: 1, 2, 3, … where their labels tell no others."""
+    along = None if labels is None or more is None else _numbers(joined(labels, more))
+    if along is None:
+        return np.arange(1.0, n_more + 1.0)
+    numbers, last = along[0], along[0].size - n_more - 1
+    return np.asarray(np.abs(numbers[last + 1 :] - numbers[last]) / np.median(np.abs(np.diff(numbers[: last + 1]))))
+
+
+def joined(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+    """Labels followed by others; as objects where their types differ."""
+    if first.dtype.kind == second.dtype.kind or {first.dtype.kind, second.dtype.kind} <= set("iuf"):
+        return np.concatenate([first, second])
+    return np.concatenate([first.astype(object), second.astype(object)])

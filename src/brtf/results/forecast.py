@@ -15,7 +15,8 @@ from brtf.data.checks import Labels
 from brtf.data.exports import Table, as_frame, long_table, mode_names, to_dataset
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
-from brtf.data.positions import Positions, as_times, continued
+from brtf.data.positions import Positions, continued, joined, steps_onward
+from brtf.data.times import as_times, check_times
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import NonNegativeOrder, Ordered
 from brtf.results.choices import modes_in_words, named_modes
@@ -80,6 +81,7 @@ def forecast(
     if not isinstance(horizon, numbers.Integral) or isinstance(horizon, bool) or not 1 <= horizon <= LONGEST:
         raise ValueError(f"horizon must be a whole number of positions between 1 and {LONGEST}, got {horizon!r}.")
     chosen = _ordered_mode(result, mode)
+    check_times(_labels_of(result.observations, chosen), chosen, backwards=False)
     ahead = _continued(result, chosen, int(horizon))
     shape = list(ahead.observations.shape)
     first, shape[chosen] = shape[chosen] - int(horizon), int(horizon)
@@ -125,8 +127,12 @@ def _goes_on(result: Result, mode: int, prior: Any) -> bool:
     return isinstance(prior, Ordered) and not prior.form.ring and result.state.row_priors[first] is prior
 
 
+def _labels_of(observations: Observations, mode: int) -> NDArray[Any] | None:
+    return None if observations.labels is None else observations.labels.coords[mode]
+
+
 def _has_times(observations: Observations, mode: int) -> bool:
-    own = None if observations.labels is None else observations.labels.coords[mode]
+    own = _labels_of(observations, mode)
     return own is not None and as_times(own) is not None
 
 
@@ -183,14 +189,16 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
     n_more = arrangement.shape(shape)[factor] - rows.n_rows
     if not isinstance(prior, Ordered):
         raise TypeError(f"the rows of mode {mode} are in no order")
-    more = _rows_ahead(result, mode, rows, prior, n_more)
-    misfit = _misfit_ahead(result, mode, horizon)
+    labels, own = observations.labels, _labels_of(observations, mode)
+    later = None if own is None else continued(own, length, horizon)
+    steps = steps_onward(own, later, horizon)
+    folded = mode in arrangement.periods
+    more = _rows_ahead(result, mode, rows, prior, np.arange(1.0, n_more + 1.0) if folded else steps)
+    misfit = _misfit_ahead(result, mode, steps)
     covs = [np.broadcast_to(part.cov_packed, (part.n_rows, part.cov_packed.shape[1])) for part in (rows, more)]
-    joined = RowGaussians(np.concatenate([rows.mean, more.mean]), np.concatenate(covs))
-    labels = observations.labels
+    all_rows = RowGaussians(np.concatenate([rows.mean, more.mean]), np.concatenate(covs))
     if labels is not None:
-        own = labels.coords[mode]
-        whole = None if own is None else _joined_labels(own, continued(own, length, horizon))
+        whole = None if own is None or later is None else joined(own, later)
         labels = Labels(labels.dims, (*labels.coords[:mode], whole, *labels.coords[mode + 1 :]), labels.name)
     coords = np.zeros((observations.order, 0), np.intp)
     values: NDArray[np.floating[Any]] = np.zeros(0)
@@ -202,14 +210,17 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
             )
         coords, values = observations.entry_coords(), observations.values.reshape(-1)
     unseen = Observations(shape, values, None, coords, observations.scale, labels)
-    state = result.state.with_factor(factor, joined).without_slices_along(factor)
+    state = result.state.with_factor(factor, all_rows).without_slices_along(factor)
     return replace(result, observations=unseen, state=state, misfit=misfit)
 
 
-def _misfit_ahead(result: Result, mode: int, horizon: int) -> MisfitAhead | None:
-    """What the low-rank part misses and will miss again, with the same periods; a smooth residual has it already."""
-    observations, labels = result.observations, result.observations.labels
-    along = Positions.of(None if labels is None else labels.coords[mode], observations.shape[mode])
+def _misfit_ahead(result: Result, mode: int, steps: Array) -> MisfitAhead | None:
+    """What the low-rank part misses and will miss again, with the same periods; a smooth residual has it already.
+
+    ``steps`` are the distances from the last position to those that follow.
+    """
+    observations = result.observations
+    along = Positions.of(_labels_of(observations, mode), observations.shape[mode])
     periods: Sequence[int] = along.periods
     if not periods and result.rank and mode not in result.arrangement.periods:
         factor = result.arrangement.read_modes.index((mode,))
@@ -217,17 +228,17 @@ def _misfit_ahead(result: Result, mode: int, horizon: int) -> MisfitAhead | None
     periods = [period for period in periods if 2 * period <= along.places[-1] + 1]
     if result.state.smooth is not None or observations.in_chunks or not periods:
         return None
-    return misfit_ahead(result, mode, along.places, horizon, periods)
+    return misfit_ahead(result, mode, along.places, along.places[-1] + np.rint(steps).astype(np.int64), periods)
 
 
-def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, n_more: int) -> RowGaussians:
-    """The rows that follow, with the periods that labels tell or the rows suggest."""
+def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, steps: Array) -> RowGaussians:
+    """The rows at these distances from the last one, with the periods that labels tell or the rows suggest."""
     if rows.n_rows < 2:
         raise ValueError(f"Mode {mode} has one position only: nothing tells how it goes on.")
     if not rows.rank:
-        return RowGaussians(np.zeros((n_more, 0)), np.zeros((n_more, 0, 0)))
-    labels, fold = result.observations.labels, result.arrangement.periods.get(mode, 1)
-    along = Positions.of(None if labels is None else labels.coords[mode], result.observations.shape[mode])
+        return RowGaussians(np.zeros((steps.size, 0)), np.zeros((steps.size, 0, 0)))
+    fold = result.arrangement.periods.get(mode, 1)
+    along = Positions.of(_labels_of(result.observations, mode), result.observations.shape[mode])
     calendar = [period // fold for period in along.periods if period % fold == 0]
     places = prior.places[-rows.n_rows :]
     own = Positions(prior.steps, (), np.rint(places).astype(np.int64))
@@ -235,11 +246,4 @@ def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, n
     known = [period for period in calendar if 1 < period < rows.n_rows]
     others = [one.gram + one.cov_sum for one in result.state.factors if one is not rows]
     gram = np.prod(others, axis=0)
-    return rows_ahead(rows, prior, result.state.lam, places, n_more, known, likely, gram)
-
-
-def _joined_labels(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
-    """Labels followed by others; as objects where their types differ."""
-    if first.dtype.kind == second.dtype.kind or {first.dtype.kind, second.dtype.kind} <= set("iuf"):
-        return np.concatenate([first, second])
-    return np.concatenate([first.astype(object), second.astype(object)])
+    return rows_ahead(rows, prior, result.state.lam, places, places[-1] + steps, known, likely, gram)

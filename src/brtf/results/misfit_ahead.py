@@ -45,13 +45,13 @@ class MisfitAhead:
 
 
 def misfit_ahead(
-    result: Result, mode: int, places: NDArray[np.int64], n_more: int, periods: Sequence[int]
+    result: Result, mode: int, places: NDArray[np.int64], ahead: NDArray[np.int64], periods: Sequence[int]
 ) -> MisfitAhead | None:
     """C42: Σ_k c_k e_{t − kP}, with c the solution of Σ_l ρ_{|k − l|} c_l = ρ_k; None where nothing repeats itself.
 
     ρ_k is the correlation of residuals e, in units of their noise, that are k periods P apart in the same fibre. Of
     several periods the one that is most beyond chance counts. Outliers are left out. ``places`` are whole steps from
-    the first position to each.
+    the first position to each, ``ahead`` those to the ones that follow.
     """
     observations = result.observations
     if observations.n_entries > SPARSE * observations.n_observed:
@@ -69,12 +69,12 @@ def misfit_ahead(
     if not beyond > BEYOND_CHANCE:
         return None
     course[at] = regular[at] * result.residuals_at_entries() / result.scale
-    whole = np.concatenate([course, np.zeros((n_more, *course.shape[1:]))])
+    whole = np.concatenate([course, np.zeros((int(ahead[-1]) + 1 - len(course), *course.shape[1:]))])
     for step in range(len(course), len(whole)):
         for k, weight in enumerate(weights, start=1):
             if step >= k * period:
                 whole[step] += weight * whole[step - k * period]
-    return MisfitAhead(mode, shape[mode], np.moveaxis(whole[len(course) :], 0, mode))
+    return MisfitAhead(mode, shape[mode], np.moveaxis(whole[ahead], 0, mode))
 
 
 def _rounds(course: Array, period: int) -> tuple[float, int, Array]:

@@ -51,23 +51,23 @@ def rows_ahead(
     prior: RowPrior,
     lam: Gamma,
     places: Array,
-    n_more: int,
+    ahead: Array,
     known: Sequence[int],
     likely: Sequence[int],
     gram: Array | None = None,
 ) -> RowGaussians:
-    """C27: the ``n_more`` rows that follow at unit steps.
+    """C27: the rows that follow.
 
     Parameters
     ----------
-    places : (I,) of the rows
+    places, ahead : (I,) and (H,) of the rows and of those that follow
     known : periods that labels tell
     likely : periods that the rows may have
     gram : (R, R) the squares of the entries of a row a add up to aᵀGa; in units of the noise if None
     """
     longest = max([1, *known, *likely])
     n_rows = min(rows.n_rows, MOST_ROWS, max(FEWEST_ROWS, 4 * longest))
-    check_memory(8 * 6 * n_rows * (n_rows + n_more), f"a forecast of {n_more} positions", "lower horizon")
+    check_memory(8 * 6 * n_rows * (n_rows + ahead.size), f"a forecast of {ahead.size} positions", "lower horizon")
     precision = prior.likelihood(rows, lam, gaussian_rows)[0]
     precision = np.broadcast_to(precision, (rows.n_rows, *precision.shape[1:]))
     seen = Seen(
@@ -78,13 +78,12 @@ def rows_ahead(
         n_rows,
         np.ones(rows.n_rows, bool),
     )
-    ahead = places[-1] + 1.0 + np.arange(n_more)
     found = seen.continued(ahead, known, likely)
     candidates = known or seen.likeliest(likely)
     if candidates:
         seen = replace(seen, regular=seen.as_expected(candidates))
     period, share, factor = best_repetition(
-        seen, n_more, candidates, seen.precision.mean(axis=0) if gram is None else gram
+        seen, ahead.size, candidates, seen.precision.mean(axis=0) if gram is None else gram
     )
     if not share:
         return found

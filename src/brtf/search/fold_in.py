@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from brtf.data.arrays import Array
 from brtf.data.observations import Observations
 from brtf.inference import paper
 from brtf.inference.entry_posterior import grouped
@@ -24,11 +25,12 @@ def typical_rows(state: State) -> State:
 
 
 def fold_in(
-    observations: Observations, state: State, settings: Settings, *, following: bool = False
+    observations: Observations, state: State, settings: Settings, following: Array | None = None
 ) -> tuple[RowGaussians, RowPrior]:
     """Rows of the first mode for new data and their prior, in the units of the state, with everything else held fixed.
 
-    They continue the rows of the state if ``following``. Their entries may be outliers like any others.
+    They continue the rows of the state if ``following``, at these distances (n,) from the last one and from each other.
+    Their entries may be outliers like any others.
     """
     if settings.inference == "paper":
         return paper.fold_in(observations, state, settings.max_sweeps)
@@ -37,7 +39,8 @@ def fold_in(
         observations = grouped(observations, state.structure.modes)
     problem = Problem(observations, (0,), collapsed=True)
     start = RowGaussians(np.zeros((observations.shape[0], state.rank)), np.eye(state.rank)[None])
-    prior = state.row_priors[0].for_new_rows(start.n_rows, state.factors[0] if following else None)
+    prior = state.row_priors[0].for_new_rows(start.n_rows, None if following is None else state.factors[0])
+    prior = prior if following is None else prior.at_steps(following)
     if state.rank == 0:  # nothing to fit
         return start, prior
     state = state.with_factor(0, start, prior)

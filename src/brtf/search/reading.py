@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from brtf.data.arrangement import Arrangement, as_text
 from brtf.data.observations import Observations
 from brtf.data.periods import FEWEST_CYCLES, suggested_periods
+from brtf.data.times import check_times
 from brtf.inference.rounding import coarse_step
 from brtf.model.links import Link, link_named
 from brtf.model.settings import Settings
@@ -64,6 +65,7 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     settings.shared_modes(order)
     settings.said_of_modes(order)
     settings.smooth_modes(observations.shape)
+    _check_times(observations, settings)
     step = coarse_step(observations) if settings.inference == "calibrated" else 0.0
     link = link_named(None if settings.link == "auto" else settings.link, observations, step)
     if settings.arrangement in (None, "auto"):
@@ -88,6 +90,14 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     if not arrangement.is_as_given and not isinstance(settings.init, str):
         raise ValueError("arrangement cannot merge or fold modes where init gives their factors.")
     return Reading(link, arrangement)
+
+
+def _check_times(observations: Observations, settings: Settings) -> None:
+    """Raise if a mode is said to be in order, or to have smooth courses, but its times are in none."""
+    said, smooth = settings.said_of_modes(observations.order), smooth_mode_of(settings, observations.order)
+    for mode in range(observations.order):
+        if observations.labels is not None and (mode == smooth or {"ordered", "cyclic"} & set(said.get(mode, ()))):
+            check_times(observations.labels.coords[mode], mode)
 
 
 def possible_folds(observations: Observations) -> list[Arrangement]:

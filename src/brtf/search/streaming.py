@@ -139,7 +139,11 @@ def _log_evidence(state: State, rho: Array, log_factor: float) -> Array:
 
 
 def absorb(
-    observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None = None
+    observations: Observations,
+    state: State,
+    settings: Settings,
+    watch: Callable[[Record], object] | None = None,
+    steps: Array | None = None,
 ) -> Outcome:
     """The posterior after a block of new rows of the first mode; ``watch`` receives every record.
 
@@ -151,6 +155,7 @@ def absorb(
     ----------
     observations : the block, in the units of the state: (n, I_1, …, I_{N−1})
     state : the posterior so far
+    steps : (n,) distances of the new rows, where they are in order, from the last one and from each other; 1 if None
     """
     if isinstance(state.local, MeanFieldOutliers):
         raise ValueError('partial_fit goes on only from calibrated inference, got a fit with inference="paper".')
@@ -165,17 +170,22 @@ def absorb(
             'outlier_kind, and with noise="common".'
         )
     with workers(settings.n_jobs):
-        return _absorb(observations, state, settings, watch)
+        steps = np.ones(observations.shape[0]) if steps is None else steps
+        return _absorb(observations, state, settings, watch, steps)
 
 
 def _absorb(
-    observations: Observations, state: State, settings: Settings, watch: Callable[[Record], object] | None
+    observations: Observations,
+    state: State,
+    settings: Settings,
+    watch: Callable[[Record], object] | None,
+    steps: Array,
 ) -> Outcome:
     deadline = Deadline(settings.max_seconds)
     earlier = Earlier.of(state)
     modes = (*range(1, observations.order), 0)  # the new rows have just been fitted to the others
     problem = Problem(observations, modes, collapsed=True)
-    new = fold_in(observations, state, settings, following=True)
+    new = fold_in(observations, state, settings, following=steps)
     point = evaluate_with(problem, earlier, state.with_factor(0, *new))
     before = earlier.bound
     trace: list[Record] = []

@@ -356,6 +356,18 @@ class KnownOrder(RowPrior):
             self.ring,
         )
 
+    def at_steps(self, steps: Array) -> RowPrior:
+        """The same at other distances; the groups of the centres go on by whole steps."""
+        n_groups, places = self.centre.shape[1], np.cumsum(steps)
+        later = self.lead_group[-1:] + np.maximum(np.rint(places), 1.0)
+        return replace(
+            self,
+            steps=steps[1:],
+            groups=later % n_groups if n_groups else self.groups,
+            lead_step=np.concatenate([self.lead_step[:-1], steps[:1]]),
+            start=self.start - self.lead_step[-1:] + steps[:1],
+        )
+
     def opened(self) -> KnownOrder:
         """A ring as a line of the same memories, and any other chain as it is."""
         if not self.form.ring:

@@ -168,6 +168,10 @@ class RowPrior(ABC):
         The new rows continue the given ones, which are those of this prior; None where they do not follow any.
         """
 
+    def at_steps(self, steps: Array) -> RowPrior:
+        """The prior of new rows that continue others, at distances (n,) from the last one and from each other."""
+        return self
+
     @abstractmethod
     def followed_by(self, new: RowPrior) -> RowPrior:
         """The prior of these rows followed by new ones that had the prior of :meth:`for_new_rows`."""
