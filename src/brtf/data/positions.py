@@ -107,7 +107,7 @@ def continued(labels: NDArray[Any] | None, n_rows: int, n_more: int) -> NDArray[
 
 
 def steps_onward(labels: NDArray[Any] | None, more: NDArray[Any] | None, n_more: int) -> Array:
-    """Typical steps (n_more,) from the last position to each further one: 1, 2, 3, … where their labels tell no others."""
+    """Typical steps (n_more,) from the last position to each further one; 1, 2, 3, … where labels tell no others."""
     along = None if labels is None or more is None else _numbers(joined(labels, more))
     if along is None:
         return np.arange(1.0, n_more + 1.0)
