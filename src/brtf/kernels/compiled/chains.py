@@ -78,23 +78,9 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
             put(cov[t - 1], matrix)
             log_det[0] += own_log_det
             continue
-        own_log_det = 0.0
-        for k in range(rank):  # Gauss–Jordan: the matrix becomes its inverse
-            pivot_k = matrix[k, k]
-            if not pivot_k > 0.0:
-                return False
-            own_log_det -= np.log(pivot_k)
-            inverse = 1.0 / pivot_k
-            row_k = matrix[k]
-            row_k[k] = 1.0
-            for s in range(rank):
-                row_k[s] *= inverse
-            for r in range(rank):
-                if r != k:
-                    row, factor = matrix[r], matrix[r, k]
-                    row[k] = 0.0
-                    for s in range(rank):
-                        row[s] -= factor * row_k[s]
+        own_log_det = _invert(matrix)
+        if own_log_det == np.inf:
+            return False
         log_det[0] += own_log_det
         steady[t] = alike and _is_near(matrix, cov[t - 1])
     settled = False
@@ -108,9 +94,7 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
             mean[t, r] = total
         if t == n_rows - 1:
             continue
-        alike = (
-            t < n_rows - 2 and steady[t + 1]
-        )  # which has the matrix of this row, and the same steps before and after
+        alike = t < n_rows - 2 and steady[t + 1]  # it has the matrix of this row, and equal steps before and after
         for r in range(rank):
             alike = alike and beside[t, r] == beside[t + 1, r]
         if alike and settled:
@@ -139,6 +123,37 @@ def _smooth(cov, beside, linear, mean, cross, log_det):
                 matrix[s, r] = back[r, s]
         settled = alike and _is_near(matrix, following)
     return True
+
+
+@loop
+def _invert(matrix):
+    """Replace a matrix by its inverse, by Gauss–Jordan elimination; ln|inverse|, or ∞ if a pivot is not positive."""
+    log_det, rank = 0.0, len(matrix)
+    for k in range(rank):
+        pivot = matrix[k, k]
+        if not pivot > 0.0:
+            return np.inf
+        log_det -= np.log(pivot)
+        inverse = 1.0 / pivot
+        row_k = matrix[k]
+        row_k[k] = 1.0
+        for s in range(rank):
+            row_k[s] *= inverse
+        for r in range(rank):
+            if r != k:
+                row, factor = matrix[r], matrix[r, k]
+                row[k] = 0.0
+                for s in range(rank):
+                    row[s] -= factor * row_k[s]
+    return log_det
+
+
+@loop
+def _mirror(matrix):
+    """Copy the upper triangle of a matrix to the lower one."""
+    for r in range(len(matrix)):
+        for s in range(r):
+            matrix[r, s] = matrix[s, r]
 
 
 @loop
@@ -199,26 +214,10 @@ def _smooth_wide(cov, beside, far, mean, cross, across, log_det):
             put(cov[t - 1], matrix)
             log_det[0] += own_log_det
             continue
-        own_log_det = 0.0
-        for r in range(rank):
-            for s in range(r):
-                matrix[r, s] = matrix[s, r]
-        for k in range(rank):  # Gauss–Jordan: the matrix becomes its inverse
-            pivot = matrix[k, k]
-            if not pivot > 0.0:
-                return False
-            own_log_det -= np.log(pivot)
-            inverse = 1.0 / pivot
-            row_k = matrix[k]
-            row_k[k] = 1.0
-            for s in range(rank):
-                row_k[s] *= inverse
-            for r in range(rank):
-                if r != k:
-                    row, factor = matrix[r], matrix[r, k]
-                    row[k] = 0.0
-                    for s in range(rank):
-                        row[s] -= factor * row_k[s]
+        _mirror(matrix)
+        own_log_det = _invert(matrix)
+        if own_log_det == np.inf:
+            return False
         log_det[0] += own_log_det
         steady[t] = alike and _is_near(matrix, cov[t - 1]) and _is_near(cov[t - 1], cov[t - 2])
         for r in range(rank):
@@ -269,9 +268,7 @@ def _smooth_wide(cov, beside, far, mean, cross, across, log_det):
                     across[t, r, s] = -across[t, r, s] - before[r, s]
             _subtract_outer(across[t], given, matrix)
         _subtract_outer(cross[t], edge, matrix)
-        for r in range(rank):
-            for s in range(r):
-                matrix[r, s] = matrix[s, r]
+        _mirror(matrix)
         settled = alike and _is_near(matrix, cov[t + 1]) and _is_near(cov[t + 1], cov[t + 2])
         for r in range(rank):
             for s in range(rank):
