@@ -65,9 +65,26 @@ class KnownCentre(IndependentRows):
         return type(self)(self.mean * ratio, self.var * ratio**2)
 
 
+class LearntCentre(IndependentRows):
+    """What a centre learnt from the rows adds to their prior, as it has that of a row: μ ~ N(0, diag(λ)⁻¹)."""
+
+    mean: Array
+    var: Array
+
+    @property
+    def own_log_det(self) -> float:
+        """Σ_r ln var_r."""
+        return float(np.sum(np.log(self.var)))
+
+    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
+        """One more than of rows about a known centre, and their squares plus E[μ_r²]."""
+        n_rows, power = super().squares(rows)  # type: ignore[safe-super]
+        return n_rows + 1, power + self.var + self.mean**2
+
+
 @register
 @dataclass(frozen=True, eq=False)
-class Centred(KnownCentre):
+class Centred(LearntCentre, KnownCentre):
     """Rows around a centre learnt from them, with the prior of a row: μ ~ N(0, diag(λ)⁻¹)."""
 
     name = "centred"
@@ -77,16 +94,6 @@ class Centred(KnownCentre):
         """C18: q(μ_r) = N(Σ_i ã_ir/(I+1), 1/((I+1) λ̄_r))."""
         n_counted = rows.n_rows + 1
         return cls(rows.mean.sum(axis=0) / n_counted, 1.0 / (n_counted * lam.mean))
-
-    @property
-    def own_log_det(self) -> float:
-        """Σ_r ln var_r."""
-        return float(np.sum(np.log(self.var)))
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I + 1 and Σ_i E[(a_ir − μ_r)²] + E[μ_r²]."""
-        n_rows, power = super().squares(rows)
-        return n_rows + 1, power + self.var + self.mean**2
 
     def learnt(self, rows: RowGaussians, lam: Gamma) -> Centred:
         """The prior with the optimal centre for these rows."""

@@ -15,7 +15,7 @@ from brtf.data.arrays import Array
 from brtf.kernels.packed import unpack_symmetric
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.relative_precisions import best_concentration, better_concentration
-from brtf.model.row_priors.centred import Centred
+from brtf.model.row_priors.centred import Centred, LearntCentre
 from brtf.model.row_priors.row_prior import IndependentRows, RowPrior, RowTerms, excess, register
 from brtf.model.row_priors.zero_mean import ZeroMean
 
@@ -173,22 +173,12 @@ class Unequal(KnownUnequal):
 
 @register
 @dataclass(frozen=True, eq=False)
-class UnequalCentred(Unequal):
+class UnequalCentred(LearntCentre, Unequal):
     """Rows of unequal size around a centre learnt from them: μ ~ N(0, diag(λ)⁻¹), as a row of size one."""
 
     name = "centred, of unequal size"
     words = "vary about a common centre, some of them far from it"
     rotates = False
-
-    @property
-    def own_log_det(self) -> float:
-        """Σ_r ln var_r."""
-        return float(np.sum(np.log(self.var)))
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I + 1 and Σ_i η̄_i E[(a_ir − μ_r)²] + E[μ_r²]."""
-        n_rows, power = super().squares(rows)
-        return n_rows + 1, power + self.var + self.mean**2
 
     def evened(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
         return Centred.proposed(rows, lam)
