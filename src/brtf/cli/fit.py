@@ -65,9 +65,6 @@ def fit(
     out: Path | None,
     overwrite: bool,
     replace_outliers: bool,
-    inference: str,
-    init: str,
-    calibrate: str | None,
     seed: int,
     scheduler: str | None,
     tls_ca_file: str | None,
@@ -110,14 +107,7 @@ def fit(
         planned = ("result.brtf", f"imputed{suffix_of(given.path)}", "outliers.csv", "report.html", "fitted.zarr")
         refuse_overwriting((out / name for name in planned), overwrite=overwrite)
     with_page = out is not None and has_page("report.html")
-    model = BRTF(
-        inference=inference,
-        init=init,
-        calibrate=calibrate,
-        random_state=seed,
-        progress=not quiet and sys.stderr.isatty(),
-        **model_options,
-    )
+    model = BRTF(random_state=seed, progress=not quiet and sys.stderr.isatty(), **model_options)
     written: list[Path] = []
     jobs = model_options["n_jobs"]
     security = _security(scheduler, tls_ca_file, tls_cert, tls_key)

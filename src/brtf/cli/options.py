@@ -25,210 +25,147 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace exist
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 
 
-def _modes(_: click.Context, parameter: click.Parameter, text: str | None) -> list[int] | None:
-    """Parse modes separated by commas."""
-    try:
-        return None if text is None else [int(mode) for mode in text.split(",")]
-    except ValueError:
-        name = parameter.opts[0]
-        raise click.BadParameter(f"{name} must be modes such as 0,2, separated by commas; got {text}.") from None
+def _parsed(
+    parse: Callable[[str], Any], expected: str, words: tuple[str, ...] = ("auto", "none")
+) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """A callback that parses the text of an option, except the given words; "none" is None."""
+
+    def callback(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        if text is None or text in words:
+            return None if text == "none" else text
+        try:
+            return parse(text)
+        except ValueError:
+            raise click.BadParameter(f"{parameter.opts[0]} must be {expected}; got {text}.") from None
+
+    return callback
 
 
-def _groups(_: click.Context, parameter: click.Parameter, text: str) -> Any:
-    """Parse groups of modes separated by slashes, or modes with their periods separated by commas."""
-    if text in ("auto", "none"):
-        return None if text == "none" else text
-    try:
-        if ":" in text:
-            return {int(mode): int(period) for mode, period in (pair.split(":") for pair in text.split(","))}
-        return tuple(tuple(int(mode) for mode in group.split(",")) for group in text.split("/"))
-    except ValueError:
-        name = parameter.opts[0]
-        raise click.BadParameter(
-            f"{name} must be groups of modes such as 0,1/2, a mode and its period such as 0:24, auto or "
-            f"none; got {text}."
-        ) from None
+def _modes(text: str) -> list[int]:
+    """Modes separated by commas."""
+    return [int(mode) for mode in text.split(",")]
 
 
-def _said_of_modes(_: click.Context, parameter: click.Parameter, text: str) -> Any:
-    """Parse what is said of modes: MODE=WORD, separated by commas; several words of a mode are joined by +."""
-    if text in ("auto", "none"):
-        return None if text == "none" else text
+def _groups(text: str) -> Any:
+    """Groups of modes separated by slashes, or modes with their periods separated by commas."""
+    if ":" in text:
+        return {int(mode): int(period) for mode, period in (pair.split(":") for pair in text.split(","))}
+    return tuple(tuple(_modes(group)) for group in text.split("/"))
+
+
+def _number_or_name(mode: str) -> int | str:
+    return int(mode) if mode.lstrip("-").isdecimal() else mode
+
+
+def _said_of_modes(text: str) -> dict[int | str, tuple[str, ...]]:
+    """What is said of modes: MODE=WORD, separated by commas; several words of a mode are joined by +."""
     said = [pair.strip().partition("=") for pair in text.split(",")]
     if not all(mode and words for mode, _, words in said):
-        name = parameter.opts[0]
-        raise click.BadParameter(f"{name} must be such as 0=ordered, auto or none; got {text}.")
-    return {int(mode) if mode.lstrip("-").isdecimal() else mode: tuple(words.split("+")) for mode, _, words in said}
+        raise ValueError("a mode or a word is missing")
+    return {_number_or_name(mode): tuple(words.split("+")) for mode, _, words in said}
 
 
-def _one_mode(_: click.Context, parameter: click.Parameter, text: str) -> Any:
-    """Parse a mode."""
-    if text in ("auto", "none"):
-        return None if text == "none" else text
-    try:
-        return int(text)
-    except ValueError:
-        raise click.BadParameter(f"{parameter.opts[0]} must be a mode, auto or none; got {text}.") from None
+def _scatter(text: str) -> Any:
+    """A width, or NAME=VALUE separated by commas: width, emission, excitation and raman."""
+    if "=" not in text:
+        return float(text)
+    pairs = [pair.strip().partition("=") for pair in text.split(",")]
+    said: dict[str, Any] = {name: value for name, _, value in pairs}
+    for name in said.keys() & {"width", "raman"}:
+        said[name] = None if said[name] == "none" else float(said[name])
+    for name in said.keys() & {"emission", "excitation"}:
+        said[name] = _number_or_name(said[name])
+    return said
 
 
-def _scatter(_: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-    """Parse a width, or NAME=VALUE separated by commas: width, emission, excitation and raman."""
-    if text is None:
-        return None
-    try:
-        if "=" not in text:
-            return float(text)
-        pairs = [pair.strip().partition("=") for pair in text.split(",")]
-        said: dict[str, Any] = {name: value for name, _, value in pairs}
-        for name in said.keys() & {"width", "raman"}:
-            said[name] = None if said[name] == "none" else float(said[name])
-        for name in said.keys() & {"emission", "excitation"}:
-            said[name] = int(said[name]) if said[name].lstrip("-").isdecimal() else said[name]
-        return said
-    except ValueError:
-        raise click.BadParameter(
-            f"{parameter.opts[0]} must be a width in nm, or such as width=15,emission=1,excitation=2,raman=none; got "
-            f"{text}."
-        ) from None
+def _model_option(flag: str, **how: Any) -> Callable[[Any], Any]:
+    """An option of the model, whose default is that of :class:`brtf.model.settings.Settings`."""
+    name = flag.partition("/")[0].removeprefix("--").replace("-", "_")
+    return click.option(flag, **{"default": getattr(DEFAULTS, name), "show_default": True, **how})
+
+
+_several_modes = _parsed(_modes, "modes such as 0,2, separated by commas", words=())
+MODEL_OPTIONS = (
+    _model_option("--max-rank", type=int, help="Largest rank of the result  [default: no limit]."),
+    _model_option("--robust/--no-robust", help="Fit a model with or without outliers."),
+    _model_option(
+        "--modes",
+        metavar="MODE=WORD",
+        default=DEFAULTS.modes or "none",
+        callback=_parsed(_said_of_modes, "such as 0=ordered, auto or none"),
+        help="What is known of modes, by number or name, such as time=ordered,1=nonnegative; 'none' for nothing, or "
+        "chosen by the bound.",
+    ),
+    _model_option("--noise", type=click.Choice(NOISES), help="One noise level, one per slice, or chosen by the bound."),
+    _model_option(
+        "--noise-modes",
+        metavar="A,B",
+        callback=_several_modes,
+        help="Modes along which the noise differs, counted from 0.",
+    ),
+    _model_option(
+        "--outlier-modes",
+        metavar="A,B",
+        callback=_several_modes,
+        help="Modes along which outliers are shared, counted from 0, such as the colours of a pixel.",
+    ),
+    _model_option(
+        "--outlier-kind",
+        type=click.Choice(OUTLIER_KINDS),
+        help="Whether outliers are added to the data or replace them, or chosen by the bound.",
+    ),
+    _model_option(
+        "--link",
+        type=click.Choice((*LINKS, "none")),
+        callback=_parsed(str, "a link"),
+        help="Fit the square root or logarithm of the data, or the data as they are, or chosen by the bound.",
+    ),
+    _model_option(
+        "--rank-by",
+        type=click.Choice(("auto", "bound")),
+        help="What has the last word on the rank: the bound, or held-out entries where entries are missing and the "
+        "bound leaves structure unexplained.",
+    ),
+    _model_option(
+        "--scatter",
+        metavar="NM",
+        callback=_parsed(_scatter, "a width in nm, or such as width=15,emission=1,excitation=2,raman=none", words=()),
+        help="Leave out scattered light of fluorescence, this many nm about its lines; or such as "
+        "width=15,emission=1,excitation=2,raman=3400  [default: nothing].",
+    ),
+    _model_option(
+        "--smooth-residual",
+        metavar="MODE",
+        default=DEFAULTS.smooth_residual or "none",
+        callback=_parsed(int, "a mode, auto or none"),
+        help="Mode along which every fibre has a smooth course of its own beside the low-rank part; 'none', or "
+        "chosen by the bound.",
+    ),
+    _model_option(
+        "--arrangement",
+        metavar="GROUPS",
+        callback=_parsed(_groups, "groups of modes such as 0,1/2, a mode and its period such as 0:24, auto or none"),
+        help="Modes to read as one, such as 0,1/2, or a mode and the period to fold it by, such as 0:24; 'none' "
+        "for every mode as it is, or chosen by the bound.",
+    ),
+    _model_option("--max-sweeps", type=int, help="Maximum number of sweeps."),
+    max_seconds_option,
+    _model_option("--tol", type=float, help="Convergence, in nats per observed entry."),
+    click.option("--jobs", "n_jobs", type=int, help="Number of threads; -1 for all cores  [default: 1]."),
+)
+"""The options of the model, in the order in which help lists them."""
 
 
 def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of the model, passed to the command as ``model_options`` with the names of :class:`brtf.BRTF`."""
 
     @functools.wraps(command)
-    def collected(
-        max_rank: int | None,
-        robust: bool,
-        modes: Any,
-        noise: str,
-        noise_modes: list[int] | None,
-        outlier_modes: list[int] | None,
-        outlier_kind: str,
-        link: str | None,
-        arrangement: Any,
-        smooth_residual: Any,
-        scatter: Any,
-        rank_by: str,
-        max_sweeps: int,
-        max_seconds: float | None,
-        tol: float,
-        jobs: int | None,
-        **rest: Any,
-    ) -> int:
-        model_options = {
-            "max_rank": max_rank,
-            "robust": robust,
-            "modes": modes,
-            "noise": noise,
-            "noise_modes": noise_modes,
-            "outlier_modes": outlier_modes,
-            "outlier_kind": outlier_kind,
-            "link": None if link == "none" else link,
-            "arrangement": arrangement,
-            "smooth_residual": smooth_residual,
-            "scatter": scatter,
-            "rank_by": rank_by,
-            "max_sweeps": max_sweeps,
-            "max_seconds": max_seconds,
-            "tol": tol,
-            "n_jobs": jobs,
-        }
-        return command(model_options=model_options, **rest)
+    def collected(**options: Any) -> int:
+        names = options.keys() & {*Settings.__dataclass_fields__, "n_jobs"}
+        return command(model_options={name: options.pop(name) for name in names}, **options)
 
     decorated: Callable[..., int] = collected
-    for option in (
-        click.option("--jobs", type=int, help="Number of threads; -1 for all cores  [default: 1]."),
-        click.option(
-            "--tol",
-            type=float,
-            default=DEFAULTS.tol,
-            show_default=True,
-            help="Convergence, in nats per observed entry.",
-        ),
-        max_seconds_option,
-        click.option(
-            "--max-sweeps", type=int, default=DEFAULTS.max_sweeps, show_default=True, help="Maximum number of sweeps."
-        ),
-        click.option(
-            "--arrangement",
-            metavar="GROUPS",
-            default=DEFAULTS.arrangement,
-            show_default=True,
-            callback=_groups,
-            help="Modes to read as one, such as 0,1/2, or a mode and the period to fold it by, such as 0:24; 'none' "
-            "for every mode as it is, or chosen by the bound.",
-        ),
-        click.option(
-            "--smooth-residual",
-            metavar="MODE",
-            default=DEFAULTS.smooth_residual or "none",
-            show_default=True,
-            callback=_one_mode,
-            help="Mode along which every fibre has a smooth course of its own beside the low-rank part; 'none', or "
-            "chosen by the bound.",
-        ),
-        click.option(
-            "--scatter",
-            metavar="NM",
-            callback=_scatter,
-            help="Leave out scattered light of fluorescence, this many nm about its lines; or such as "
-            "width=15,emission=1,excitation=2,raman=3400  [default: nothing].",
-        ),
-        click.option(
-            "--rank-by",
-            type=click.Choice(("auto", "bound")),
-            default=DEFAULTS.rank_by,
-            show_default=True,
-            help="What has the last word on the rank: the bound, or held-out entries where entries are missing and the "
-            "bound leaves structure unexplained.",
-        ),
-        click.option(
-            "--link",
-            type=click.Choice((*LINKS, "none")),
-            default=DEFAULTS.link,
-            show_default=True,
-            help="Fit the square root or logarithm of the data, or the data as they are, or chosen by the bound.",
-        ),
-        click.option(
-            "--outlier-kind",
-            type=click.Choice(OUTLIER_KINDS),
-            default=DEFAULTS.outlier_kind,
-            show_default=True,
-            help="Whether outliers are added to the data or replace them, or chosen by the bound.",
-        ),
-        click.option(
-            "--outlier-modes",
-            metavar="A,B",
-            callback=_modes,
-            help="Modes along which outliers are shared, counted from 0, such as the colours of a pixel.",
-        ),
-        click.option(
-            "--noise-modes", metavar="A,B", callback=_modes, help="Modes along which the noise differs, counted from 0."
-        ),
-        click.option(
-            "--noise",
-            type=click.Choice(NOISES),
-            default=DEFAULTS.noise,
-            show_default=True,
-            help="One noise level, one per slice, or chosen by the bound.",
-        ),
-        click.option(
-            "--modes",
-            metavar="MODE=WORD",
-            default=DEFAULTS.modes or "none",
-            show_default=True,
-            callback=_said_of_modes,
-            help="What is known of modes, by number or name, such as time=ordered,1=nonnegative; 'none' for "
-            "nothing, or chosen by the bound.",
-        ),
-        click.option(
-            "--robust/--no-robust",
-            default=DEFAULTS.robust,
-            show_default=True,
-            help="Fit a model with or without outliers.",
-        ),
-        click.option("--max-rank", type=int, help="Largest rank of the result  [default: no limit]."),
-    ):
+    for option in reversed(MODEL_OPTIONS):
         decorated = option(decorated)
     return decorated
 
