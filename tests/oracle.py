@@ -831,7 +831,7 @@ def _drawn_rates(state: State, draws: Draws, index: Index, shape: Index) -> tupl
         return -np.inf, 0.0, -np.inf
     if rates is None or draws.rates is None:
         return np.log(probability), np.log1p(-probability), float(logit(probability))
-    place = position_along(index, rates.modes, shape)
+    place = rate_of(index, rates, shape)
     drawn = draws.rates[:, place]
     return np.log(drawn), np.log1p(-drawn), float(digamma(rates.outlying[place]) - digamma(rates.regular[place]))
 
@@ -898,12 +898,16 @@ def structured_case(
     modes: tuple[int, ...] = (),
     law: bool = False,
     rates: tuple[int, ...] | None = None,
+    n_labels: int | None = None,
     slices: tuple[int, ...] | None = None,
     channels: float = 1.0,
     complete: bool | None = None,
     sides: Sides | None = None,
 ) -> Case:
-    """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ."""
+    """A random case whose state has a structure; ``rates`` and ``slices`` name the modes along which they differ.
+
+    With ``n_labels``, so many rates belong to labels.
+    """
     case = slab_case(seed, 3, layout, kind, complete=complete)
     rng = np.random.default_rng([seed, 2])
     shape, values = case.problem.shape, np.array(case.values)
@@ -914,7 +918,11 @@ def structured_case(
     differing = None
     if rates is not None:
         n_slices = int(np.prod([shape[mode] for mode in rates]))
-        differing = SliceRates(rates, rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices), (0.7, 2.0))
+        labels = None
+        if n_labels is not None:
+            labels, n_slices = rng.integers(0, n_labels, n_slices), n_labels
+        outlying, regular = rng.uniform(0.3, 3.0, n_slices), rng.uniform(1.0, 6.0, n_slices)
+        differing = SliceRates(rates, outlying, regular, (0.7, 2.0), labels)
     state = replace(case.state, structure=OutlierStructure(modes, channels, replacing, differing, sides))
     if slices is not None:
         n_slices = int(np.prod([shape[mode] for mode in slices]))
@@ -980,7 +988,7 @@ def structured_evidence(case: Case, state: State) -> tuple[float, list[float]]:
             logs[1, m] = np.log(replacement_density(structure.law, values[m]))
         rates[:, m] = np.log1p(-model.probability), np.log(model.probability)
         if structure.rates is not None:
-            place = position_along(index, structure.rates.modes, shape)
+            place = rate_of(index, structure.rates, shape)
             outlying, regular = structure.rates.outlying[place], structure.rates.regular[place]
             together = digamma(outlying + regular)
             rates[:, m] = digamma(regular) - together, digamma(outlying) - together
@@ -1004,6 +1012,12 @@ def position_along(index: Index, modes: Sequence[int], shape: Index) -> int:
     for mode in modes:
         place = place * shape[mode] + index[mode]
     return place
+
+
+def rate_of(index: Index, rates: SliceRates, shape: Index) -> int:
+    """Which of the rates an entry has: that of its label, or of its slice."""
+    place = position_along(index, rates.modes, shape)
+    return place if rates.labels is None else int(rates.labels[place])
 
 
 def replacement_density(law: ReplacementLaw, value: float) -> float:

@@ -90,6 +90,7 @@ KINDS = {
     "shared, replaced": partial(calibrated, kind=GaussianSlab, modes=(2,), law=True),
     "replaced, slices": partial(calibrated, kind=GaussianSlab, law=True, slices=(2,)),
     "rates": partial(calibrated, kind=StudentSlab, rates=(0,)),
+    "rates of labels": partial(calibrated, kind=GaussianSlab, rates=(0, 2), n_labels=3),
     "sides": partial(calibrated, kind=StudentSlab, sides=Sides(5.0, 1.5)),
     "sides, rates, slices": partial(calibrated, kind=GaussianSlab, sides=Sides(3.0, 2.0), rates=(2,), slices=(2,)),
 }

@@ -195,6 +195,7 @@ def by_hand(structure, kind, values, *, scale=1.0, link=IDENTITY, **settings):
 
 LAW = ReplacementLaw(-3.0, 5.0, np.full(256, 1.0 / 8.0))
 RATES = SliceRates((0,), np.array([1.0, 2.0]), np.array([5.0, 9.0]), (1.0, 7.0))
+LABELLED = replace(RATES, labels=np.array([1, 0]))
 
 
 @pytest.mark.parametrize("kind", oracle.SLABS)
@@ -204,10 +205,11 @@ RATES = SliceRates((0,), np.array([1.0, 2.0]), np.array([5.0, 9.0]), (1.0, 7.0))
         OutlierStructure((1,), 1.3),
         OutlierStructure(law=LAW),
         OutlierStructure(rates=RATES),
+        OutlierStructure(rates=LABELLED),
         OutlierStructure(sides=Sides(9.0, 2.0)),
         OutlierStructure(rates=RATES, sides=Sides(2.0, 9.0)),
     ],
-    ids=["shared", "replaced", "rates", "sides", "sides at rates"],
+    ids=["shared", "replaced", "rates", "rates of labels", "sides", "sides at rates"],
 )
 def test_the_predictive_density_has_mass_one(structure, kind):
     """∫ p(y) dy = 1 in either slice; every column of this matrix is one point of the integral."""
@@ -309,6 +311,10 @@ HOSTILE = {
     "negative rates": {"arrays": {"structure.outlying": -np.ones(2)}},
     "no regular rates": {"arrays": {"structure.regular": None}},
     "too few rates": {"arrays": {"structure.regular": np.ones(1)}},
+    "labels of other rates": {"arrays": {"structure.labels": np.array([0, 2])}},
+    "labels for one slice": {"arrays": {"structure.labels": np.array([1])}},
+    "labels below zero": {"arrays": {"structure.labels": np.array([-1, 1])}},
+    "labels that are no integers": {"arrays": {"structure.labels": np.array([0.0, 1.0])}},
     "a prior of zero": {"structure": {"rate_prior": [0.0, 1.0]}},
     "half a prior": {"structure": {"rate_prior": [1.0]}},
     "sides of replaced values": {"structure": {"sides": [2.0, 3.0]}},
@@ -324,6 +330,12 @@ HOSTILE = {
 def test_sides_without_a_law_are_read_again(packed):
     result = unpack(*broken(packed, structure={"range": ..., "sides": [2.0, 3.0]}))
     assert result.state.structure.sides.mean == 0.4
+
+
+def test_labels_of_rates_are_read_again(packed):
+    labels = np.array([1, 0])
+    rates = unpack(*broken(packed, arrays={"structure.labels": labels})).state.structure.rates
+    np.testing.assert_array_equal(rates.labels, labels)
 
 
 def test_what_was_packed_is_read_again(packed):

@@ -72,12 +72,14 @@ class EntryLaw:
             return tabulate(model)
         spike, slab = tabulate_branches(model)
         law, rates, sides = structure.law, structure.rates, structure.sides
-        log_rates = (math.log(model.probability), math.log1p(-model.probability)) if rates is None else rates.mean_logs
+        log_rates = np.array([[math.log(model.probability)], [math.log1p(-model.probability)]])
+        if rates is not None:
+            log_rates = np.stack([rates.at_positions(mean_log) for mean_log in rates.mean_logs])
         log_counted = np.zeros(1) if state.slices is None else state.slices.mean_log
         return Mixture(
             spike=spike,
             slab=slab,
-            log_rates=np.reshape(log_rates, (2, -1)),
+            log_rates=log_rates,
             at=NOWHERE,
             log_sides=np.zeros(2) if sides is None else np.array(sides.mean_logs),
             log_law=np.zeros(0) if law is None else np.log(law.density),
@@ -234,7 +236,7 @@ def block_outliers(
 def zero_sums(structure: OutlierStructure) -> StructureSums:
     """Zero sums over entries with a structure."""
     n_law = 0 if structure.law is None else structure.law.density.size
-    n_rates = 0 if structure.rates is None else structure.rates.outlying.size
+    n_rates = 0 if structure.rates is None else structure.rates.n_positions
     n_sides = 0 if structure.sides is None else N_BINS
     sizes = N_BINS, N_BINS, N_BINS, N_BINS, n_law, n_rates, 4, n_sides, 2
     return StructureSums(*map(np.zeros, sizes))
@@ -262,9 +264,10 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
 
     The evidence Π_g B(α + Σ p, β + Σ (1 − p)) / B(α, β), a Beta-binomial, has q(π) integrated out: q(π) and its prior
     are learnt together, by Newton scoring in the logit of the mean α/(α + β), which has the prior of a common rate, and
-    the logarithm of the strength α + β.
+    the logarithm of the strength α + β. Σ p and Σ 1 are given for every position along the modes.
     """
-    regular = slice_sizes - outlying
+    outlying, sizes = rates.added_up(outlying), rates.added_up(slice_sizes)
+    regular = sizes - outlying
 
     def prior_of(place: Array) -> tuple[float, float]:
         mean, strength = expit(place[0]), math.exp(place[1])
@@ -273,7 +276,7 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
     def evidence(place: Array) -> Ascent:
         first, second = prior_of(place)
         log_ratio = betaln(first + outlying, second + regular) - betaln(first, second)
-        together = digamma(first + second) - digamma(first + second + slice_sizes)
+        together = digamma(first + second) - digamma(first + second + sizes)
         by_first = first * (digamma(first + outlying) - digamma(first) + together)
         by_second = second * (digamma(second + regular) - digamma(second) + together)
         mean = first / (first + second)
@@ -286,16 +289,18 @@ def learnt_rates(rates: SliceRates, outlying: Array, slice_sizes: Array) -> Slic
 
     first, second = rates.prior
     start = np.array([math.log(first / second), math.log(first + second)])
-    limits = [LOGIT_RATE, (math.log(WEAKEST_PRIOR), math.log(STRONGEST_PRIOR * float(slice_sizes.max())))]
+    limits = [LOGIT_RATE, (math.log(WEAKEST_PRIOR), math.log(STRONGEST_PRIOR * float(sizes.max())))]
     first, second = prior_of(ascend(evidence, start, limits, max_steps=RATE_STEPS, little=RATE_GAIN)[0])
     return replace(rates, outlying=first + outlying, regular=second + regular, prior=(first, second))
 
 
-def initial_rates(modes: tuple[int, ...], n_slices: int, probability: float) -> SliceRates:
+def initial_rates(
+    modes: tuple[int, ...], n_rates: int, probability: float, labels: NDArray[np.int64] | None = None
+) -> SliceRates:
     """Initial rates, all equal."""
     rate = float(expit(np.clip(logit(probability), -6.0, 3.0)))
     prior = (5.0 * rate, 5.0 * (1.0 - rate))
-    return SliceRates(modes, np.full(n_slices, prior[0]), np.full(n_slices, prior[1]), prior)
+    return SliceRates(modes, np.full(n_rates, prior[0]), np.full(n_rates, prior[1]), prior, labels)
 
 
 def initial_law(lowest: float, highest: float, step: float = 0.0) -> ReplacementLaw:

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.data.observations import Observations
 from brtf.io.contents import Arrays, Header, check_positive, checked_array
@@ -124,6 +125,8 @@ def _pack_structure(structure: OutlierStructure, header: Header, arrays: Arrays)
     if structure.rates is not None:
         packed["rate_modes"], packed["rate_prior"] = list(structure.rates.modes), list(structure.rates.prior)
         arrays["structure.outlying"], arrays["structure.regular"] = structure.rates.outlying, structure.rates.regular
+        if structure.rates.labels is not None:
+            arrays["structure.labels"] = structure.rates.labels
     if structure.sides is not None:
         packed["sides"] = [structure.sides.positive, structure.sides.negative]
     header["structure"] = packed
@@ -146,11 +149,13 @@ def _unpack_structure(
     if "rate_modes" in packed:
         modes = _modes(packed["rate_modes"], shape, least=1)
         n_slices = (math.prod(shape[mode] for mode in modes),)
-        outlying, regular = (checked_array(arrays, f"structure.{part}", n_slices) for part in ("outlying", "regular"))
+        labels = _unpack_labels(arrays, n_slices)
+        n_rates = n_slices if labels is None else (int(labels.max(initial=-1)) + 1,)
+        outlying, regular = (checked_array(arrays, f"structure.{part}", n_rates) for part in ("outlying", "regular"))
         prior = (float(packed["rate_prior"][0]), float(packed["rate_prior"][1]))
         if not ((outlying > 0).all() and (regular > 0).all() and 0 < min(prior) <= max(prior) < np.inf):
             raise ValueError("the outlier rates are out of range")
-        rates = SliceRates(modes, outlying, regular, prior)
+        rates = SliceRates(modes, outlying, regular, prior, labels)
     n_channels = float(packed["n_channels"])
     if not 1 <= n_channels < np.inf:
         raise ValueError("the number of channels is out of range")
@@ -163,6 +168,16 @@ def _unpack_structure(
             raise ValueError("the sides of the outliers are out of range")
         sides = Sides(positive, negative)
     return OutlierStructure(shared, n_channels, law, rates, sides)
+
+
+def _unpack_labels(arrays: Arrays, n_slices: tuple[int, ...]) -> NDArray[np.int64] | None:
+    """The labels of slices that share an outlier rate, if any do."""
+    if "structure.labels" not in arrays:
+        return None
+    labels = checked_array(arrays, "structure.labels", n_slices, kind="i")
+    if labels.min(initial=0) < 0:
+        raise ValueError("the labels of the outlier rates are not numbers of at least 0")
+    return labels.astype(np.int64)
 
 
 def _modes(given: Any, shape: tuple[int, ...], *, least: int = 0) -> tuple[int, ...]:

@@ -340,4 +340,4 @@ def _expected_outlier_rate(state: State) -> float | None:
     if isinstance(state.local, MeanFieldOutliers):
         return None
     rates = None if state.structure is None else state.structure.rates
-    return float(state.local.probability if rates is None else rates.mean.mean())
+    return float(state.local.probability if rates is None else rates.typical)

@@ -246,7 +246,7 @@ def error_law(state: State) -> ErrorLaw:
             np.array([0.0, extent]),
         )
     elif structure is not None and structure.rates is not None:
-        rate = float(np.mean(structure.rates.mean))
+        rate = structure.rates.typical
         weight = np.concatenate([[1.0 - rate], weight[1:] * rate / weight[1:].sum()])
     positive = 0.5 if structure is None or structure.sides is None else structure.sides.mean
     return ErrorLaw(weight, np.minimum(noise_dof, dof), variance * var, reach * np.sqrt(var), positive)

@@ -158,28 +158,52 @@ class ReplacementLaw:
 class SliceRates:
     """Outlier rates that differ between slices: π_g ~ Beta(prior), q(π_g) = Beta(outlying_g, regular_g).
 
+    With labels, slices of the same label have one rate, and g numbers the labels.
+
     Attributes
     ----------
     modes : the modes along which the rates differ
-    outlying, regular : (G,), G the number of positions, in C order over the modes
+    outlying, regular : (G,), G the number of positions, in C order over the modes, or of labels
     prior : learnt
+    labels : the label, 0 to G − 1, of every position, in C order over the modes; None if each has a rate of its own
     """
 
     modes: tuple[int, ...]
     outlying: Array
     regular: Array
     prior: tuple[float, float]
+    labels: NDArray[np.int64] | None = None
 
     @property
     def mean(self) -> Array:
         """E[π_g], (G,)."""
         return self.outlying / (self.outlying + self.regular)
 
+    @property
+    def typical(self) -> float:
+        """The mean of E[π] over all positions."""
+        return float(self.at_positions(self.mean).mean())
+
     @cached_property
     def mean_logs(self) -> tuple[Array, Array]:
         """E[ln π_g] and E[ln(1 − π_g)], each (G,)."""
         together = digamma(self.outlying + self.regular)
         return digamma(self.outlying) - together, digamma(self.regular) - together
+
+    @property
+    def n_positions(self) -> int:
+        """Number of positions along the modes."""
+        return self.outlying.size if self.labels is None else self.labels.size
+
+    def at_positions(self, rates: Array) -> Array:
+        """Numbers of every rate, (G,), at every position along the modes."""
+        return rates if self.labels is None else rates[self.labels]
+
+    def added_up(self, slices: Array) -> Array:
+        """Sums over every position along the modes, as sums for every rate, (G,)."""
+        if self.labels is None:
+            return slices
+        return np.bincount(self.labels, slices, self.outlying.size).astype(np.float64, copy=False)
 
     @property
     def log_prior(self) -> float:
@@ -239,7 +263,7 @@ class OutlierStructure:
     modes : entries that differ only along these modes share one outlier indicator
     n_channels : χ, the number of entries in such a group per independent one, as their noise is correlated
     law : distribution of the values that replace the data; None where outliers are additive
-    rates : outlier rates of slices; None where the rate is common
+    rates : outlier rates of slices or labels; None where the rate is common
     sides : share of positive outliers; None where signs are symmetric, or outliers are shared or replace the data
     """
 
@@ -309,7 +333,7 @@ class State:
             "local": type(self.local).__name__,
             "slices": None if self.slices is None else self.slices.modes,
             "shared": structure.modes,
-            "rates": structure.rates is not None,
+            "rates": None if structure.rates is None else (structure.rates.modes, structure.rates.labels is not None),
             "sides": structure.sides is not None,
             "law": structure.law is not None,
             "rows": tuple(prior.name for prior in self.row_priors),

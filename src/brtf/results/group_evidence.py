@@ -124,7 +124,7 @@ def _explained_away(
         yield "spread", noise_evidence(state.slices.precision)[place]
     rates = None if state.structure is None else state.structure.rates
     if rates is not None and arrangement.modes_of(rates.modes) == fixed:
-        yield "outliers", rate_evidence(rates)[place]
+        yield "outliers", rates.at_positions(rate_evidence(rates))[place]
     if len(fixed) == 1 and state.slices is None and len(arrangement.groups) == len(shape):
         counts = np.zeros(shape[fixed[0]])
         counts[place] = n_observed
