@@ -4,18 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import brtf
 from brtf import BRTF
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.data.plan import Plan
-from brtf.inference.entry_posterior import initial_law
+from brtf.inference.entry_posterior import initial_law, initial_rates
 from brtf.inference.point import evaluate, evaluate_at
 from brtf.inference.problem import Problem
+from brtf.inference.trace import Kind
 from brtf.metrics import f_measure, rrse
 from brtf.model.settings import Settings
-from brtf.search.moves.outlier_kind import promised, repeated
+from brtf.search.moves.outlier_kind import possible_rates, promised, repeated
 from brtf.search.moves.structure import law_of_values
 from brtf.search.problems import problem_at
 from brtf.search.run import run as search
@@ -70,6 +72,34 @@ def additive(seed):
     return truth, hit, data + hit * rng.uniform(-5, 5, truth.shape)
 
 
+def landscapes(seed, shape=(8, 30, 20)):
+    """Samples × emission × excitation, with scattered light near the excitation; also with as much of it anywhere."""
+    rng = np.random.default_rng(seed)
+    emission, excitation = np.linspace(250, 395, shape[1]), np.linspace(230, 363, shape[2])
+    loadings = [rng.uniform(0.3, 1.5, (shape[0], 2))]
+    for waves in (emission, excitation):
+        loadings.append(np.exp(-0.5 * ((waves[:, None] - rng.uniform(270, 350, 2)) / rng.uniform(15, 35, 2)) ** 2))
+    truth = np.einsum("ir,jr,kr->ijk", *loadings)
+    data = truth + 0.02 * rng.standard_normal(shape)
+    near = np.abs(emission[:, None] - excitation) <= 8
+    anywhere = rng.permutation(near.ravel()).reshape(near.shape)
+    coords = {"emission": emission, "excitation": excitation}
+    for cells in (near, anywhere):
+        hit = cells & (rng.random(shape) < 0.7)
+        values = data + hit * rng.uniform(-1, 1, shape)
+        yield truth, hit, xr.DataArray(values, coords, ("sample", *coords))
+
+
+def trips(seed):
+    """Origin × destination × hour; trips within a zone are counted badly. And the same with zones of other names."""
+    rng, truth, data = low_rank(seed, (15, 15, 12))
+    hit = (rng.random(data.shape) < 0.5) & np.eye(15, dtype=bool)[..., None]
+    data = data + hit * rng.uniform(-5, 5, data.shape)
+    zones = np.array([f"zone {letter}" for letter in "abcdefghijklmno"])
+    for others in (zones, np.char.add(zones, "'")):
+        yield truth, hit, xr.DataArray(data, {"from": zones, "to": others}, ("from", "to", "hour"))
+
+
 def found(model):
     structure = model.result_.state.structure
     if structure is None:
@@ -113,6 +143,34 @@ class TestChosen:
                 assert "nats better than" in choice.sentence
             else:
                 assert "each on its own" in choice.sentence
+
+    @pytest.mark.parametrize("make", [landscapes, trips])
+    def test_outliers_that_depend_on_the_distance_of_positions(self, make):
+        """They are found where there are any: not where as many are anywhere, or where the labels tell no distance."""
+        for seed in range(3):
+            (truth, hit, data), (_, _, other) = make(seed)
+            model, without = (BRTF(random_state=0, noise="common").fit(Y) for Y in (data, data.values))
+            rates = model.result_.state.structure.rates
+            modes = (1, 2) if make is landscapes else (0, 1)
+            assert rates.modes == modes
+            assert rates.labels.size == np.prod([data.shape[mode] for mode in modes])
+            assert model.bound_ > without.bound_ + 10
+            assert f_measure(model.outlier_probability() > 0.5, hit) >= f_measure(
+                without.outlier_probability() > 0.5, hit
+            )
+            assert rrse(truth, model.low_rank()) < 1.1 * rrse(truth, without.low_rank())
+            sentence = model.choices_["outlier_kind"].sentence
+            assert f"with the distance of {data.dims[modes[0]]} and {data.dims[modes[1]]} (" in sentence
+            rates = BRTF(random_state=0, noise="common").fit(other).result_.state.structure
+            assert rates is None or rates.rates is None or rates.rates.labels is None
+
+    def test_they_may_take_the_place_of_rates_per_slice(self):
+        (_, hit, data), _ = landscapes(0)
+        model = BRTF(random_state=0, noise="per-slice", noise_modes=(1,)).fit(data)
+        accepted = [record.event.words for record in model.result_.trace if record.event.kind is Kind.RATES]
+        assert accepted == ["outlier rates per slice", "outlier rates with the distance of modes 1 and 2"]
+        assert model.result_.state.structure.rates.modes == (1, 2)
+        assert f_measure(model.outlier_probability() > 0.5, hit) > 0.9
 
     def test_sides_and_replaced_values_are_told_in_words(self):
         assert "positive in" in BRTF(random_state=0).fit(one_sided(0)[2]).choices_["outlier_kind"].sentence
@@ -179,7 +237,10 @@ class TestPromises:
     def test_are_kept(self, make):
         problem, point = a_point(make(1)[2])
         law = law_of_values(problem)
-        for one in promised(problem, point, law, [1, 2], [0, 2]):
+        shape, rng = problem.observations.shape, np.random.default_rng(0)
+        rated = [initial_rates((mode,), shape[mode], 0.1) for mode in (0, 2)]
+        rated.append(initial_rates((0, 1), 4, 0.1, rng.integers(0, 4, shape[0] * shape[1])))
+        for one in promised(problem, point, law, [1, 2], rated):
             state = replace(point.state, structure=one.structure)
             gain = evaluate_at(problem, state, point.fit).bound - point.bound
             if one.structure.law is not None:
@@ -188,6 +249,18 @@ class TestPromises:
                 assert gain < one.nats + 1e-6  # at the rate of single outliers, and not yet at the best one
             else:
                 assert gain > one.nats - 1e-6
+
+    def test_are_gains_over_the_present_rates(self):
+        problem, point = a_point(next(landscapes(1))[2])
+        slices, labelled = (one for one in possible_rates(problem, point.state) if one.modes in ((1,), (1, 2)))
+        plain = {one.structure.rates.modes: one for one in promised(problem, point, None, [], [slices, labelled])}
+        present = evaluate_at(problem, replace(point.state, structure=plain[1,].structure), point.fit)
+        assert [one.modes for one in possible_rates(problem, present.state)] == [(1, 2)]
+        (one,) = promised(problem, present, None, [], [labelled])
+        gain = evaluate_at(problem, replace(point.state, structure=one.structure), point.fit).bound - present.bound
+        assert gain > one.nats > 10
+        after = evaluate_at(problem, replace(point.state, structure=one.structure), point.fit)
+        assert possible_rates(problem, after.state) == []
 
     def test_the_evidence_of_shared_outliers_at_their_rate(self):
         problem, point = a_point(colours(0)[2])

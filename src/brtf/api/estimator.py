@@ -90,7 +90,8 @@ class BRTF(
         Outliers are added to the data, mostly with one sign if "one-sided", or replace them with values from a learnt
         distribution: salt and pepper, saturation, dead sensors, sentinel values. "auto": the bound chooses,
         replacement only where most outliers repeat exact values; it also chooses whether outliers are shared along a
-        mode, and whether their rate differs along one. With "additive" it still chooses whether they have one sign.
+        mode, and whether their rate differs along one, or with the distance of two whose labels compare, such as
+        wavelengths of emission and excitation. With "additive" it still chooses whether they have one sign.
     calibrate : None or "conformal"
         ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
         that they cover these: see :meth:`predict_interval`.

@@ -137,7 +137,8 @@ def _outliers(result: Result) -> Choice:
         back = [event.gain for event in judged if event.kind is Kind.ONE_RATE]
         gains.append(-back[-1] if back else known.get(Kind.RATES))
         modes = named_modes(result, result.arrangement.modes_of(structure.rates.modes))
-        told.append(f"differ in number along {modes}{better(gains[-1], 'at one rate')}")
+        differ = "along" if structure.rates.labels is None else "with the distance of"
+        told.append(f"differ in number {differ} {modes}{better(gains[-1], 'at one rate')}")
     if structure.sides is not None:
         gains.append(known.get(Kind.SIDES))
         share = 100.0 * max(structure.sides.mean, 1.0 - structure.sides.mean)

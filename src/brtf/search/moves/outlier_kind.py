@@ -1,5 +1,8 @@
 """Another kind of outliers: ones that replace values, that entries share, or whose rates differ between slices.
 
+Rates may differ along any mode, or with the distance of two whose labels compare, which may take the place of rates per
+slice: scattered light follows the excitation, and a trip within a zone is unlike one between two.
+
 One pass finds what every kind promises at the current responsibilities, a lower bound of its gain; the best is settled
 at fixed factors, at about ten passes, and judged by the bound. Nothing is proposed where outliers are so few that their
 places could not pay for it. Outliers replace values only where most of them repeat exact values, as those of salt and
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from scipy.special import betaln, expit
@@ -18,6 +22,7 @@ from scipy.special import betaln, expit
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.data.blocks import Block
+from brtf.data.offsets import offsets
 from brtf.data.passes import Sums, add_up
 from brtf.inference.entry_posterior import grouped, initial_rates, learnt_rates, log_branches, measured_channels
 from brtf.inference.judge import WORTH
@@ -28,7 +33,7 @@ from brtf.inference.problem import Problem
 from brtf.inference.trace import Kind
 from brtf.model.distributions import LOG_TWO_PI
 from brtf.model.evidence_table import tabulate_branches
-from brtf.model.state import OutlierStructure, ReplacementLaw, State
+from brtf.model.state import OutlierStructure, ReplacementLaw, SliceRates, State
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.moves.structure import law_of_values
 
@@ -66,9 +71,8 @@ class OutlierKinds(Once):
         structure = point.state.structure or OutlierStructure()
         law = law_of_values(problem) if options.may_replace and structure.law is None else None
         alone = structure.law is None and not structure.modes
-        modes = [mode for mode, length in enumerate(problem.observations.shape) if length > 1]
-        rated = [] if self.coarse or structure.rates or not alone else modes
-        shared = [mode for mode in rated if _may_share(problem, mode)]
+        rated = [] if self.coarse or not alone else possible_rates(problem, point.state)
+        shared = [one.modes[0] for one in rated if one.labels is None and _may_share(problem, one.modes[0])]
         n_kinds = (law is not None) + len(rated) + len(shared)
         worth = WORTH + math.log(max(n_kinds, 1))
         if n_kinds == 0 or _largest_gain(problem, point) < worth:
@@ -89,6 +93,25 @@ class OutlierKinds(Once):
             price = max(best.structure.law.price(sums.law), 0.0)
         then = Sweeps(progress.roughly, 60)
         return progress.trial(best.kind, best.words, settled, worth=worth, price=price, then=then)
+
+
+def possible_rates(problem: Problem, state: State) -> list[SliceRates]:
+    """Rates that may differ: along a mode, where they do not yet, and with the distance of two modes."""
+    observations, rate = problem.observations, state.local_model.probability
+    present = None if state.structure is None else state.structure.rates
+    shape, labels = observations.shape, observations.labels
+    coords = [None] * len(shape) if labels is None else labels.coords
+    found = []
+    if present is None:
+        found = [initial_rates((mode,), length, rate) for mode, length in enumerate(shape) if length > 1]
+    for first, second in combinations(range(len(shape)), 2):
+        along, across = coords[first], coords[second]
+        few = shape[first] * shape[second] <= observations.n_observed
+        known = present is not None and present.labels is not None and present.modes == (first, second)
+        apart = None if along is None or across is None or not few or known else offsets(along, across)
+        if apart is not None:
+            found.append(initial_rates((first, second), int(apart.max()) + 1, rate, apart.reshape(-1)))
+    return found
 
 
 def undivided(problem: Problem, state: State) -> Problem:
@@ -117,23 +140,24 @@ def _largest_gain(problem: Problem, point: Point) -> float:
 
 
 def promised(
-    problem: Problem, point: Point, law: ReplacementLaw | None, shared: list[int], rated: list[int]
+    problem: Problem, point: Point, law: ReplacementLaw | None, shared: list[int], rated: list[SliceRates]
 ) -> list[Promise]:
     """What each kind of outliers promises, all else as in the point: lower bounds of the gain. One pass.
 
     At the responsibilities p: the evidence of the values of outliers under a law of their own, instead of the slab; the
-    evidence of their numbers in slices, a Beta-binomial, instead of a common rate. For shared outliers the log odds are
-    summed over the entries that share, and the rate is learnt anew.
+    evidence of their numbers in slices, a Beta-binomial, instead of a common rate or of the present slices. For shared
+    outliers the log odds are summed over the entries that share, and the rate is learnt anew.
     """
     state, shape = point.state, problem.observations.shape
     structure, spike = state.structure or OutlierStructure(), tabulate_branches(state.local_model)[0]
     log_scale = 0.5 * (float(state.tau.mean_log) - LOG_TWO_PI)
+    compared = rated if structure.rates is None else [*rated, structure.rates]
     apart = {mode: tuple(other for other in range(len(shape)) if other != mode) for mode in shared}
 
     def zeros() -> Sums:
         bins = np.zeros(0 if law is None else law.density.size)
         groups = [np.zeros(math.prod(shape[other] for other in apart[mode])) for mode in shared]
-        return np.zeros(3), bins, *groups, *(np.zeros(shape[mode]) for mode in rated)
+        return np.zeros(3), bins, *groups, *(np.zeros(rates.n_positions) for rates in compared)
 
     def add(sums: Sums, block: Block) -> None:
         residual, _ = point.fit.at(block)
@@ -151,8 +175,8 @@ def promised(
             sums[1][...] += np.bincount(law.bins(values), outlying, law.density.size)
         for total, mode in zip(sums[2:], shared, strict=False):
             kernels.add_to_slices(block, apart[mode], odds, total)
-        for total, mode in zip(sums[2 + len(shared) :], rated, strict=True):
-            kernels.add_to_slices(block, (mode,), outlying, total)
+        for total, rates in zip(sums[2 + len(shared) :], compared, strict=True):
+            kernels.add_to_slices(block, rates.modes, outlying, total)
 
     (totals, counts, *rest) = add_up(problem.observations, zeros, add)
     n_outlying, log_slab, evidence = (float(total) for total in totals)
@@ -166,16 +190,22 @@ def promised(
         found = replace(structure, modes=(mode,), sides=None)
         gain = _evidence_of_shared(odds[odds != 0.0], rate) - evidence
         promises.append(Promise(gain, found, Kind.SHARED, f"outliers shared along mode {mode}"))
-    common = n_outlying * math.log(rate) + (n_observed - n_outlying) * math.log1p(-rate)
-    for mode, outlying in zip(rated, rest[len(shared) :], strict=True):
-        sizes = problem.n_entries_along((mode,))
-        rates = learnt_rates(initial_rates((mode,), sizes.size, rate), outlying, sizes)
-        first, second = rates.prior
-        gain = float(np.sum(betaln(rates.outlying, rates.regular) - betaln(first, second))) - common
-        gain += rates.log_prior - state.local_model.log_prior
-        found = replace(structure, rates=rates)
-        promises.append(Promise(gain, found, Kind.RATES, f"outlier rates along mode {mode}"))
+    numbers = zip(compared, rest[len(shared) :], strict=True)
+    learnt = [learnt_rates(one, outlying, problem.n_entries_along(one.modes)) for one, outlying in numbers]
+    known = n_outlying * math.log(rate) + (n_observed - n_outlying) * math.log1p(-rate) + state.local_model.log_prior
+    if structure.rates is not None:
+        known = _evidence_of_rates(learnt.pop())
+    for rates in learnt:
+        named = " and ".join(map(str, rates.modes))
+        words = f"along mode {named}" if rates.labels is None else f"with the distance of modes {named}"
+        gain = _evidence_of_rates(rates) - known
+        promises.append(Promise(gain, replace(structure, rates=rates), Kind.RATES, f"outlier rates {words}"))
     return promises
+
+
+def _evidence_of_rates(rates: SliceRates) -> float:
+    """ln of the evidence of the numbers of outliers that the rates were learnt from, with the prior of these."""
+    return float(np.sum(betaln(rates.outlying, rates.regular) - betaln(*rates.prior))) + rates.log_prior
 
 
 def repeated(counts: Array) -> float:
