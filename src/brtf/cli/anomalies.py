@@ -8,22 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from brtf.cli.fit import has_page, say_before_the_fit, understood
 from brtf.cli.input import Input, reads_input
-from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
-from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, table, written_text
-from brtf.data.description import label_text
+from brtf.cli.options import chooses_model, json_option, mode_option, out_option, overwrite_option, seed_option
+from brtf.cli.output import (
+    DONE,
+    NOT_CONVERGED,
+    print_first,
+    print_json,
+    records,
+    refuse_overwriting,
+    staged,
+    written_text,
+)
 
 if TYPE_CHECKING:
-    from brtf.data.exports import Table
     from brtf.data.readers.tables import Dialect
     from brtf.results.result import Result
 
 KINDS = ("entries", "fibres", "slices", "rows")
-SHOWN = 15
-"""Number of rows of a table in the terminal."""
 PAGE = "anomalies.html"
 
 
@@ -41,9 +45,7 @@ PAGE = "anomalies.html"
     show_default=True,
     help="What to list; may be given several times. Rows are the slices of the first mode.",
 )
-@click.option(
-    "--mode", help="Mode of the slices, or the one along which the fibres run, by number or name  [default: all]."
-)
+@mode_option("Mode of the slices, or the one along which the fibres run, by number or name  [default: all].")
 @chooses_model
 @seed_option
 @out_option
@@ -53,7 +55,7 @@ def anomalies(
     given: Input,
     q: float,
     kinds: Sequence[str],
-    mode: str | None,
+    mode: int | str | None,
     seed: int,
     out: Path | None,
     overwrite: bool,
@@ -80,10 +82,9 @@ def anomalies(
     if out is not None:
         refuse_overwriting((out / name for name in (*names.values(), PAGE)), overwrite=overwrite)
     result, dialect = _fitted(given, seed, model_options, quiet=as_json)
-    which = int(mode) if mode is not None and mode.lstrip("-").isdecimal() else mode
     tables = {
         kind: anomaly_table(
-            result, q, of=kind, mode=which if kind in ("fibres", "slices") else None, first_position=given.counts_from
+            result, q, of=kind, mode=mode if kind in ("fibres", "slices") else None, first_position=given.counts_from
         )
         for kind in chosen
     }
@@ -103,15 +104,12 @@ def anomalies(
                 (staging / PAGE).write_text(page, encoding="utf-8", errors="replace")
             written = [out / name for name in (*names.values(), *([PAGE] if with_page else []))]
     if as_json:
-        lists = {kind: _records(found) for kind, found in tables.items()}
+        lists = {kind: records(found) for kind, found in tables.items()}
         print_json({"q": q, "converged": result.stop_reason.converged, **lists, "written": list(map(str, written))})
     else:
         for kind, found in tables.items():
             click.echo(count_in_words(kind, found, q, result.observations.n_observed))
-            if _length(found):
-                click.echo(table([list(found), *_cells(found, SHOWN)]))
-            if _length(found) > SHOWN:
-                click.echo(f"  … and {_length(found) - SHOWN:,} more: --out DIR writes all of them.")
+            print_first(found, "DIR")
             click.echo()
         click.echo(written_text(written).strip())
     return DONE if result.stop_reason.converged else NOT_CONVERGED
@@ -134,25 +132,3 @@ def _fitted(given: Input, seed: int, model_options: dict[str, Any], *, quiet: bo
     if not quiet:
         say_before_the_fit(understood(given.path, observations, file.dialect), model, observations)
     return model.fit(observations).result_, file.dialect
-
-
-def _length(found: Table) -> int:
-    return int(found["probability"].size)
-
-
-def _cells(found: Table, most: int) -> list[list[str]]:
-    """The first rows of a table as text."""
-    columns = [[_text(cell) for cell in column[:most]] for column in found.values()]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
-def _text(cell: Any) -> str:
-    if cell is None:
-        return "all"
-    return f"{cell:.4g}" if isinstance(cell, (float, np.floating)) else label_text(cell)
-
-
-def _records(found: Table) -> list[dict[str, Any]]:
-    """The rows of a table for JSON; dates as text."""
-    columns = [column.astype(str) if column.dtype.kind == "M" else column for column in found.values()]
-    return [dict(zip(found, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]

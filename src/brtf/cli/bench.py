@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+
+from brtf.cli.options import json_option
+from brtf.cli.output import print_json
 
 N_TARGETS = 11
 
@@ -29,7 +31,7 @@ N_TARGETS = 11
 @click.option(
     "--write", metavar="FILE", type=click.Path(path_type=Path), help="Also write the results as a Markdown page."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Path | None, as_json: bool) -> int:
     """Measure speed and memory on this machine, as ratios to references measured in the same run.
 
@@ -47,7 +49,7 @@ def bench(quick: bool, targets: tuple[int, ...], repeats: int | None, write: Pat
     chosen = targets or tuple(range(1, N_TARGETS + 1))
     rows = list(tqdm(measure(effort, chosen), desc="rows", unit="", disable=not sys.stderr.isatty(), leave=False))
     if as_json:
-        click.echo(json.dumps({**words, "rows": [{**asdict(row), "met": row.met} for row in rows]}, indent=2))
+        print_json({**words, "rows": [{**asdict(row), "met": row.met} for row in rows]})
     else:
         click.echo("\n".join(f"{name}: {value}" for name, value in words.items()) + "\n")
         click.echo(text(rows))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from brtf.cli.hold_out import holds_out
+from brtf.cli.evaluate import holds_out
 from brtf.cli.input import Input, reads_input
 from brtf.cli.options import chooses_model, json_option, out_option, overwrite_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json, refuse_overwriting, staged, written_text

@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
-from brtf.cli.hold_out import holds_out
+from brtf.api.evaluation import PATTERNS
 from brtf.cli.input import Input, reads_input
-from brtf.cli.options import chooses_model, json_option, seed_option
+from brtf.cli.options import adding, chooses_model, json_option, seed_option
 from brtf.cli.output import DONE, NOT_CONVERGED, print_json
 from brtf.model.settings import INFERENCES
+
+
+def holds_out(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say what to hold out, and how often."""
+    return adding(
+        command,
+        click.option(
+            "--hold-out", type=float, default=0.1, show_default=True, help="Share of the observed entries to hold out."
+        ),
+        click.option(
+            "--pattern", type=click.Choice(PATTERNS), default=PATTERNS[0], show_default=True, help="What to hold out."
+        ),
+        click.option("--mode", type=int, default=0, show_default=True, help="Mode of the fibres or slices."),
+        click.option(
+            "--repeats",
+            type=click.IntRange(min=1),
+            default=1,
+            show_default=True,
+            help="Number of draws of held-out entries.",
+        ),
+    )
 
 
 @click.command()

@@ -6,20 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from brtf.cli.options import json_option, overwrite_option
-from brtf.cli.output import DONE, print_json, refuse_overwriting, staged, table
+from brtf.cli.options import json_option, mode_option, overwrite_option
+from brtf.cli.output import DONE, print_first, print_json, records, refuse_overwriting, staged
 from brtf.data.description import label_text
-
-SHOWN = 15
-"""Rows of the table in the terminal."""
 
 
 @click.command()
 @click.argument("result", metavar="RESULT.brtf", type=click.Path(path_type=Path))
 @click.option("--horizon", type=int, required=True, help="Number of positions to forecast.")
-@click.option("--mode", help="Mode to continue, by number or name  [default: the only one in order, or of times].")
+@mode_option("Mode to continue, by number or name  [default: the only one in order, or of times].")
 @click.option("--level", type=float, default=0.9, show_default=True, help="Probability of the interval.")
 @click.option(
     "--of",
@@ -39,7 +35,7 @@ SHOWN = 15
 def forecast(
     result: Path,
     horizon: int,
-    mode: str | None,
+    mode: int | str | None,
     level: float,
     of: str,
     out: Path | None,
@@ -58,21 +54,16 @@ def forecast(
         if out.suffix.lower() not in (".csv", ".json"):
             raise ValueError(f"--out must be a .csv or .json file, got {out}.")
         refuse_overwriting([out], overwrite=overwrite)
-    which = int(mode) if mode is not None and mode.lstrip("-").isdecimal() else mode
-    found = of_result(load_result(result), horizon, which, level, "low_rank" if of == "low_rank" else "observation")
-    document = {"mode": found.mode, "level": level, "of": of, "forecast": _records(found.table)}
+    found = of_result(load_result(result), horizon, mode, level, "low_rank" if of == "low_rank" else "observation")
+    document = {"mode": found.mode, "level": level, "of": of, "forecast": records(found.table)}
     if out is not None:
         _write(out, found.table, document)
     if as_json:
         print_json({**document, "written": [] if out is None else [str(out)]})
         return DONE
-    n_rows = found.mean.size
     ends = f"{label_text(found.labels[0])} to {label_text(found.labels[-1])}"
     click.echo(f"Forecast of mode {found.mode}, {ends}; {100 * level:g} % intervals of the {of.replace('_', ' ')}.")
-    rows = zip(*([_text(cell) for cell in column[:SHOWN]] for column in found.table.values()), strict=True)
-    click.echo(table([list(found.table), *map(list, rows)]))
-    if n_rows > SHOWN:
-        click.echo(f"  … and {n_rows - SHOWN:,} more: --out FILE writes all of them.")
+    print_first(found.table, "FILE")
     if out is not None:
         click.echo(f"\nWrote {out}.")
     return DONE
@@ -89,15 +80,3 @@ def _write(path: Path, columns: dict[str, Any], document: dict[str, Any]) -> Non
             write_csv(staging / path.name, columns)
         elif staging is not None:
             (staging / path.name).write_text(json.dumps(document, indent=2), encoding="utf-8")
-
-
-def _text(cell: Any) -> str:
-    return f"{cell:.4g}" if isinstance(cell, (float, np.floating)) else label_text(cell)
-
-
-def _records(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a table for JSON; dates as text."""
-    from brtf.io.writers import dates_as_text
-
-    plain = [dates_as_text(column) if column.dtype.kind == "M" else column for column in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*(column.tolist() for column in plain), strict=True)]

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from brtf.cli.options import adding
+
 if TYPE_CHECKING:
     from brtf.data.observations import Observations
     from brtf.data.readers import TensorFile
@@ -97,17 +99,16 @@ class Input:
 
 def describes_table(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options that describe a table."""
-    for option in (
-        click.option(
-            "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
-        ),
-        click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
+    return adding(
+        command,
         click.option(
             "--index", metavar="A,B,C", help="Columns of a table that index the modes  [default: all but the value]."
         ),
-    ):
-        command = option(command)
-    return command
+        click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
+        click.option(
+            "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
+        ),
+    )
 
 
 def reads_input(command: Callable[..., int]) -> Callable[..., int]:
@@ -125,17 +126,15 @@ def reads_input(command: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         return command(given=Input(source, mask, key, index, value, wide), **rest)
 
-    decorated: Callable[..., int] = describes_table(collected)
-    for option in (
-        click.option(
-            "--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file, or sheet of an .xlsx."
-        ),
+    return adding(
+        describes_table(collected),
+        click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
         click.option(
             "--mask",
             type=click.Path(path_type=Path),
             help="Mask of observed entries: .npy .npz .mat .nc .zarr of True/False or 1/0.",
         ),
-        click.argument("source", metavar="INPUT", type=click.Path(path_type=Path)),
-    ):
-        decorated = option(decorated)
-    return decorated
+        click.option(
+            "--key", metavar="NAME", help="Which array of an .npz, .mat, .nc or .zarr file, or sheet of an .xlsx."
+        ),
+    )

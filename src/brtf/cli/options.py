@@ -25,6 +25,13 @@ overwrite_option = click.option("--overwrite", is_flag=True, help="Replace exist
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 
 
+def adding(command: Callable[..., int], *options: Callable[[Any], Any]) -> Callable[..., int]:
+    """A command with further options, in the order in which help lists them."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def _parsed(
     parse: Callable[[str], Any], expected: str, words: tuple[str, ...] = ("auto", "none")
 ) -> Callable[[click.Context, click.Parameter, str | None], Any]:
@@ -55,6 +62,11 @@ def _groups(text: str) -> Any:
 
 def _number_or_name(mode: str) -> int | str:
     return int(mode) if mode.lstrip("-").isdecimal() else mode
+
+
+def mode_option(words: str) -> Callable[[Any], Any]:
+    """The option --mode, one mode by number or name."""
+    return click.option("--mode", callback=_parsed(_number_or_name, "a mode", words=()), help=words)
 
 
 def _said_of_modes(text: str) -> dict[int | str, tuple[str, ...]]:
@@ -164,10 +176,7 @@ def chooses_model(command: Callable[..., int]) -> Callable[..., int]:
         names = options.keys() & {*Settings.__dataclass_fields__, "n_jobs"}
         return command(model_options={name: options.pop(name) for name in names}, **options)
 
-    decorated: Callable[..., int] = collected
-    for option in reversed(MODEL_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return adding(collected, *MODEL_OPTIONS)
 
 
 def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
@@ -201,16 +210,14 @@ def keeps_itself(command: Callable[..., int]) -> Callable[..., int]:
             path.unlink(missing_ok=True)
         return code
 
-    decorated: Callable[..., int] = collected
-    for option in (
-        click.option("--resume", metavar="FILE", type=click.Path(path_type=Path), help="Continue from a checkpoint."),
-        click.option("--every", metavar="SECONDS", type=float, help="Time between checkpoints  [default: 60]."),
+    return adding(
+        collected,
         click.option(
             "--checkpoint", metavar="FILE", type=click.Path(path_type=Path), help="Save progress to this file."
         ),
-    ):
-        decorated = option(decorated)
-    return decorated
+        click.option("--every", metavar="SECONDS", type=float, help="Time between checkpoints  [default: 60]."),
+        click.option("--resume", metavar="FILE", type=click.Path(path_type=Path), help="Continue from a checkpoint."),
+    )
 
 
 def _free_name(directory: Path) -> Path:

@@ -9,14 +9,21 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from brtf.data.description import label_text
 from brtf.io.atomic_file import partial_directory
 from brtf.io.signals import Terminated
 
+if TYPE_CHECKING:
+    from brtf.data.exports import Table
+
 DONE, NOT_CONVERGED, BAD_INPUT = 0, 1, 2
+SHOWN = 15
+"""Rows of a table of results in the terminal."""
 
 
 def interrupted_code(error: BaseException | None) -> int:
@@ -86,6 +93,30 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "\n".join(f"  {line}" for line in lines)
+
+
+def print_first(found: Table, out: str) -> None:
+    """Print the first rows of a table, and how to get the others."""
+    columns = [[_text(cell) for cell in column[:SHOWN]] for column in found.values()]
+    n_rows = len(next(iter(found.values())))
+    if n_rows:
+        click.echo(table([list(found), *zip(*columns, strict=True)]))
+    if n_rows > SHOWN:
+        click.echo(f"  … and {n_rows - SHOWN:,} more: --out {out} writes all of them.")
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "all"
+    return f"{cell:.4g}" if isinstance(cell, (float, np.floating)) else label_text(cell)
+
+
+def records(found: Table) -> list[dict[str, Any]]:
+    """The rows of a table for JSON; dates as text."""
+    from brtf.io.writers import dates_as_text
+
+    columns = [dates_as_text(column) if column.dtype.kind == "M" else column for column in found.values()]
+    return [dict(zip(found, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 def print_json(document: dict[str, Any]) -> None:
