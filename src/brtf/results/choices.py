@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from brtf.inference.trace import Event, Kind, StopReason
-from brtf.model.row_priors import KnownOrder, NonNegativeOrder, Ordered
+from brtf.model.row_priors import InOrder, KnownOrder
 from brtf.model.state import OutlierStructure
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def modes_of(result: Result) -> dict[int, tuple[str, ...]]:
     found: dict[int, tuple[str, ...]] = {}
     for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
         order = "unordered"
-        if isinstance(prior, Ordered | NonNegativeOrder) and len(group) == 1:
+        if isinstance(prior, InOrder) and len(group) == 1:
             order = "cyclic" if prior.form.ring else "ordered"
         for mode in group:
             found.setdefault(mode, (order,) if prior.signed else (order, "nonnegative"))
@@ -176,7 +176,7 @@ def _modes(result: Result) -> Choice:
     of_order = [event for event in judged if event.kind is Kind.ORDER]
     of_signs = [event for event in judged if event.kind is Kind.NON_NEGATIVE]
     priors = list(zip(result.arrangement.read_modes, result.state.row_priors, strict=True))
-    ordered = [(group, prior) for group, prior in priors if isinstance(prior, Ordered | NonNegativeOrder)]
+    ordered = [(group, prior) for group, prior in priors if isinstance(prior, InOrder)]
     unsigned = [group for group, prior in priors if not prior.signed]
     sentences, gains = [], []
     if ordered:
@@ -233,7 +233,7 @@ def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
     return f"{tried} the fit is {nats(-max(event.gain for event in judged))} worse" if judged else untried
 
 
-def course_in_words(prior: KnownOrder | NonNegativeOrder) -> str:
+def course_in_words(prior: InOrder) -> str:
     """How the components of a mode go on from row to row, as text: for how many rows they remember, and a period."""
     carrier, likely = np.divmod(np.argmax(prior.share, axis=1), prior.n_memories)
     n_first, ways = prior.n_memories - prior.form.n_second, []

@@ -6,6 +6,7 @@ then proposes it for every mode, and files can store it.
 """
 
 from brtf.model.row_priors.centred import Centred, KnownCentre
+from brtf.model.row_priors.in_order import InOrder
 from brtf.model.row_priors.known_order import KnownOrder
 from brtf.model.row_priors.non_negative import NonNegative
 from brtf.model.row_priors.non_negative_order import NonNegativeOrder
@@ -17,6 +18,7 @@ from brtf.model.row_priors.zero_mean import ZeroMean
 __all__ = [
     "ROW_PRIORS",
     "Centred",
+    "InOrder",
     "IndependentRows",
     "KnownCentre",
     "KnownOrder",

@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors.band import Band
 from brtf.model.row_priors.centred import KnownCentre
-from brtf.model.row_priors.chain_kinds import SMALLEST_CARRIER, Form, Kinds, courses, kinds_of, order_of
+from brtf.model.row_priors.chain_kinds import SMALLEST_CARRIER, Kinds, courses, kinds_of
+from brtf.model.row_priors.in_order import InOrder
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver
 from brtf.model.row_priors.zero_mean import ZeroMean
 
-SHARES_ADD_UP = 1e-6
-"""Error of a sum of shares that may be rounding, also of a file."""
-
 
 @dataclass(frozen=True, eq=False)
-class KnownOrder(RowPrior):
+class KnownOrder(InOrder):
     """Rows in order with kinds and centres learnt from other rows: a_·r ~ N(μ_{g(t) r}, (λ_r Q_{k_r})⁻¹).
 
     The posterior of the rows is a Markov chain, given by every row's covariance and ``cross``; where there are kinds of
@@ -72,24 +69,20 @@ class KnownOrder(RowPrior):
     ring: Array
     name = "in a known order"
     words = "follow each other"
-    ordered = True
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:  # as files give them back: other sums differ in the last digits
             if not getattr(self, name).flags.c_contiguous:
                 object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)))
         n_groups, n_rows = self.centre.shape[1], self.groups.size
-        if not ((self.steps > 0).all() and (self.lead_step > 0).all()):
+        if not (self.lead_step > 0).all():
             raise ValueError("the steps of an order are not positive")
-        if not ((self.share >= 0).all() and (np.abs(self.share.sum(axis=1) - 1.0) < SHARES_ADD_UP).all()):
-            raise ValueError("the shares of the kinds do not add up to one")
+        self._check_kinds()
         fit = self.share.shape[1] % (1 + len(self.carriers)) == 0
         if not fit or (len(self.carriers) and (np.abs(courses(self.carriers, self.places)) < SMALLEST_CARRIER).any()):
             raise ValueError("the carriers of the kinds do not fit, or vanish at a row")
         if n_groups and not all(_are_numbers_below(groups, n_groups) for groups in (self.groups, self.lead_group)):
             raise ValueError("the groups of the centres are out of range")
-        if not (0 <= self.n_second[0] < self.n_memories and 0.0 <= self.ring[0] < np.inf):
-            raise ValueError("the kinds of second order, or of a ring, are out of range")
         if self.ring[0] and (self.n_second[0] or self.carriers.size or self.lead_step.size):
             raise ValueError("a ring is of first order, without carriers, and continues no other rows")
         if len(self.across) != (max(n_rows - 2, 0) if self.form.wide else 0):
@@ -132,11 +125,6 @@ class KnownOrder(RowPrior):
     # ---- the chain -----------------------------------------------------------------------------------------
 
     @property
-    def form(self) -> Form:
-        """What the kinds are besides first-order ones along a line."""
-        return Form(int(self.n_second[0]), float(self.ring[0]))
-
-    @property
     def _n_lead(self) -> int:
         return self.lead_step.size
 
@@ -157,19 +145,6 @@ class KnownOrder(RowPrior):
         return kinds_of(steps, self.n_memories, self._n_lead, self.carriers, self.places[0], self.form)
 
     @property
-    def _order(self) -> NDArray[np.intp]:
-        return order_of(self.groups.size, self.form)
-
-    @property
-    def _back(self) -> NDArray[np.intp]:
-        return np.argsort(self._order)
-
-    def _mixed(self) -> Band:
-        """Σ_k q(k_r) Q_k of every component."""
-        kinds = self.kinds
-        return Band(*(part.T @ self.share.T for part in (kinds.own, kinds.beside, kinds.far)))
-
-    @property
     def _places(self) -> NDArray[np.intp]:
         """Group of every row in their order, preceded by those that lead."""
         return np.concatenate([self.lead_group, self.groups[self._order]]).astype(np.intp)
@@ -183,7 +158,7 @@ class KnownOrder(RowPrior):
     def _moments(self, rows: RowGaussians) -> tuple[Array, Array, Array]:
         """E[d_t²] (L + I, R) of the distances d from the centre, and E[d_t d_s] of rows one apart, and two apart."""
         order, lead = self._order, self._n_lead
-        deviation = np.concatenate([self.lead_mean, rows.mean[order]]) - self._centres()
+        deviation = self._deviation(rows.mean)
         variances = np.broadcast_to(rows.variances, rows.mean.shape)[order]
         square = deviation**2 + np.concatenate([self.lead_var, variances])
         near, far = deviation[:-1] * deviation[1:], deviation[:-2] * deviation[2:]
@@ -199,7 +174,7 @@ class KnownOrder(RowPrior):
         return square, near, far
 
     def _traces(self, rows: RowGaussians) -> Array:
-        """tr(Q_k M_r) of every kind and component, (K, R); kept for the rows last asked about."""
+        # kept for the rows last asked about
         known = self.__dict__.get("_known_traces")
         if known is not None and known[0] is rows:
             return known[1]
@@ -277,28 +252,12 @@ class KnownOrder(RowPrior):
         values, vectors = np.linalg.eigh(0.5 * (precision + precision.transpose(0, 2, 1)))
         precision = np.asarray((vectors * np.maximum(values, 0.0)[:, None, :]) @ vectors.transpose(0, 2, 1), np.float64)
         # with the prior's precision Q the rows solve (P + Q)(ã − μ) = h − Pμ
-        mean = rows.mean[self._order]
-        deviation = np.concatenate([self.lead_mean, mean]) - self._centres()
-        linear = np.einsum("trs,ts->tr", precision, mean) + band.of(deviation)[lead:]
+        pull = band.of(self._deviation(rows.mean))[lead:]
+        linear = np.einsum("trs,ts->tr", precision, rows.mean[self._order]) + pull
         return precision[back], linear[back]
 
-    def row_log_density(self, mean: Array, lam: Gamma) -> Array:
-        """ln p of every row given its neighbours."""
-        deviation, band = self._deviation(mean), self._mixed().times(lam.mean)
-        pull = band.of(deviation) - 0.5 * band.own * deviation
-        return np.asarray(-np.sum(deviation * pull, axis=1)[self._n_lead :][self._back])
-
-    def slope(self, mean: Array, lam: Gamma) -> Array:
-        """λ̄ Q (a − μ̄)."""
-        return self._mixed().times(lam.mean).of(self._deviation(mean))[self._n_lead :][self._back]
-
     def _deviation(self, mean: Array) -> Array:
-        """a − μ̄ of the rows in order, preceded by the one that leads, (L + I, R)."""
         return np.concatenate([self.lead_mean, mean[self._order]]) - self._centres()
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I and tr(Q M_r), averaged over the kinds."""
-        return rows.n_rows, np.einsum("rk,kr->r", self.share, self._traces(rows))
 
     def _log_det(self, rows: RowGaussians) -> float:
         """ln|cov| of all rows together."""

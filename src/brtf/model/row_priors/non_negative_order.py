@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax, xlogy
 
 from brtf import kernels
 from brtf.data.arrays import Array
 from brtf.kernels.packed import pack_symmetric
 from brtf.kernels.truncated import truncated_moments
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors.band import Band
-from brtf.model.row_priors.chain_kinds import Form, Kinds, kinds_of, order_of
+from brtf.model.row_priors.chain_kinds import Form, Kinds, kinds_of
+from brtf.model.row_priors.in_order import InOrder
 from brtf.model.row_priors.non_negative import NonNegative
 from brtf.model.row_priors.row_prior import RowPrior, RowSolver, register
 
@@ -27,7 +26,7 @@ depend on two before them."""
 
 @register
 @dataclass(frozen=True, eq=False)
-class NonNegativeOrder(NonNegative):
+class NonNegativeOrder(InOrder, NonNegative):
     """Half-normal loadings in order: a_t | a_{t−1} ~ N(ρ a_{t−1}, (1 − ρ²)/λ) cut off below zero, q as without order.
 
     The kinds are those of rows in order. Cutting off divides by Φ(ρ a √λ/√(1 − ρ²)), which is ½ where there is no order
@@ -38,9 +37,7 @@ class NonNegativeOrder(NonNegative):
     Attributes
     ----------
     location, precision : see :class:`NonNegative`; the diagonal is τ̄ G_irr + λ̄_r Q_ii
-    steps : (I − 1,) distances of neighbours, in units of the typical one
-    share : (R, K) q(k_r)
-    n_second, ring : see :class:`KnownOrder`
+    steps, share, n_second, ring : see :class:`InOrder`
     """
 
     steps: Array
@@ -49,16 +46,10 @@ class NonNegativeOrder(NonNegative):
     ring: Array
     name = "non-negative in order"
     words = "are never negative and follow each other"
-    ordered = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.steps > 0).all():
-            raise ValueError("the steps of an order are not positive")
-        if not ((self.share >= 0).all() and np.allclose(self.share.sum(axis=1), 1.0)):
-            raise ValueError("the shares of the kinds do not add up to one")
-        if not (0 <= self.n_second[0] < self.share.shape[1] and 0.0 <= self.ring[0] < np.inf):
-            raise ValueError("the kinds of second order, or of a ring, are out of range")
+        self._check_kinds()
         if self.ring[0] and self.n_second[0]:
             raise ValueError("the kinds of a ring are of first order")
 
@@ -74,40 +65,15 @@ class NonNegativeOrder(NonNegative):
         return cls(plain.location, plain.precision, steps, share, np.full(1, float(form.n_second)), ring)
 
     @property
-    def n_memories(self) -> int:
-        """Kinds of a chain."""
-        return self.share.shape[1]
-
-    @property
-    def form(self) -> Form:
-        """What the kinds are besides first-order ones along a line."""
-        return Form(int(self.n_second[0]), float(self.ring[0]))
-
-    @property
-    def _order(self) -> NDArray[np.intp]:
-        return order_of(len(self.location), self.form)
-
-    @property
-    def _back(self) -> NDArray[np.intp]:
-        return np.argsort(self._order)
-
-    @property
-    def _kinds(self) -> Kinds:
+    def kinds(self) -> Kinds:
         """Q_k, and ln|Q_k| + 2 ln 2 for every row that does not follow another."""
         kinds = kinds_of(self.steps, self.share.shape[1], form=self.form)
         n_free = np.where(np.arange(self.share.shape[1]) == 0, len(self.location), 1)
         return kinds._replace(log_det=kinds.log_det + 2.0 * math.log(2.0) * n_free)
 
-    def _mixed(self) -> Band:
-        """Σ_k q(k_r) Q_k of every component."""
-        kinds = self._kinds
-        return Band(*(part.T @ self.share.T for part in (kinds.own, kinds.beside, kinds.far)))
-
     def _traces(self, rows: RowGaussians) -> Array:
-        """tr(Q_k E[a aᵀ]) of every kind and component, (K, R); loadings are independent in q."""
-        kinds, order = self._kinds, self._order
-        mean = rows.mean[order]
-        square = mean**2 + np.broadcast_to(rows.variances, rows.mean.shape)[order]
+        kinds, mean = self.kinds, self._deviation(rows.mean)
+        square = mean**2 + np.broadcast_to(rows.variances, rows.mean.shape)[self._order]  # independent in q
         traces = kinds.own @ square + 2.0 * (kinds.beside @ (mean[:-1] * mean[1:]))
         return traces + 2.0 * (kinds.far @ (mean[:-2] * mean[2:])) if self.form.wide else traces
 
@@ -136,31 +102,15 @@ class NonNegativeOrder(NonNegative):
         excess[:, places, places] = np.maximum(self._diagonal - band.own[back], 0.0)
         return excess, linear + band.off_diagonal.of(rows.mean[order])[back]
 
-    def row_log_density(self, mean: Array, lam: Gamma) -> Array:
-        """ln p of every row given its neighbours."""
-        band, mean = self._mixed().times(lam.mean), mean[self._order]
-        pull = band.of(mean) - 0.5 * band.own * mean
-        return np.asarray(-np.sum(mean * pull, axis=1)[self._back])
-
-    def slope(self, mean: Array, lam: Gamma) -> Array:
-        """λ̄ Q a."""
-        return np.asarray(self._mixed().times(lam.mean).of(mean[self._order])[self._back])
-
-    def squares(self, rows: RowGaussians) -> tuple[int, Array]:
-        """I and tr(Q E[a aᵀ]), averaged over the kinds."""
-        return rows.n_rows, np.einsum("rk,kr->r", self.share, self._traces(rows))
-
     def kl(self, rows: RowGaussians, lam: Gamma) -> float:
         """½ Σ_r [λ̄_r tr(Q M_r) − I E ln λ_r − ln|Q|] + ½ I R ln 2π less entropies, averaged over the kinds."""
         n_rows, power = self.squares(rows)
-        of_prior = n_rows * np.sum(lam.mean_log - math.log(2.0 * math.pi)) + np.sum(self.share @ self._kinds.log_det)
-        of_kinds = float(np.sum(xlogy(self.share, self.share * self.share.shape[1])))
-        return float(0.5 * (lam.mean @ power - of_prior) - np.sum(self._moments[2])) + of_kinds
+        of_prior = n_rows * np.sum(lam.mean_log - math.log(2.0 * math.pi)) + np.sum(self.share @ self.kinds.log_det)
+        return float(0.5 * (lam.mean @ power - of_prior) - np.sum(self._moments[2])) + self._divergence_of_kinds
 
     def learnt(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
-        """q(k_r) ∝ exp(½ ln|Q_k| − ½ λ̄_r tr(Q_k M_r))."""
-        log_share = (0.5 * (self._kinds.log_det[:, None] - lam.mean * self._traces(rows))).T
-        return replace(self, share=softmax(log_share, axis=1))
+        """The most probable kinds."""
+        return replace(self, share=self._likely_share(rows, lam))
 
     def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
         near, plain = NonNegative.of(rows)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import softmax, xlogy
 
 from brtf.data.arrays import Array
 from brtf.model.distributions import Gamma, RowGaussians
@@ -89,18 +88,15 @@ class Ordered(KnownOrder):
 
     def _own_divergence(self) -> float:
         """Σ_r KL(q(k_r) ‖ uniform) − ½ ln|cov(μ_r)|."""
-        of_kinds = float(np.sum(xlogy(self.share, self.share * self.share.shape[1])))
-        return of_kinds - 0.5 * float(np.linalg.slogdet(self.centre_cov)[1].sum())
+        return self._divergence_of_kinds - 0.5 * float(np.linalg.slogdet(self.centre_cov)[1].sum())
 
     def learnt(self, rows: RowGaussians, lam: Gamma) -> Ordered:
         """C26: centres, then kinds, q(k_r) ∝ exp(½ ln|Q_k| − ½ λ̄_r tr(Q_k M_r))."""
         prior = self._with_rank(rows.rank)
         if prior.centre.shape[1]:
             prior = prior._with_centres(rows, lam)
-        kinds, traces = prior.kinds, prior._traces(rows)
-        log_share = (0.5 * (kinds.log_det[:, None] - lam.mean * traces)).T
-        found = prior._with(share=softmax(log_share, axis=1))
-        found.__dict__["_known_traces"] = rows, traces  # which do not depend on the shares
+        found = prior._with(share=prior._likely_share(rows, lam))
+        found.__dict__["_known_traces"] = prior.__dict__["_known_traces"]  # which do not depend on the shares
         return found
 
     def _with_centres(self, rows: RowGaussians, lam: Gamma) -> Ordered:
