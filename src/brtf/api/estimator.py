@@ -11,12 +11,9 @@ from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
-from brtf.api.anomalies import FindsAnomalies
 from brtf.api.answers import loadings_contained
 from brtf.api.exports import Exports
-from brtf.api.fitted import FittedAttributes
 from brtf.api.fitting import fit, fit_on, new_data, processing
-from brtf.api.forecasts import Forecasts
 from brtf.api.predictions import Predicts
 from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
@@ -41,11 +38,8 @@ from brtf.search.fold_in import fold_in
 
 class BRTF(
     Predicts,
-    FindsAnomalies,
-    Forecasts,
     Exports,
     Shown,
-    FittedAttributes,
     TakesY,
     ClassNamePrefixFeaturesOutMixin,
     TransformerMixin,

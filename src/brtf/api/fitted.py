@@ -8,9 +8,7 @@ import warnings
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
-from brtf.api.sklearn_compat import (
-    feature_names,
-)
+from brtf.api.sklearn_compat import feature_names
 from brtf.inference.trace import FitWarning
 from brtf.results.choices import choices_of, modes_of
 from brtf.results.result import Result
@@ -18,15 +16,7 @@ from brtf.results.tables import as_structured
 
 
 class Fitted:
-    """Base class of models that hold the result of a fit."""
-
-    def _fitted(self) -> Result:
-        """The result; raises NotFittedError before the fit."""
-        raise TypeError(f"{type(self).__name__} is abstract")  # every implementation defines it
-
-
-class FittedAttributes(Fitted):
-    """Base class of models that show the result of a fit as attributes ending in an underscore."""
+    """Base class of models that hold the result of a fit and show it as attributes ending in an underscore."""
 
     def _warn(self) -> None:
         """Issue one warning for every problem in the diagnosis."""
@@ -70,6 +60,7 @@ class FittedAttributes(Fitted):
             self.feature_names_in_ = names
 
     def _fitted(self) -> Result:
+        """The result; raises NotFittedError before the fit."""
         if not hasattr(self, "result_"):
             raise NotFittedError(
                 "This BRTF instance is not fitted yet. Call 'fit' with appropriate arguments before using it."

@@ -1,21 +1,24 @@
-"""Answers for entries and slices: methods of fitted models."""
+"""Answers of fitted models: what lies at entries and slices, what is wrong with the data, and what comes next."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from brtf.api.answers import contained, draws_contained, entries_contained, positions_of
 from brtf.api.fitted import Fitted
-from brtf.api.fitting import new_data
+from brtf.api.fitting import new_data, on_new_rows
 from brtf.api.sklearn_compat import generator, mask_argument
 from brtf.data.containers import container_of
+from brtf.data.exports import as_frame
+from brtf.results.anomalies import Of, anomaly_table, shared_pattern
+from brtf.results.forecast import Forecast, forecast
 from brtf.results.result import Quantity, check_quantity
 
 
 class Predicts(Fitted):
-    """Base class of models that say what lies at observed, missing and new entries."""
+    """Base class of models that answer questions about the data they were fitted to, and about new data."""
 
     def low_rank(self) -> Any:
         """The posterior mean of the low-rank part X, what all entries share, without noise and outliers.
@@ -231,3 +234,100 @@ class Predicts(Fitted):
         """
         result = self._fitted()
         return container_of(X).slices(result.slices_with(np.asarray(X, dtype=np.float64)), result.observations)
+
+    def anomalies(
+        self, q: float = 0.1, *, of: Of = "entries", mode: int | str | None = None, level: float = 0.95, Y: Any = None
+    ) -> Any:
+        """List the anomalies, the most probable first, so that an expected share q of the list is wrong.
+
+        The list is the longest one whose mean of 1 − probability is at most q.
+
+        Entries have the columns ``observed``, ``expected`` (the low-rank part), ``low`` and ``high`` (the interval of a
+        regular observation there) and ``probability``, after the labels or positions of their modes.
+
+        Fibres, slices and rows are judged as a whole: all their entries may be off by the same amount (``kind``
+        "shift"), noisier than others ("spread"), or more often outliers ("outliers"), each too little to be noticed one
+        by one. ``evidence`` is the logarithm of the Bayes factor of an anomaly, in nats, with its size integrated out,
+        and ``probability`` the posterior probability, with the share of anomalous groups learnt from all groups of the
+        same kind. ``n_observed`` counts the observed entries and ``n_outliers`` the outliers expected among them;
+        ``observed`` and ``expected`` are means over the others, with the interval ``low`` to ``high`` of such a mean
+        for independent errors. Where several kinds of groups are listed, a missing label stands for all positions.
+        Where the fit gave every slice a noise or a share of outliers of its own, or some slices a component, slices are
+        compared with each other: those far from most others are listed.
+
+        Parameters
+        ----------
+        q : float
+            False discovery rate, between 0 and 1.
+        of : {"entries", "fibres", "slices", "rows"}
+            What to list; rows are the slices of the first mode.
+        mode : int, str or None
+            The mode of the slices, or the one along which the fibres run; None: every mode.
+        level : float
+            Probability of the intervals.
+        Y : array-like (n, I_1, …, I_{N−1}) or None
+            New slices of the first mode to judge, with the fit held fixed; None: the fitted data. The share of
+            anomalous groups is that of the fitted data.
+
+        Returns
+        -------
+        pandas.DataFrame, or polars.DataFrame if the data came in one; a dict of arrays if pandas is not installed
+
+        Examples
+        --------
+        >>> import brtf
+        >>> data = brtf.datasets.synthetic((30, 20, 10), 2, outliers=0.02, seed=0)
+        >>> model = brtf.BRTF(random_state=0).fit(data.observed)
+        >>> found = model.anomalies(q=0.1)
+        >>> list(found)
+        ['mode_0', 'mode_1', 'mode_2', 'observed', 'expected', 'low', 'high', 'probability']
+        """
+        result, shares = self._fitted().at_hand, None
+        if Y is not None:
+            result, shares = on_new_rows(new_data(Y, result), shared_pattern(result)), result
+        return as_frame(anomaly_table(result, q, of=of, mode=mode, level=level, shares=shares), result.observations)
+
+    def forecast(
+        self,
+        horizon: int,
+        mode: int | str | None = None,
+        *,
+        level: float = 0.9,
+        of: Literal["low_rank", "observation"] = "observation",
+    ) -> Forecast:
+        """What follows the last position of an ordered mode, with the uncertainty that grows on the way.
+
+        Every course goes on as a mixture of all that could have made its past: levels of longer or shorter memory, and
+        patterns that repeat themselves, each as probable as the past makes it. A week or a day is tried where labels
+        are times, and other periods that were seen twice. Single odd rows, such as holidays, are not repeated. Answers
+        are in the units of Y, also with a link.
+
+        Parameters
+        ----------
+        horizon : int
+            Number of positions.
+        mode : int, str or None
+            The mode to continue, by number or name; None: the only one in order (see ``modes_``), or the only one of
+            these whose labels are times.
+        level : float
+            Probability of the interval.
+        of : {"observation", "low_rank"}
+            What the standard deviation and the interval are of: new observations, or the low-rank part.
+
+        Returns
+        -------
+        Forecast
+            ``mean``, ``std``, ``low`` and ``high`` of the shape of Y with ``horizon`` positions along the mode,
+            ``labels`` of these, continued at their typical distance, ``to_frame()`` and ``to_xarray()``.
+
+        Examples
+        --------
+        >>> import brtf, numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> course = np.sin(np.arange(60) / 5)
+        >>> Y = course[:, None] * rng.normal(size=8) + 0.1 * rng.normal(size=(60, 8))
+        >>> ahead = brtf.BRTF(random_state=0).fit(Y).forecast(3, mode=0)
+        >>> ahead.mean.shape, ahead.labels.tolist()
+        ((3, 8), [60, 61, 62])
+        """
+        return forecast(self._fitted(), horizon, mode, level, of)
