@@ -5,7 +5,8 @@ import pytest
 
 from brtf.data.checks import Labels
 from brtf.data.observe import observe
-from brtf.view.dates import as_dates, date_ticks
+from brtf.data.times import as_times
+from brtf.view.dates import date_ticks
 from brtf.view.view_data import axis_of
 
 
@@ -53,4 +54,4 @@ def test_text_that_reads_as_dates_is_a_time_axis():
 
 @pytest.mark.parametrize("labels", [["2024-02-30"], ["12-05"], ["2024-01-01", "total"], ["20240101"], [5]])
 def test_other_text_is_not(labels):
-    assert as_dates(np.array(labels, dtype=object)) is None
+    assert as_times(np.array(labels, dtype=object)) is None

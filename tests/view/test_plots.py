@@ -9,7 +9,7 @@ import xarray as xr
 
 from brtf import BRTF
 from brtf.datasets import synthetic
-from brtf.view.view_data import by_strength, component_strengths, factor_profiles, half_width, outlier_map
+from brtf.view.view_data import by_strength, factor_profiles, half_width, outlier_map
 
 matplotlib = pytest.importorskip("matplotlib", reason="plots need matplotlib: pip install brtf[viz]")
 matplotlib.use("Agg")
@@ -48,7 +48,7 @@ def drawn(axes):
 def test_components_are_bars_of_their_strengths(model):
     ax = model.plot_components()
     heights = [bar.get_height() for bar in ax.patches]
-    np.testing.assert_allclose(heights, component_strengths(model.result_)[by_strength(model.result_)])
+    np.testing.assert_allclose(heights, model.result_.strengths[by_strength(model.result_)])
     drawn(ax)
 
 

@@ -11,7 +11,7 @@ import pytest
 from brtf import BRTF, Observations
 from brtf.data.observe import observe
 from brtf.datasets import synthetic, toy_video
-from brtf.view.view_data import largest_outliers
+from brtf.results.tables import largest_outliers
 from pages import Page
 
 for library in ("jinja2", "PIL"):

@@ -10,15 +10,14 @@ from brtf import BRTF, Observations
 from brtf.data.observe import observe
 from brtf.datasets import synthetic
 from brtf.inference.trace import IMPOSED, Event, Kind, Record, imposed
+from brtf.results.tables import largest_outliers
 from brtf.view.view_data import (
     axis_of,
     by_strength,
     calibration,
-    component_strengths,
     factor_profiles,
     full_colour,
     half_width,
-    largest_outliers,
     longest_modes,
     moves,
     nats_below_best,
@@ -58,7 +57,7 @@ def entries(result):
 class TestComponents:
     def test_profiles_times_strengths_are_the_low_rank_part(self, result):
         means = [mean for mean, _ in factor_profiles(result)]
-        composed = np.einsum("r,ir,jr,kr->ijk", component_strengths(result), *means)
+        composed = np.einsum("r,ir,jr,kr->ijk", result.strengths, *means)
         np.testing.assert_allclose(composed, result.low_rank(), atol=1e-12)
 
     def test_profiles_have_unit_size_and_the_largest_entry_up(self, result):
@@ -72,7 +71,7 @@ class TestComponents:
             np.testing.assert_allclose(std / np.abs(mean), np.broadcast_to(relative, mean.shape))
 
     def test_order_is_by_strength(self, result):
-        strengths = component_strengths(result)[by_strength(result)]
+        strengths = result.strengths[by_strength(result)]
         assert result.rank == 2
         assert (np.diff(strengths) <= 0).all()
 

@@ -26,11 +26,10 @@ def show(result: Path, as_json: bool) -> int:
     """
     from brtf.api.estimator import load
     from brtf.results.summary import fitted_to
-    from brtf.view.view_data import component_strengths
 
     model = load(result)
     summary = model.summary()
-    strengths = component_strengths(model.result_).tolist()
+    strengths = model.result_.strengths.tolist()
     trace = model.trace_[-TRACE_LINES:]
     names = trace.dtype.names or ()
     if as_json:

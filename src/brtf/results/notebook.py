@@ -6,7 +6,6 @@ from html import escape
 
 import numpy as np
 
-from brtf.model.state import component_amplitudes
 from brtf.results.headline import headline
 from brtf.results.result import Result
 from brtf.results.summary import Summary, fitted_to
@@ -39,7 +38,7 @@ def card(result: Result) -> str:
 def _bars(result: Result) -> str:
     if result.rank == 0:
         return ""
-    strengths = component_amplitudes(result.state) * result.scale
+    strengths = result.strengths
     order = np.argsort(-strengths, kind="stable")
     rows = "".join(
         f'<span>component {k}</span><span><i style="width: {share:.1f}%"></i></span><span>{strengths[k]:.3g}</span>'

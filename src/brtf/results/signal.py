@@ -25,7 +25,7 @@ from brtf.model.distributions import RowGaussians
 from brtf.model.links import Link
 from brtf.model.row_priors import RowPrior
 from brtf.model.settings import Settings
-from brtf.model.state import State
+from brtf.model.state import State, component_amplitudes
 from brtf.model.uncertainty import hidden_variance, honest_rows
 from brtf.results.misfit_ahead import MisfitAhead
 from brtf.search.choices import Comparison
@@ -112,6 +112,11 @@ class FittedSignal:
     def noise_sds(self) -> Array:
         """Standard deviation of the noise in the units of t(Y), like :attr:`noise_variances`, but without overflow."""
         return np.asarray(np.sqrt(self._noise_variances) * self.scale)
+
+    @cached_property
+    def strengths(self) -> Array:
+        """Root mean square of every component's rank-one term, (R,), in the units of t(Y)."""
+        return component_amplitudes(self.state) * self.scale
 
     @property
     def _noise_variances(self) -> Array:

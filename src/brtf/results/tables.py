@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.arrays import Array
 from brtf.data.exports import Table, as_frame, long_table, to_cp_tensor, to_dataset, with_gaps
 from brtf.data.extras import require
 from brtf.data.memory import check_memory
@@ -15,23 +17,37 @@ from brtf.results.result import Result
 from brtf.results.signal import in_squared_units
 
 
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """Entries with an outlier probability above ½, the largest outliers first: coordinates (N, K) and vectors (K,)."""
+
+    coords: NDArray[np.intp]
+    observed: NDArray[np.floating[Any]]
+    low_rank: Array
+    outlier: Array
+    probability: Array
+
+
+def largest_outliers(result: Result, limit: int | None = None) -> Outliers:
+    """The entries whose outlier probability exceeds one half, by the size of the outlier; at most ``limit``."""
+    probability, outliers = result.outlier_probability_at_entries(), result.outliers_at_entries()
+    chosen = np.flatnonzero(probability > 0.5)
+    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")][:limit]
+    coords = result.observations.coords_at(chosen)
+    low_rank = result.low_rank(coords) if chosen.size else np.empty(0)
+    observed = result.observations.values.ravel()[chosen]
+    return Outliers(coords, observed, low_rank, outliers[chosen], probability[chosen])
+
+
 def outlier_table(result: Result, *, first_position: int = 0) -> Table:
     """The entries with an outlier probability above ½, the largest outliers first, as columns by name.
 
     Labels or positions (from ``first_position``) of the modes, then ``observed``, ``low_rank``, ``outlier`` and
     ``probability``.
     """
-    probability, outliers = result.outlier_probability_at_entries(), result.outliers_at_entries()
-    chosen = np.flatnonzero(probability > 0.5)
-    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")]
-    coords = result.observations.entry_coords()[:, chosen]
-    numbers = [
-        ("observed", result.observations.values.ravel()[chosen]),
-        ("low_rank", result.low_rank(coords) if chosen.size else np.empty(0)),
-        ("outlier", outliers[chosen]),
-        ("probability", probability[chosen]),
-    ]
-    return long_table(result.observations, coords, numbers, first_position=first_position)
+    found = largest_outliers(result)
+    numbers = [(name, getattr(found, name)) for name in ("observed", "low_rank", "outlier", "probability")]
+    return long_table(result.observations, found.coords, numbers, first_position=first_position)
 
 
 def imputed_table(result: Result) -> Table:

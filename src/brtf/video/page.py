@@ -29,9 +29,9 @@ from brtf.view.report.blocks import (
 )
 from brtf.view.report.charts import MOST_POINTS, MOST_TIPS, WIDE
 from brtf.view.report.frames import LONGEST_SIDE, MOST_FRAMES, photographs
-from brtf.view.report.pictures import DEEP, WARM, data_uri, palette, photograph, ramp
+from brtf.view.report.page import laid_out
+from brtf.view.report.pictures import DEEP, WARM, data_uri, photograph, ramp
 from brtf.view.report.svg import Chart, Scale, number
-from brtf.view.report.template import asset, render
 from brtf.view.view_data import spread
 
 MOST_ROWS = 500
@@ -99,30 +99,17 @@ class Album:
             Part("objects", "Objects", _objects(self._frames, counts, largest, shares)),
         ]
         n_objects, n_frames = int(counts.sum()), len(self._frames)
-        context = {
-            "title": title,
-            "version": version,
-            "converged": True,
-            "stop_reason": None,
-            "doubts": [],
-            "headline": [],
-            "lead": (
-                f"{n_frames:,} frames of {self.size[1]} × {self.size[0]} pixels. An object is a connected region of "
-                "what moves in one frame; the same thing in the next frame is counted again."
-            ),
-            "tiles": [
-                ("Objects", f"{n_objects:,}", "boxes in all frames"),
-                ("Per frame", number(float(np.median(counts)), 3), f"typically; at most {int(counts.max())}"),
-                ("Moving", f"{number(100 * float(shares.mean()), 3)} %", "of all pixels"),
-                ("Frames", f"{n_frames:,}", f"{number(self.rate, 4)} per second"),
-            ],
-            "parts": parts,
-            "left_out": [],
-            "scales": {"sides": sides.numbers, "palette": palette().tolist()},
-            "number": number,
-            "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
-        }
-        return render("page.html", css=asset("page.css"), **context)
+        lead = (
+            f"{n_frames:,} frames of {self.size[1]} × {self.size[0]} pixels. An object is a connected region of what "
+            "moves in one frame; the same thing in the next frame is counted again."
+        )
+        tiles = [
+            ("Objects", f"{n_objects:,}", "boxes in all frames"),
+            ("Per frame", number(float(np.median(counts)), 3), f"typically; at most {int(counts.max())}"),
+            ("Moving", f"{number(100 * float(shares.mean()), 3)} %", "of all pixels"),
+            ("Frames", f"{n_frames:,}", f"{number(self.rate, 4)} per second"),
+        ]
+        return laid_out(title, version, lead=lead, parts=parts, sides=sides, tiles=tiles)
 
     def _held(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The rows and columns of the pictures."""

@@ -1,15 +1,10 @@
-"""A time axis: round dates between two times, and labels that read as dates."""
+"""A time axis: round dates between two times, and their text."""
 
 from __future__ import annotations
-
-import re
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?Z?)?)?")
-"""A date, or a date and a time, as ISO 8601 writes them."""
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 """Lengths in microseconds, in which times are counted from 1970."""
 CLOCK_STEPS = tuple(
@@ -25,20 +20,6 @@ CLOCK_STEPS = tuple(
 MONTH_STEPS = (1, 2, 3, 6, *(12 * count * power for power in (1, 10, 100, 1000, 10_000) for count in (1, 2, 5)))
 MONTH_DAYS, YEARS_BEFORE = 30.44, 1970
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
-def as_dates(labels: NDArray[Any]) -> NDArray[np.datetime64] | None:
-    """Labels as dates, if they are dates or text that reads as dates throughout; otherwise None."""
-    if labels.dtype.kind == "M":
-        return labels
-    if labels.dtype.kind not in "OU" or not all(
-        isinstance(label, str) and ISO.fullmatch(label) for label in labels.tolist()
-    ):
-        return None
-    try:
-        return np.array([label.rstrip("Z").replace(" ", "T") for label in labels.tolist()], dtype="M8[us]")
-    except ValueError:  # the 31st of February
-        return None
 
 
 def date_ticks(low: float, high: float, n_wanted: int = 5) -> list[tuple[float, str]]:

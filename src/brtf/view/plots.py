@@ -17,7 +17,6 @@ from brtf.view.view_data import (
     axis_of_factor,
     by_strength,
     component_names,
-    component_strengths,
     factor_profiles,
     full_colour,
     half_width,
@@ -53,7 +52,7 @@ def plot_components(result: Result, *, names: Sequence[str] | None = None, ax: A
     matplotlib Axes
     """
     ax = _new_axes(1, 1)[0, 0] if ax is None else ax
-    order, strengths = by_strength(result), component_strengths(result)
+    order, strengths = by_strength(result), result.strengths
     called = [str(component) for component in range(result.rank)] if names is None else component_names(result, names)
     ax.bar(np.arange(order.size), strengths[order])
     ax.set_xticks(np.arange(order.size), [_plain(called[component]) for component in order])

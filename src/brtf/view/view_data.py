@@ -14,11 +14,10 @@ from scipy.special import ndtri
 from brtf.data.arrays import Array
 from brtf.data.description import label_text
 from brtf.data.observations import Observations, entry_positions
+from brtf.data.times import as_times
 from brtf.inference.trace import Kind, Record, comparable
 from brtf.model.predictive import ErrorLaw
-from brtf.model.state import component_amplitudes
 from brtf.results.result import Result
-from brtf.view.dates import as_dates
 
 MOST_HELD_OUT = 20_000
 """Largest number of held-out entries to compare: coverage is then accurate to 0.7 %, two standard deviations."""
@@ -61,6 +60,10 @@ class Axis:
         """The label of a position, as text."""
         return label_text(self.labels[position])
 
+    def number(self, position: int) -> float | None:
+        """The position or its label as a number to sort by; None if that is a name or a date."""
+        return float(self.values[position]) if self.kind in ("number", "position") else None
+
 
 def axis_of(observations: Observations, mode: int) -> Axis:
     """The axis of a mode, with its labels if it has any."""
@@ -85,11 +88,11 @@ def axis_with(axis: Axis, more: NDArray[Any]) -> Axis:
 
 def _labelled_axis(name: str, given: NDArray[Any]) -> Axis:
     positions = np.arange(given.size, dtype=np.float64)
-    dates = as_dates(given)
-    if dates is not None or given.dtype.kind in "iuf":
-        values = given.astype(float) if dates is None else dates.astype("M8[us]").astype(np.int64).astype(np.float64)
+    times = as_times(given)
+    if times is not None or given.dtype.kind in "iuf":
+        values = given.astype(float) if times is None else times.astype("M8[us]").astype(np.int64).astype(np.float64)
         if np.isfinite(values).all() and (np.diff(values) > 0).all():
-            return Axis(name, "number" if dates is None else "date", values, given)
+            return Axis(name, "number" if times is None else "date", values, given)
     return Axis(name, "name", positions, given)
 
 
@@ -127,11 +130,6 @@ def spread(length: int, most: int) -> NDArray[np.intp]:
 # ---- components ----------------------------------------------------------------------------------------------
 
 
-def component_strengths(result: Result) -> Array:
-    """Root mean square of every component's rank-one term, (R,), in the units of t(Y)."""
-    return component_amplitudes(result.state) * result.scale
-
-
 def component_names(result: Result, names: Sequence[str] | None) -> list[str]:
     """The user's names of the components, one each in the order of the columns of the factors, or their numbers."""
     if names is None:
@@ -144,7 +142,7 @@ def component_names(result: Result, names: Sequence[str] | None) -> list[str]:
 
 def by_strength(result: Result) -> NDArray[np.intp]:
     """The components from the strongest to the weakest, (R,)."""
-    return np.argsort(-component_strengths(result), kind="stable")
+    return np.argsort(-result.strengths, kind="stable")
 
 
 def factor_profiles(result: Result) -> list[tuple[Array, Array]]:
@@ -286,29 +284,6 @@ def _bin_masses(law: ErrorLaw, edges: Array, unit: float) -> Array:
 
 
 # ---- outliers ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Outliers:
-    """Entries with an outlier probability above ½, the largest outliers first: coordinates (N, K) and vectors (K,)."""
-
-    coords: NDArray[np.intp]
-    observed: Array
-    low_rank: Array
-    outlier: Array
-    probability: Array
-
-
-def largest_outliers(result: Result, limit: int | None = None) -> Outliers:
-    """The entries whose outlier probability exceeds one half, by the size of the outlier; at most ``limit``."""
-    probability = result.outlier_probability_at_entries()
-    outliers = result.outliers_at_entries()
-    chosen = np.flatnonzero(probability > 0.5)
-    chosen = chosen[np.argsort(-np.abs(outliers[chosen]), kind="stable")][:limit]
-    coords = result.observations.coords_at(chosen)
-    low_rank = result.low_rank(coords) if chosen.size else np.empty(0)
-    observed = result.observations.values.ravel()[chosen].astype(np.float64)
-    return Outliers(coords, observed, low_rank, outliers[chosen], probability[chosen])
 
 
 def outlier_rates(observations: Observations, probability: Array, mode: int) -> Array:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from numpy.typing import NDArray
 
 from brtf.data.description import label_text
@@ -17,11 +16,10 @@ from brtf.view.entries import values_of
 from brtf.view.report import charts
 from brtf.view.report.blocks import Card, Cards, Cell, Heading, Part, Table, Verdict, Verdicts, Words
 from brtf.view.report.layout import layout_of
+from brtf.view.report.page import laid_out
 from brtf.view.report.parts.outliers import probability_cell, where_they_are
-from brtf.view.report.pictures import palette
 from brtf.view.report.subject import Subject
 from brtf.view.report.svg import number
-from brtf.view.report.template import asset, render
 from brtf.view.view_data import Axis
 
 ON_PAGE = 1000
@@ -51,25 +49,12 @@ def anomalies_page(
     shape = " × ".join(f"{axis.length:,} {axis.name}" for axis in subject.axes)
     groups = [kind for kind, found in tables.items() if kind != "entries" and found["probability"].size]
     parts = [_part(subject, kind, found, q, first_position, kind in groups[:1]) for kind, found in tables.items()]
-    context = {
-        "title": title,
-        "version": version,
-        "converged": result.stop_reason.converged,
-        "stop_reason": result.stop_reason.value,
-        "doubts": [doubt for doubt in result.diagnosis if doubt.kind != "not converged"],
-        "headline": _headline(tables, q, observations.n_observed),
-        "lead": (
-            f"{shape}; {observations.n_observed:,} of {observations.n_entries:,} entries were observed. Each list is "
-            f"as long as it can be with {100 * q:g} % of false alarms."
-        ),
-        "tiles": [],
-        "parts": parts,
-        "left_out": [],
-        "scales": {"sides": subject.sides.numbers, "palette": palette().tolist()},
-        "number": number,
-        "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
-    }
-    return render("page.html", css=asset("page.css"), **context)
+    lead = (
+        f"{shape}; {observations.n_observed:,} of {observations.n_entries:,} entries were observed. Each list is as "
+        f"long as it can be with {100 * q:g} % of false alarms."
+    )
+    headline = _headline(tables, q, observations.n_observed)
+    return laid_out(title, version, lead=lead, parts=parts, sides=subject.sides, result=result, headline=headline)
 
 
 def _headline(tables: Mapping[str, Found], q: float, n_observed: int) -> list[str]:
@@ -237,7 +222,4 @@ def _card(
         *result.interval(coords, level=LEVEL, of="observation", regular=True),
         listed=listed,
     )
-    names = [
-        f"{own.name} {own.text(at)}" for m, (own, at) in enumerate(zip(subject.axes, fibre, strict=True)) if m != along
-    ]
-    return Card(chart, ", ".join(names))
+    return Card(chart, subject.fibre_name(along, fibre))

@@ -22,7 +22,6 @@ from brtf.view.view_data import (
     ResidualHistogram,
     axis_of,
     by_strength,
-    component_strengths,
     full_colour,
     half_width,
     moves,
@@ -89,7 +88,7 @@ def _dates(axis: Axis, room: float) -> Ticks:
 
 def strengths_chart(result: Result, names: Sequence[str]) -> Markup:
     """A bar for every component, the strongest first."""
-    strengths = component_strengths(result)
+    strengths = result.strengths
     order = by_strength(result)[:MOST_BARS]
     n_bars = order.size
     shown = [shortened(names[component], 22) for component in order]

@@ -12,10 +12,12 @@ from brtf.data.checks import count_of
 from brtf.data.observations import Observations
 from brtf.results.choices import FEWEST
 from brtf.results.halves import SplitHalf
-from brtf.results.headline import headline, percent
+from brtf.results.headline import headline as findings
+from brtf.results.headline import percent
 from brtf.results.result import Result
 from brtf.results.summary import fitted_to, scatter_in_words
 from brtf.view.entries import unseen
+from brtf.view.report.blocks import Part, Sides
 from brtf.view.report.layout import layout_of
 from brtf.view.report.parts import PARTS
 from brtf.view.report.pictures import palette
@@ -23,6 +25,48 @@ from brtf.view.report.subject import MOST_COMPONENTS, NOT_IN_FILE, Subject
 from brtf.view.report.svg import number
 from brtf.view.report.template import asset, render
 from brtf.view.view_data import component_names
+
+
+def laid_out(
+    title: str,
+    version: str,
+    *,
+    lead: str,
+    parts: Sequence[Part],
+    sides: Sides,
+    result: Result | None = None,
+    headline: Sequence[str] = (),
+    tiles: Sequence[tuple[str, str, str]] = (),
+) -> str:
+    """A page as text.
+
+    Parameters
+    ----------
+    title, version : str
+    lead : what the page is about
+    parts : in their order; those without blocks are not shown, and what parts leave out is listed at the end
+    sides : of all pictures of the parts
+    result : the fit, of which it is said whether it converged, and what is doubted
+    headline : the most important findings
+    tiles : name, value and remark of the most important numbers
+    """
+    return render(
+        "page.html",
+        css=asset("page.css"),
+        title=title,
+        version=version,
+        converged=result is None or result.stop_reason.converged,
+        stop_reason=None if result is None else result.stop_reason.value,
+        doubts=[doubt for doubt in (() if result is None else result.diagnosis) if doubt.kind != "not converged"],
+        headline=headline,
+        lead=lead,
+        tiles=tiles,
+        parts=[part for part in parts if part.blocks],
+        left_out=[reason for part in parts for reason in part.left_out],
+        scales={"sides": sides.numbers, "palette": palette().tolist()},
+        number=number,
+        js=Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
+    )
 
 
 def build_page(
@@ -49,22 +93,16 @@ def build_page(
         split_half=split_half,
     )
     parts = [part(subject) for part in PARTS]
-    context = {
-        "title": title or _title(result.observations),
-        "version": result.version,
-        "converged": result.stop_reason.converged,
-        "stop_reason": result.stop_reason.value,
-        "doubts": [doubt for doubt in result.diagnosis if doubt.kind != "not converged"],
-        "headline": headline(result, subject.held_out),
-        "lead": _lead(result),
-        "tiles": _tiles(subject),
-        "parts": [part for part in parts if part.blocks],
-        "left_out": [reason for part in parts for reason in part.left_out],
-        "scales": {"sides": subject.sides.numbers, "palette": palette().tolist()},
-        "number": number,
-        "js": Markup("".join(map(asset, ("tips.js", "tables.js", "viewer.js")))),
-    }
-    return render("page.html", css=asset("page.css"), **context)
+    return laid_out(
+        title or _title(result.observations),
+        result.version,
+        lead=_lead(result),
+        parts=parts,
+        sides=subject.sides,
+        result=result,
+        headline=findings(result, subject.held_out),
+        tiles=_tiles(subject),
+    )
 
 
 def _described(observations: Observations) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from brtf.data.arrays import Array
 from brtf.view.diagnostics import Autocorrelation, Diagnostics
+from brtf.view.report.charts import shortened
 from brtf.view.report.svg import Chart, Scale, number
 from brtf.view.view_data import Axis
 
@@ -115,12 +116,10 @@ def influence_chart(axis: Axis, leverage: Array, misfit: Array) -> Markup:
         if np.isfinite(misfit[k]) and apart:
             named.append(int(k))
             anchor = "end" if leverage[k] > 0.5 else "start"
-            chart.note(_short(axis.text(int(k))), float(leverage[k]), float(misfit[k]), dy=-7.0, anchor=anchor)
+            chart.note(
+                shortened(axis.text(int(k)), LONGEST_NAME), float(leverage[k]), float(misfit[k]), dy=-7.0, anchor=anchor
+            )
     return chart.markup()
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= LONGEST_NAME else f"{label[: LONGEST_NAME - 1]}…"
 
 
 def _top(misfit: Array) -> float:

@@ -57,6 +57,11 @@ class Subject:
         observations = self.result.observations
         return [axis_of(observations, mode) for mode in range(observations.order)]
 
+    def fibre_name(self, along: int, positions: Sequence[int]) -> str:
+        """The labels of a fibre along a mode, given its positions in all modes."""
+        places = enumerate(zip(self.axes, positions, strict=True))
+        return ", ".join(f"{axis.name} {axis.text(int(at))}" for mode, (axis, at) in places if mode != along)
+
     @cached_property
     def probability(self) -> Array:
         """Outlier probability of the observed entries, (M,)."""

@@ -14,7 +14,7 @@ from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Pa
 from brtf.view.report.frames import LONGEST_SIDE, labels_at, pixel_picture
 from brtf.view.report.subject import Subject
 from brtf.view.report.svg import number
-from brtf.view.view_data import Axis, axis_of_factor, component_strengths, factor_profiles, leverages, spread
+from brtf.view.view_data import Axis, axis_of_factor, factor_profiles, leverages, spread
 
 AT_ONCE = 6
 """Number of components whose factors are open; those of weaker ones are shown on request."""
@@ -61,7 +61,7 @@ def _factor(subject: Subject, group: int, mean: Array, std: Array) -> list[Any]:
 def _card(subject: Subject, group: int, axis: Axis, mean: Array, std: Array, component: int) -> Card:
     result, layout = subject.result, subject.layout
     modes, shape = result.arrangement.read_modes[group], result.observations.shape
-    strength = number(float(component_strengths(result)[component]), 3)
+    strength = number(float(result.strengths[component]), 3)
     caption = f"{subject.names[component]}, strength {strength}"
     if layout.pixels and modes == (layout.rows,):
         return Card(pixel_picture(mean, layout.size, caption, subject.sides), caption)
@@ -83,7 +83,7 @@ def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, le
     thinned = listed.size < axis.length
     rows = [
         [
-            Cell(axis.text(int(k)), value=_sorting(axis, int(k))),
+            Cell(axis.text(int(k)), value=axis.number(int(k))),
             *(cell for pair in zip(mean[k], std[k], strict=True) for cell in map(Cell.of, np.asarray(pair).tolist())),
             *([] if leverage is None else [Cell.of(float(leverage[k]), 3)]),
         ]
@@ -94,7 +94,3 @@ def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, le
     if leverage is not None:
         header.append("leverage")
     return Table(header, rows, caption, file=f"factor of {axis.name}")
-
-
-def _sorting(axis: Axis, position: int) -> float | None:
-    return float(axis.values[position]) if axis.kind in ("number", "position") else None

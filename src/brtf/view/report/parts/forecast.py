@@ -68,18 +68,11 @@ def _most_observed(subject: Subject, mode: int) -> list[NDArray[np.intp]]:
 def _card(subject: Subject, ahead: Forecast, coords: NDArray[np.intp]) -> Card:
     """One fibre: what was observed, the low-rank part, and what follows."""
     result, mode = subject.result, ahead.mode
-    axis = subject.axes[mode]
     place = tuple(slice(None) if k == mode else int(at) for k, at in enumerate(coords[:, 0]))
-    longer = axis_with(axis, ahead.labels)
     chart = charts.forecast_chart(
-        longer,
+        axis_with(subject.axes[mode], ahead.labels),
         values_of(result.observations).at(coords),
         result.low_rank(coords),
         *(part[place] for part in (ahead.mean, ahead.low, ahead.high)),
     )
-    names = [
-        f"{own.name} {own.text(int(at))}"
-        for k, (own, at) in enumerate(zip(subject.axes, coords[:, 0], strict=True))
-        if k != mode
-    ]
-    return Card(chart, ", ".join(names))
+    return Card(chart, subject.fibre_name(mode, coords[:, 0].tolist()))

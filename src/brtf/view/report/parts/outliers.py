@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from brtf.results.tables import largest_outliers
 from brtf.view.report import charts
 from brtf.view.report.blocks import Beside, Card, Cards, Cell, Heading, Part, Table, Words
 from brtf.view.report.frames import pixel_picture
 from brtf.view.report.subject import NOT_IN_FILE, Subject
-from brtf.view.view_data import largest_outliers, outlier_rates
+from brtf.view.view_data import outlier_rates
 
 MOST_OUTLIERS = 100
 """Largest number of outliers in the table."""
@@ -57,11 +58,9 @@ def _table(subject: Subject) -> Table:
     found = largest_outliers(subject.result, MOST_OUTLIERS)
 
     def place(mode: int, position: int) -> Cell:
-        axis = axes[mode]
         if mode == pixels:
             return Cell("{}, {}".format(*divmod(position, layout.size[1])))
-        value = float(axis.values[position]) if axis.kind in ("number", "position") else None
-        return Cell(axis.text(position), value=value)
+        return Cell(axes[mode].text(position), value=axes[mode].number(position))
 
     rows = [
         [
