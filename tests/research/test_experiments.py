@@ -163,7 +163,7 @@ class TestFailures:
     def test_a_method_that_fails_is_a_row_that_says_so(self, tmp_path):
         settings = {**CASES[0].settings, "method": "cp-als", "grid": [3], "missing": 0.5}
         rows = runs.Rows(tmp_path)
-        case = runs.Case("fig3", settings)
+        case = synthetic.case("fig3", settings)
         row = rows.write(case, *runs.attempt(case, {}))
         assert row.numbers is None
         assert "needs complete data" in row.error
@@ -186,10 +186,10 @@ class TestFailures:
     def test_no_process_outlives_the_one_that_started_it(self):
         busy = {**CASES[0].settings, "method": "mgpcp", "params": {"n_sweeps": 10**6}}  # hours
         code = (
-            "import os, time; from brtf.research.experiments import runs\n"
+            "import os, time; from brtf.research.experiments import runs, synthetic\n"
             "if __name__ == '__main__':\n"
             "    worker = runs.Worker(60.0); line = worker._begin()\n"
-            f"    line.send((runs.Case('fig2', {busy!r}), {{}}))\n"
+            f"    line.send((synthetic.case('fig2', {busy!r}), {{}}))\n"
             "    print(worker._process.pid, flush=True); time.sleep(4); os.kill(os.getpid(), 9)"
         )
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False, timeout=60)

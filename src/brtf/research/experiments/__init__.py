@@ -1,7 +1,8 @@
 """The experiments of the paper, one file each: plan → measure → render.
 
-``plan(quick, seed, inputs)`` lists the cases to measure; ``measure(settings, inputs)`` runs one of them and returns its
-numbers; ``render(rows, store)`` makes the section of the page, and ``losses(rows)`` lists where BRTF is not the best.
+``plan(quick, seed, inputs)`` lists the cases to measure; ``measure(settings, inputs)``, there or in ``synthetic``, runs
+one of them and returns its numbers; ``render(rows, store)`` makes the section of the page, and ``losses(rows)`` lists
+where BRTF is not the best.
 ``runs`` stores the rows in plain files, so that a run can be stopped and continued; ``page`` assembles the sections.
 ``brtf reproduce`` is the entry point.
 """

@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from brtf.research.experiments.contenders import CONTENDERS
 from brtf.research.experiments.figures import error_chart
-from brtf.research.experiments.lines import Line, Loss, cell, chosen, lines, loss, mark_best, ranks, values
-from brtf.research.experiments.runs import Row
-from brtf.research.experiments.synthetic import ORACLE
+from brtf.research.experiments.lines import (
+    Line,
+    Loss,
+    cell,
+    chosen,
+    lines,
+    loss,
+    mark_best,
+    medians_by_line,
+    ranks,
+    values,
+)
+from brtf.research.experiments.runs import Case, Row
+from brtf.research.experiments.synthetic import ORACLE, case
 from brtf.view.report.document import Cell, Figure, Table, Verdict
 
+N_REPEATS = 10
+GRIDS = {
+    "horpca": (0.25, 0.5, 0.75, 1.0, 2.0, 4.0),
+    "cp-als": (1, 2, 3, 4, 5),
+    "hosvd": (1, 2, 3, 4, 5),
+    "cpwopt": (2, 3, 4),
+    "cpnls": (2, 3, 4),
+}
+QUICK_GRIDS = {name: tuple(value for value in grid if value in (0.5, 1.0, 2.0, 3)) for name, grid in GRIDS.items()}
+"""The true rank only, and three weights: a quick run favours the others."""
 MAGNITUDES = {"10std": "outliers far beyond the signal, H = 10 std(X)", "max": "outliers within its range, H = max(X)"}
 MEASURES = {"rrse": "RRSE", "fme": "FME"}
 SURROGATES = {"fme_direct": "its mode bases for factors", "fme_refit": "CP refitted to it"}
 """Names of the two substitutes for the FME of a method without CP factors."""
 OURS = CONTENDERS["brtf"].label
+
+
+def cases(
+    experiment: str,
+    levels: Sequence[Mapping[str, Any]],
+    methods: Sequence[str],
+    params: Mapping[str, Mapping[str, Any]],
+    quick: bool,
+    seed: int,
+) -> list[Case]:
+    """Every method, with its parameters, on data of every level and magnitude, all of one repeat before the next."""
+    grids = QUICK_GRIDS if quick else GRIDS
+    return [
+        case(
+            experiment,
+            {
+                **level,
+                "magnitude": magnitude,
+                "method": method,
+                "seed": seed + repeat,
+                "grid": list(grids.get(method, ())),
+                "params": dict(params.get(method, {})),
+            },
+        )
+        for repeat in range(1 if quick else N_REPEATS)
+        for magnitude in MAGNITUDES
+        for level in levels
+        for method in (ORACLE, *methods)
+    ]
 
 
 def shown_lines(rows: Sequence[Row]) -> list[Line]:
@@ -78,11 +128,7 @@ def losses(
         for level in sorted({row.settings[along] for row in rows}):
             some = chosen(rows, magnitude=magnitude, **{along: level})
             for measure, title in MEASURES.items():
-                medians = {
-                    line.label: float(np.median(values(some, line, measure)))
-                    for line in known
-                    if line.kind != "oracle" and values(some, line, measure)
-                }
+                medians = medians_by_line(some, known, measure)
                 if OURS in medians:
                     where = f"{name}, {100 * level:g} % {what}, H = {magnitude}"
                     entry = loss(where, title, medians, OURS, partial(reason, some[0]))

@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from brtf.research.experiments import curves
 from brtf.research.experiments.contenders import CONTENDERS, OURS
 from brtf.research.experiments.lines import UNKNOWN, Loss, chosen, n_draws
-from brtf.research.experiments.runs import Case, Inputs, Measured, Row, Rows
-from brtf.research.experiments.synthetic import ORACLE, measure_method
+from brtf.research.experiments.runs import Case, Inputs, Row, Rows
+from brtf.research.experiments.synthetic import ORACLE
 from brtf.view.report.document import Section, Verdict
 
-MAGNITUDES = ("10std", "max")
 OUTLIERS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4)
-N_REPEATS = 10
 MAX_RANK = 30
 """Where the search for the rank starts from, max I_n as in the paper."""
-GRIDS = {
-    "horpca": (0.25, 0.5, 0.75, 1.0, 2.0, 4.0),
-    "cp-als": (1, 2, 3, 4, 5),
-    "hosvd": (1, 2, 3, 4, 5),
-    "cpwopt": (2, 3, 4),
-    "cpnls": (2, 3, 4),
-}
-QUICK_GRIDS = {name: tuple(value for value in grid if value in (0.5, 1.0, 2.0, 3)) for name, grid in GRIDS.items()}
-"""The true rank only, and three weights: a quick run favours the others."""
 
 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
     """Every method on every kind of data, all of one repeat before the next."""
-    levels, n_repeats = ((0.0, 0.1, 0.4), 1) if quick else (OUTLIERS, N_REPEATS)
-    return [
-        Case(
-            "fig2",
-            {
-                "outliers": outliers,
-                "magnitude": magnitude,
-                "method": method,
-                "seed": seed + repeat,
-                "grid": list((QUICK_GRIDS if quick else GRIDS).get(method, ())),
-                "params": {"max_rank": MAX_RANK} if method in (*OURS, "cp-ard", "bcpf", "huber") else {},
-            },
-        )
-        for repeat in range(n_repeats)
-        for magnitude in MAGNITUDES
-        for outliers in levels
-        for method in (ORACLE, *CONTENDERS)
-    ]
-
-
-def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
-    """The errors of one method on one draw."""
-    return measure_method(settings)
+    levels = [{"outliers": outliers} for outliers in ((0.0, 0.1, 0.4) if quick else OUTLIERS)]
+    params = {name: {"max_rank": MAX_RANK} for name in (*OURS, "cp-ard", "bcpf", "huber")}
+    return curves.cases("fig2", levels, tuple(CONTENDERS), params, quick, seed)
 
 
 def render(rows: Sequence[Row], store: Rows) -> Section:
@@ -101,7 +69,7 @@ def _claims(rows: Sequence[Row]) -> list[Verdict]:
         "good" if growth["brtf"] < 1.25 * growth[ORACLE] else "bad",
     )
     ratios = {}
-    for magnitude in MAGNITUDES:
+    for magnitude in curves.MAGNITUDES:
         some = [row for row in chosen(rows, magnitude=magnitude) if row.settings["outliers"] > 0]
         ratios[magnitude] = float(np.median(curves.ratios(some, "horpca", "cp-als") or [math.nan]))
     horpca = Verdict(
@@ -118,7 +86,7 @@ def _growth(rows: Sequence[Row], method: str, most: float) -> float:
     medians = curves.medians_of(rows, method, "rrse")
     grown = [
         medians[magnitude, most, 0.0] / medians[magnitude, 0.0, 0.0]
-        for magnitude in MAGNITUDES
+        for magnitude in curves.MAGNITUDES
         if {(magnitude, most, 0.0), (magnitude, 0.0, 0.0)} <= medians.keys()
     ]
     return max(grown, default=math.nan)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from brtf.research.baselines import describe
 from brtf.research.experiments import curves
 from brtf.research.experiments.contenders import CONTENDERS, OURS
-from brtf.research.experiments.fig2 import GRIDS, MAGNITUDES, N_REPEATS, QUICK_GRIDS
 from brtf.research.experiments.lines import UNKNOWN, Loss, n_draws
-from brtf.research.experiments.runs import Case, Inputs, Measured, Row, Rows
-from brtf.research.experiments.synthetic import ORACLE, measure_method
+from brtf.research.experiments.runs import Case, Inputs, Row, Rows
 from brtf.view.report.document import Section, Verdict
 
 MISSING = (0.5, 0.7, 0.8, 0.9, 0.95)
@@ -23,30 +20,9 @@ METHODS = tuple(name for name in CONTENDERS if name in OURS or describe(name).mi
 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
     """Every method that allows missing entries on every kind of data, all of one repeat before the next."""
-    levels, n_repeats = ((0.5, 0.9), 1) if quick else (MISSING, N_REPEATS)
-    return [
-        Case(
-            "fig3",
-            {
-                "outliers": OUTLIERS,
-                "missing": missing,
-                "magnitude": magnitude,
-                "method": method,
-                "seed": seed + repeat,
-                "grid": list((QUICK_GRIDS if quick else GRIDS).get(method, ())),
-                "params": {"max_rank": MAX_RANK} if method in (*OURS, "mgpcp", "bcpf", "huber") else {},
-            },
-        )
-        for repeat in range(n_repeats)
-        for magnitude in MAGNITUDES
-        for missing in levels
-        for method in (ORACLE, *METHODS)
-    ]
-
-
-def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
-    """The errors of one method on one draw."""
-    return measure_method(settings)
+    levels = [{"outliers": OUTLIERS, "missing": missing} for missing in ((0.5, 0.9) if quick else MISSING)]
+    params = {name: {"max_rank": MAX_RANK} for name in (*OURS, "mgpcp", "bcpf", "huber")}
+    return curves.cases("fig3", levels, METHODS, params, quick, seed)
 
 
 def render(rows: Sequence[Row], store: Rows) -> Section:

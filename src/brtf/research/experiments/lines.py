@@ -80,6 +80,12 @@ def values(rows: Sequence[Row], line: Line, measure: str) -> list[float]:
     return [float(value) for value in found if value is not None]
 
 
+def medians_by_line(rows: Sequence[Row], known: Sequence[Line], measure: str) -> dict[str, float]:
+    """The medians over the repeats of all lines that compete, by their labels."""
+    found = {line.label: values(rows, line, measure) for line in known if line.kind != "oracle"}
+    return {label: float(np.median(numbers)) for label, numbers in found.items() if numbers}
+
+
 def cell(rows: Sequence[Row], line: Line, measure: str) -> Cell:
     """Median and range over the repeats of a line, with the number of failures and their reasons."""
     mine = [row for row in rows if row.settings["method"] == line.method]

@@ -12,7 +12,7 @@ from brtf.api.synthetic import Synthetic, paper_synthetic
 from brtf.research.baselines import Recovery
 from brtf.research.baselines.algebra import Array, compose, design, leading_basis, row_grams, unfold
 from brtf.research.experiments.contenders import CONTENDERS, Trial, fit, honest, trials
-from brtf.research.experiments.runs import Measured
+from brtf.research.experiments.runs import Case, Inputs, Measured
 
 ORACLE = "oracle"
 """The name of least squares that knows the rank and the outliers: a reference, not a competitor."""
@@ -20,7 +20,12 @@ DATA = ("outliers", "magnitude", "missing", "rank", "noise")
 """Settings of a case that make the data; the others are the method's."""
 
 
-def measure_method(settings: Mapping[str, Any]) -> Measured:
+def case(experiment: str, settings: Mapping[str, Any]) -> Case:
+    """A measurement by :func:`measure`."""
+    return Case(experiment, settings, __name__)
+
+
+def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
     """The errors of one method on one draw of the paper's tensor.
 
     Parameters

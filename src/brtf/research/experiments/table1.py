@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,13 +22,14 @@ from brtf.research.experiments.lines import (
     loss,
     mark_best,
     median_and_range,
+    medians_by_line,
     n_draws,
     ranks,
     values,
 )
 from brtf.research.experiments.published import TABLE1
-from brtf.research.experiments.runs import Case, Inputs, Measured, Row, Rows
-from brtf.research.experiments.synthetic import ORACLE, measure_method
+from brtf.research.experiments.runs import Case, Inputs, Row, Rows
+from brtf.research.experiments.synthetic import ORACLE, case
 from brtf.view.report.document import Cell, Section, Table, Verdict
 from brtf.view.report.svg import number
 
@@ -50,7 +51,7 @@ QUICK_GRIDS = {"horpca": (0.5, 1.0, 2.0), "cp-als": (40, 48, 50), "hosvd": (15, 
 def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
     """Every method under both readings, all of one repeat before the next."""
     return [
-        Case(
+        case(
             "table1",
             {
                 "noise": noise,
@@ -66,11 +67,6 @@ def plan(quick: bool, seed: int, inputs: Inputs) -> list[Case]:
         for noise in NOISES
         for method in (ORACLE, *METHODS)
     ]
-
-
-def measure(settings: Mapping[str, Any], inputs: Inputs) -> Measured:
-    """The errors of one method on one draw."""
-    return measure_method(settings)
 
 
 HEADER = ("", "rank", "RRSE", "FME", "FME, refitted", "sensitivity", "seconds")
@@ -193,11 +189,7 @@ def losses(rows: Sequence[Row]) -> list[Loss]:
     for noise, words in READINGS.items():
         some = chosen(rows, noise=noise)
         for measure, title, why in REASONS:
-            medians = {
-                line.label: float(np.median(values(some, line, measure)))
-                for line in lines(METHODS)
-                if values(some, line, measure)
-            }
+            medians = medians_by_line(some, lines(METHODS), measure)
             if OURS in medians:
                 entry = loss(f"Table 1, {words}", title, medians, OURS, partial(_because, why))
                 found += [entry] if entry else []
