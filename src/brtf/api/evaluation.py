@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import is_real, is_whole
 from brtf.data.observations import Observations, distinct_columns, entry_positions
 from brtf.data.observe import observe
 from brtf.data.scatter import resolved, without_scatter
@@ -102,7 +102,7 @@ def evaluate(
     -------
     Evaluation
     """
-    if isinstance(n_repeats, bool) or not isinstance(n_repeats, numbers.Integral) or n_repeats < 1:
+    if not is_whole(n_repeats) or n_repeats < 1:
         raise ValueError(f"n_repeats must be an integer of at least 1, got {n_repeats!r}.")
     models = _named_models(model)
     observations = observe(Y, mask)
@@ -139,11 +139,11 @@ def draw_hidden(
     if pattern not in PATTERNS:
         raise ValueError(f"pattern must be one of {PATTERNS}, got {pattern!r}.")
     largest = 0.5 if pattern == "slices" else 1.0
-    if not isinstance(hold_out, numbers.Real) or not 0 < hold_out <= largest or hold_out == 1:
+    if not is_real(hold_out) or not 0 < hold_out <= largest or hold_out == 1:
         raise ValueError(
             f"hold_out must be between 0 and 1, and at most 0.5 for slices, of which half is kept; got {hold_out!r}."
         )
-    if isinstance(mode, bool) or not isinstance(mode, numbers.Integral) or not 0 <= mode < observations.order:
+    if not is_whole(mode) or not 0 <= mode < observations.order:
         raise ValueError(f"mode must be one of the modes 0 to {observations.order - 1} of the data, got {mode!r}.")
     if pattern == "entries":
         group = np.arange(observations.n_observed)

@@ -10,6 +10,7 @@ from brtf.api.answers import contained, draws_contained, entries_contained, posi
 from brtf.api.fitted import Fitted
 from brtf.api.fitting import new_data, on_new_rows
 from brtf.api.sklearn_compat import generator, mask_argument
+from brtf.data.checks import is_whole
 from brtf.data.containers import container_of
 from brtf.data.exports import as_frame
 from brtf.results.anomalies import Of, anomaly_table, shared_pattern
@@ -191,7 +192,7 @@ class Predicts(Fitted):
             dimension is ``draw``; wide tables one below the other, counted by ``draw``, the first level of a pandas
             index or the first column in polars; or a long table with a column ``draw``. In the units of Y.
         """
-        if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
+        if not is_whole(n) or n < 1:
             raise ValueError(f"n must be an integer of at least 1, got {n!r}.")
         result = self._fitted()
         places = positions_of(result.observations, coords)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import is_whole
 from brtf.data.extras import require
 
 SHOPS = ("Aarhus", "Bergen", "Cork", "Delft", "Essen", "Faro", "Ghent", "Hull", "Ivrea", "Jena", "Krakow", "Lille")
@@ -52,7 +53,7 @@ def toy_sales(*, weeks: int = 52, missing: float = 0.2, seed: int = 0) -> ToySal
     -------
     ToySales
     """
-    if isinstance(weeks, bool) or not isinstance(weeks, int) or weeks < 16:
+    if not is_whole(weeks) or weeks < 16:
         raise ValueError(f"weeks must be an integer of at least 16, got {weeks!r}.")
     if not 0 <= missing < 1:
         raise ValueError(f"missing must be a fraction of at least 0 and below 1, got {missing!r}.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -36,6 +38,19 @@ class Labels:
     dims: tuple[str, ...]
     coords: tuple[NDArray[Any] | None, ...]
     name: str | None = None
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether this is an integer; True and False are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> TypeGuard[float]:
+    """Whether this is a finite real number; True and False are none."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+    except OverflowError:  # an integer beyond the range of floats
+        return False
 
 
 def check_dtype(dtype: DTypeLike | None) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
-from brtf.data.checks import did_you_mean
+from brtf.data.checks import did_you_mean, is_real, is_whole
 from brtf.data.scatter import resolved
 
 INFERENCES = ("calibrated", "paper")
@@ -35,19 +34,8 @@ LARGEST_RANK = 2**31 - 1
 """Ranks are array lengths; no memory holds R×R matrices of such a rank."""
 
 
-def _is_int(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_real(value: Any) -> bool:
-    try:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
-    except OverflowError:  # an integer beyond the range of floats
-        return False
-
-
 def _is_modes(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(_is_int(mode) for mode in value)
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(is_whole(mode) for mode in value)
 
 
 def _is_groups(value: Any) -> bool:
@@ -55,7 +43,7 @@ def _is_groups(value: Any) -> bool:
 
 
 def _is_folds(value: Any) -> bool:
-    return isinstance(value, dict) and len(value) > 0 and all(map(_is_int, (*value, *value.values())))
+    return isinstance(value, dict) and len(value) > 0 and all(map(is_whole, (*value, *value.values())))
 
 
 def _is_said_of_modes(value: Any) -> bool:
@@ -67,7 +55,7 @@ def _is_said_of_mode(pair: Any) -> bool:
     return (
         isinstance(pair, tuple)
         and len(pair) == 2
-        and (_is_int(pair[0]) or (isinstance(pair[0], str) and pair[0] != ""))
+        and (is_whole(pair[0]) or (isinstance(pair[0], str) and pair[0] != ""))
         and isinstance(pair[1], tuple)
         and len(pair[1]) > 0
         and all(isinstance(word, str) and word in MODE_WORDS for word in pair[1])
@@ -76,20 +64,20 @@ def _is_said_of_mode(pair: Any) -> bool:
 
 def _is_scatter(value: Any) -> bool:
     if not isinstance(value, dict):
-        return _is_real(value) and value > 0
+        return is_real(value) and value > 0
     modes = [value.get(axis) for axis in ("emission", "excitation")]
     raman = value.get("raman")
     return (
         value.keys() <= {"width", "emission", "excitation", "raman"}
-        and _is_real(value.get("width"))
+        and is_real(value.get("width"))
         and value["width"] > 0
-        and all(mode is None or isinstance(mode, str) or _is_int(mode) for mode in modes)
-        and (raman is None or (_is_real(raman) and raman > 0))
+        and all(mode is None or isinstance(mode, str) or is_whole(mode) for mode in modes)
+        and (raman is None or (is_real(raman) and raman > 0))
     )
 
 
 RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "max_rank": (lambda v: v is None or (_is_int(v) and v >= 1), "None or an integer of at least 1"),
+    "max_rank": (lambda v: v is None or (is_whole(v) and v >= 1), "None or an integer of at least 1"),
     "inference": (lambda v: isinstance(v, str) and v in INFERENCES, f"one of {INFERENCES}"),
     "robust": (lambda v: isinstance(v, bool), "True or False"),
     "init": (
@@ -116,13 +104,13 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "rank_by": (lambda v: isinstance(v, str) and v in ("auto", "bound"), '"auto" or "bound"'),
     "smooth_residual": (
-        lambda v: v is None or (isinstance(v, str) and v == "auto") or _is_int(v),
+        lambda v: v is None or (isinstance(v, str) and v == "auto") or is_whole(v),
         'None, "auto" or a mode',
     ),
-    "max_sweeps": (lambda v: _is_int(v) and v >= 1, "an integer of at least 1"),
-    "max_seconds": (lambda v: v is None or (_is_real(v) and v > 0), "None or a number above 0"),
-    "n_jobs": (lambda v: v is None or (_is_int(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
-    "tol": (lambda v: _is_real(v) and v >= 0, "a number of at least 0 (nats per observed entry)"),
+    "max_sweeps": (lambda v: is_whole(v) and v >= 1, "an integer of at least 1"),
+    "max_seconds": (lambda v: v is None or (is_real(v) and v > 0), "None or a number above 0"),
+    "n_jobs": (lambda v: v is None or (is_whole(v) and v != 0), "None or an integer other than 0 (−1: all cores)"),
+    "tol": (lambda v: is_real(v) and v >= 0, "a number of at least 0 (nats per observed entry)"),
 }
 
 
@@ -158,7 +146,7 @@ class Settings:
         for field in fields(self):
             valid, wanted = RANGES[field.name]
             value = getattr(self, field.name)
-            if field.name == "max_rank" and _is_int(value) and value > LARGEST_RANK:
+            if field.name == "max_rank" and is_whole(value) and value > LARGEST_RANK:
                 raise ValueError(f"max_rank must be at most {LARGEST_RANK}, got {value}.")
             if not valid(value):
                 raise ValueError(f"{field.name} must be {wanted}, got {value!r}.")

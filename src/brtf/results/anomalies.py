@@ -19,7 +19,6 @@ outliers, or several slices share a component that is constant elsewhere, slices
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
+from brtf.data.checks import is_real, is_whole
 from brtf.data.exports import Table, distinct_names, long_table, mode_names
 from brtf.results.group_evidence import KINDS, Evidence, private_positions
 from brtf.results.result import Result
@@ -40,7 +40,7 @@ def discoveries(probability: Array, q: float) -> NDArray[np.intp]:
 
     The expected share is the mean of 1 − p over the set; it cannot fall as less probable ones are added.
     """
-    if isinstance(q, bool) or not isinstance(q, numbers.Real) or not 0 < q < 1:
+    if not is_real(q) or not 0 < q < 1:
         raise ValueError(f"q must be a number between 0 and 1, the share of false discoveries, got {q!r}.")
     order = np.argsort(-probability, kind="stable")
     expected = np.cumsum(1.0 - probability[order]) / np.arange(1, probability.size + 1)
@@ -129,7 +129,7 @@ def groupings(result: Result, of: str, mode: int | str | None) -> list[tuple[int
         mode = names.index(mode)
     if mode is None:
         chosen = list(range(order))
-    elif isinstance(mode, (int, np.integer)) and not isinstance(mode, bool) and -order <= mode < order:
+    elif is_whole(mode) and -order <= mode < order:
         chosen = [int(mode) % order]
     else:
         raise ValueError(f"mode must be None, a mode from 0 to {order - 1} or one of {names}, got {mode!r}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.checks import Labels
+from brtf.data.checks import Labels, is_whole
 from brtf.data.exports import Table, as_frame, long_table, mode_names, to_dataset
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
@@ -78,7 +77,7 @@ def forecast(
     result: Result, horizon: int, mode: int | str | None = None, level: float = 0.9, of: Quantity = "observation"
 ) -> Forecast:
     """The next ``horizon`` positions of an ordered mode; None for the only one. See :meth:`brtf.BRTF.forecast`."""
-    if not isinstance(horizon, numbers.Integral) or isinstance(horizon, bool) or not 1 <= horizon <= LONGEST:
+    if not is_whole(horizon) or not 1 <= horizon <= LONGEST:
         raise ValueError(f"horizon must be a whole number of positions between 1 and {LONGEST}, got {horizon!r}.")
     chosen = _ordered_mode(result, mode)
     check_times(_labels_of(result.observations, chosen), chosen, backwards=False)
@@ -157,7 +156,7 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
         )
     if isinstance(mode, str) and mode in names:
         mode = names.index(mode)
-    if isinstance(mode, bool) or not isinstance(mode, numbers.Integral) or not -order <= mode < order:
+    if not is_whole(mode) or not -order <= mode < order:
         of_names = f" or one of {', '.join(map(repr, names))}" if names else ""
         raise ValueError(f"mode must be a mode of the data, 0 to {order - 1}{of_names}, got {mode!r}.")
     chosen = result.arrangement.factors_of(int(mode) % order, result.observations.shape)[0][0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from brtf import kernels
 from brtf.data.arrays import Array
+from brtf.data.checks import is_real
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.inference.statistics import fit_at_entries
@@ -60,7 +60,7 @@ class Result(FittedEntries):
 
         With ``regular`` that of an observation which is not an outlier, without conformal calibration.
         """
-        if not isinstance(level, numbers.Real) or not 0 < level < 1:
+        if not is_real(level) or not 0 < level < 1:
             raise ValueError(f"level must be a number between 0 and 1, got {level!r}.")
         centre, own = self._centre_and_own(coords, of)
         if of != "observation":

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
-import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import is_real, is_whole
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
@@ -223,20 +222,12 @@ def _dense(observations: Observations) -> tuple[Array, Mask]:
     return tensor, observed
 
 
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
-
-
 def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
+    return is_real(value) and value > 0
 
 
 def _is_count(value: Any) -> bool:
-    return _is_integer(value) and value >= 1
+    return is_whole(value) and value >= 1
 
 
 def _is_counts(value: Any) -> bool:
@@ -250,17 +241,17 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_ranks": (_is_counts, "an integer of at least 1, or one per mode"),
     "n_starts": (_is_count, "an integer of at least 1"),
     "max_sweeps": (_is_count, "an integer of at least 1"),
-    "tol": (lambda v: _is_number(v) and v >= 0, "a number of at least 0"),
+    "tol": (lambda v: is_real(v) and v >= 0, "a number of at least 0"),
     "lam": (_is_positive, "positive and finite"),
     "sparsity": (_is_positive, "positive and finite"),
     "rate_shape": (_is_positive, "positive and finite"),
     "rate_scale": (_is_positive, "positive and finite"),
-    "smoothness": (lambda v: _is_number(v) and v >= 0, "finite and at least 0"),
-    "growth": (lambda v: _is_number(v) and v > 1, "finite and above 1"),
-    "shrinkage": (lambda v: _is_number(v) and v > 1, "finite and above 1"),
-    "outlier_fraction": (lambda v: _is_number(v) and 0 <= v <= 1, "a number between 0 and 1"),
-    "power": (lambda v: _is_integer(v) and v >= 0, "an integer of at least 0"),
-    "snr": (_is_number, "a finite number of decibels"),
+    "smoothness": (lambda v: is_real(v) and v >= 0, "finite and at least 0"),
+    "growth": (lambda v: is_real(v) and v > 1, "finite and above 1"),
+    "shrinkage": (lambda v: is_real(v) and v > 1, "finite and above 1"),
+    "outlier_fraction": (lambda v: is_real(v) and 0 <= v <= 1, "a number between 0 and 1"),
+    "power": (lambda v: is_whole(v) and v >= 0, "an integer of at least 0"),
+    "snr": (is_real, "a finite number of decibels"),
     "noise": (lambda v: isinstance(v, str) and v in ("fixed", "learn"), "'fixed' or 'learn'"),
     "init": (lambda v: isinstance(v, str) and v in ("pcp", "svd"), "'pcp' or 'svd'"),
 }
@@ -280,7 +271,7 @@ def _check_parameters(method: Method, seed: Any, params: Mapping[str, Any]) -> N
     for key in method.needs:
         if params.get(key) is None:
             raise ValueError(f"{method.name} needs {key}=. Its parameters: {listed}.")
-    if not (_is_integer(seed) and seed >= 0):
+    if not (is_whole(seed) and seed >= 0):
         raise ValueError(f"seed must be an integer of at least 0, got {seed!r}.")
     for key, value in params.items():
         optional = known[key] is None and key not in method.needs

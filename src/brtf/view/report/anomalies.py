@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.checks import is_real
 from brtf.data.description import label_text
 from brtf.data.exports import Table as Found
 from brtf.results.anomalies import GROUP_COLUMNS, SINGULAR, count_in_words
@@ -158,8 +159,7 @@ def _groups(found: Found, kind: str) -> Table:
 
 def _label(label: Any) -> Cell:
     """A label; numbers are sorted as numbers."""
-    is_number = isinstance(label, (int, float, np.integer, np.floating)) and not isinstance(label, bool)
-    return Cell(label_text(label), value=float(label) if is_number else None)
+    return Cell(label_text(label), value=float(label) if is_real(label) else None)
 
 
 # ---- pictures ----------------------------------------------------------------------------------------------
