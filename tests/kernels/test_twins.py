@@ -8,6 +8,7 @@ from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.kernels import compiled, entries, reference
 from brtf.kernels.arguments import N_BINS, PassSums, SlicePositions, SliceWeights
+from brtf.kernels.compiled.contractions import WIDE
 from brtf.model.distributions import RowGaussians
 from brtf.model.evidence_table import tabulate
 from brtf.model.local_models import FlatSlab, GaussianSlab
@@ -60,6 +61,11 @@ class TestContractions:
         means = [rows.mean for rows in random_rows(SHAPES[order], rank)]
         for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.low_rank_at(block, means)):
             np.testing.assert_allclose(found, wanted, **ROUNDING)
+
+    def test_low_rank_at_of_many_columns(self, order, layout, density, rank):
+        matrices = [np.random.default_rng(rank).standard_normal((length, WIDE + rank)) for length in SHAPES[order]]
+        for found, wanted in self.pairs(order, layout, density, lambda twin, block: twin.low_rank_at(block, matrices)):
+            np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-11)
 
     @pytest.mark.parametrize("shared", [False, True])
     def test_variance_at(self, order, layout, density, rank, shared):

@@ -18,11 +18,16 @@ from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
 from brtf.kernels.dense import reduce_mode
-from brtf.kernels.packed import unpack_symmetric
+from brtf.kernels.packed import symmetric_multiplicity, unpack_symmetric
 from brtf.model.distributions import RowGaussians
 from brtf.model.state import State
 
 Value = TypeVar("Value")
+HIGH_RANK = 24
+"""Rank from which Var x is a difference where it can be: a convention, below which that saves little."""
+MOST_CANCELLED = 1e-7
+"""Var x, relative to the terms that E[x²] is a sum of, below which it is summed without differences: half of the digits
+of a number are then left."""
 
 
 WeightsAndTargets = tuple[Array | None, Array]
@@ -60,22 +65,45 @@ def scaled_values(observations: Observations, block: Block) -> Array:
 def variance_field(factors: tuple[RowGaussians, ...], last: Cache | None = None) -> Field:
     """Var x at the entries.
 
-    Packed products are larger than the rows they come from. For the first mode, which dense blocks divide, they are
-    computed for the rows of one block at a time; those of the other modes are cached in ``last``.
+    At high rank as E[x²] − x̄², which takes half the products, where nothing that matters is cancelled; otherwise by a
+    recursion in which every term is positive.
     """
     kept = Cache() if last is None else last
-    first, *others = factors
 
     def variance(block: Block) -> Array:
-        packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
-        if block.coords is None and block.n_rows < first.n_rows:
-            own = _packed(first.part(block.rows), 0, Cache())
-            block = replace(block, rows=slice(0, block.n_rows))
-        else:
-            own = _packed(first, 0, kept)
-        return kernels.variance_at(block, *zip(own, *packed, strict=True))
+        found = _difference_of_squares(block, factors) if factors[0].rank >= HIGH_RANK else None
+        return _sum_of_variances(block, factors, kept) if found is None else found
 
     return variance
+
+
+def _difference_of_squares(block: Block, factors: tuple[RowGaussians, ...]) -> Array | None:
+    """Var x = E[x²] − x̄² at a block's entries; None where for some entry too much is cancelled.
+
+    The terms of E[x²] add up to at most (Σ_r Π_n E[a⁽ⁿ⁾_r²]^½)², which rounding errors are relative to.
+    """
+    means = [rows.mean for rows in factors]
+    sizes = [np.sqrt(rows.mean**2 + rows.variances) for rows in factors]
+    *others, last = (rows.second_moment_packed for rows in factors)
+    moments = [*others, last * symmetric_multiplicity(last.shape[1])]
+    found = kernels.low_rank_at(block, moments) - kernels.low_rank_at(block, means) ** 2
+    return found if np.all(found > MOST_CANCELLED * kernels.low_rank_at(block, sizes) ** 2) else None
+
+
+def _sum_of_variances(block: Block, factors: tuple[RowGaussians, ...], kept: Cache) -> Array:
+    """Var x at a block's entries, as a sum of positive terms.
+
+    Packed products are larger than the rows they come from. For the first mode, which dense blocks divide, they are
+    computed for the rows of one block at a time; those of the other modes are cached in ``kept``.
+    """
+    first, *others = factors
+    packed = [_packed(rows, mode, kept) for mode, rows in enumerate(others, start=1)]
+    if block.coords is None and block.n_rows < first.n_rows:
+        own = _packed(first.part(block.rows), 0, Cache())
+        block = replace(block, rows=slice(0, block.n_rows))
+    else:
+        own = _packed(first, 0, kept)
+    return kernels.variance_at(block, *zip(own, *packed, strict=True))
 
 
 def _packed(rows: RowGaussians, mode: int, last: Cache) -> Packed:

@@ -142,8 +142,9 @@ def _solved(precision: float, terms: tuple[Array, Array], sums: Sums) -> Sums:
     ``terms`` are the precision and linear term of their prior.
     """
     (products, packed), (own_precision, own_linear) = sums, terms
-    grams, products = _without_vanishing(unpack_symmetric(packed, own_linear.shape[1]), products)
-    return kernels.solve_rows(precision * grams + own_precision, precision * products + own_linear)
+    grams, products = _without_vanishing(unpack_symmetric(precision * packed, own_linear.shape[1]), products)
+    grams += own_precision
+    return kernels.solve_rows(grams, precision * products + own_linear)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from brtf.kernels import (
 )
 from brtf.kernels.arguments import plain
 from brtf.kernels.compiled.listed_block import fibres_of, listed, remembers
-from brtf.kernels.compiled.variances import Fibres
+from brtf.kernels.compiled.variances import Fibres, Products, Variances
 from brtf.kernels.dense import dense_block, khatri_rao, reduce_mode, transposed_khatri_rao
 from brtf.kernels.packed import symmetric_multiplicity
 from brtf.kernels.reference import contractions as definition
@@ -28,6 +28,8 @@ DENSE_SHARE = 0.4
 """Share of observed entries above which a dense product with zeros is cheaper than a loop over entries."""
 DENSE_SHARE_OF_SUMS = 0.75
 """That share for sums over entries, whose rows stay in L1 cache."""
+WIDE = 300
+"""Columns from which products are formed in tiles: a convention, below which they take little time or room."""
 STEP = 4
 """Columns are padded to a multiple of this: thin-matrix products take several at a time."""
 LEAST_SUM = 16
@@ -60,6 +62,8 @@ def low_rank_at(block: Block, matrices: Sequence[Array]) -> Array:
         out = np.zeros(block.coords.shape[1])
         coordinates.sum_of_products(block.coords, _together(matrices), out)
         return out
+    if matrices[0].shape[1] >= WIDE and matrices[0].dtype == np.float64:
+        return _at_entries(block, Products(_longest(block), _together(rows_of_block(block, matrices))))
     if block.mask is None:
         return definition.low_rank_at(block, matrices)
     if _is_dense(block):
@@ -78,16 +82,19 @@ def variance_at(block: Block, outers: Sequence[Array], moments: Sequence[Array],
         coordinates.variances(block.coords, _together(outers), _together(moments), _together(covs), multiplicity, out)
         return out
     outers, moments, covs = (_together(part) for part in (outers, moments, covs))
-    lengths = (block.n_rows, *block.shape[1:])
-    longest = max(range(len(lengths)), key=lengths.__getitem__)
     own_cov = covs[0] if len(covs[0]) < len(outers[0]) else covs[0][block.rows]
-    fibres = Fibres(
-        longest,
-        rows_of_block(block, outers),
-        rows_of_block(block, moments),
-        [own_cov, *covs[1:]],
-        multiplicity,
-    )
+    rows = rows_of_block(block, outers), rows_of_block(block, moments), [own_cov, *covs[1:]]
+    return _at_entries(block, Variances(_longest(block), *rows, multiplicity))
+
+
+def _longest(block: Block) -> int:
+    lengths = (block.n_rows, *block.shape[1:])
+    return max(range(len(lengths)), key=lengths.__getitem__)
+
+
+def _at_entries(block: Block, fibres: Fibres) -> Array:
+    """The sums of fibres along the longest mode at the block's entries, (m,)."""
+    lengths, longest = (block.n_rows, *block.shape[1:]), _longest(block)
     if not _is_dense(block):
         return fibres.at(listed(block).numbered(math.prod(lengths[:longest]), lengths[longest]), block.n_entries)
     others = [length for mode, length in enumerate(lengths) if mode != longest]

@@ -1,31 +1,91 @@
-"""Var x at the entries of dense blocks, fibre by fibre along the longest mode.
+"""Var x and sums of many products at the entries of dense blocks, fibre by fibre along the longest mode.
 
-The recursion of :func:`brtf.kernels.reference.contractions.variance_at` over all modes but the longest is the same for
-all entries of a fibre. It is formed in tiles, and its product with the longest mode's moments is left to BLAS where
-many entries of a fibre are observed.
+What the other modes make of a column, their product or the recursion of
+:func:`brtf.kernels.reference.contractions.variance_at`, is the same for all entries of a fibre. It is formed in tiles,
+and its product with the longest mode's rows is left to BLAS where many entries of a fibre are observed.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
+from brtf.kernels.dense import khatri_rao
 from brtf.kernels.jit import loop, sum_loop
 from brtf.kernels.masked import Lists
 
-FIBRES_TOGETHER, COLUMNS_TOGETHER = 256, 128
-"""Fibres and packed elements in a tile: half a megabyte, which stays in cache between the loop and the product, and
-rows enough for the product to reach its speed."""
-NUMBERS_TOGETHER = 2 * FIBRES_TOGETHER * COLUMNS_TOGETHER
-"""Numbers in a tile."""
+FIBRES_TOGETHER = 256
+"""Fibres in a tile: rows enough for the product to reach its speed."""
+NUMBERS_TOGETHER = 2**16
+"""Numbers in a tile: half a megabyte, which stays in cache between the loop and the product."""
 
 
-class Fibres:
-    """The fibres of a dense block along one mode, with the packed products of all modes.
+class Fibres(ABC):
+    """The fibres of a dense block along one mode.
+
+    Attributes
+    ----------
+    lengths : of all other modes
+    last : (I, k, C) the rows of that mode: k numbers of every column
+    """
+
+    def __init__(self, lengths: list[int], last: Array) -> None:
+        self._lengths, self._last = lengths, last
+
+    @abstractmethod
+    def _form(self, start: int, column: int, out: Array) -> None:
+        """What the other modes make of the columns from one on, for fibres from ``start`` on, (f, k, c)."""
+
+    def __len__(self) -> int:
+        return math.prod(self._lengths)
+
+    def everywhere(self) -> Array:
+        """The sums at all entries of the fibres, (fibres, I)."""
+        n_last, n_numbers, n_columns = self._last.shape
+        out, step = np.zeros((len(self), n_last)), NUMBERS_TOGETHER // (FIBRES_TOGETHER * n_numbers)
+        for start in range(0, len(self), FIBRES_TOGETHER):
+            part = out[start : start + FIBRES_TOGETHER]
+            for column in range(0, n_columns, step):
+                right = np.ascontiguousarray(self._last[:, :, column : column + step])
+                left = np.empty((len(part), *right.shape[1:]))
+                self._form(start, column, left)
+                part += left.reshape(len(left), -1) @ right.reshape(len(right), -1).T
+        return out
+
+    def at(self, entries: tuple[Lists, NDArray[np.int32]], n_entries: int) -> Array:
+        """The sums at the entries listed by fibre, at their numbers, (m,)."""
+        (stops, places), numbers = entries
+        n_last, n_numbers, n_columns = self._last.shape
+        last, out = self._last.reshape(n_last, -1), np.empty(n_entries)
+        step = max(1, NUMBERS_TOGETHER // max(1, n_numbers * n_columns))
+        for start in range(0, len(self), step):
+            left = np.empty((min(step, len(self) - start), n_numbers, n_columns))
+            self._form(start, 0, left)
+            _products_at(left.reshape(len(left), -1), last, stops, start, places, numbers, out)
+        return out
+
+
+class Products(Fibres):
+    """Σ_c Π_n M⁽ⁿ⁾[i_n, c], with the matrices of all modes, of the first mode for the block's rows alone."""
+
+    def __init__(self, mode: int, matrices: Sequence[Array]) -> None:
+        *leading, before = [k for k in range(len(matrices)) if k != mode]
+        last = matrices[mode]
+        super().__init__([len(matrices[k]) for k in (*leading, before)], last[:, None])
+        self._beside = matrices[before]
+        self._left = khatri_rao([np.ones((1, last.shape[1])), *(matrices[k] for k in leading)])
+
+    def _form(self, start: int, column: int, out: Array) -> None:
+        _multiply(self._left, self._beside, start, column, out[:, 0])
+
+
+class Variances(Fibres):
+    """Var x, with the packed products of all modes.
 
     ``outers``, ``moments`` and ``covs`` are those of
     :func:`brtf.kernels.reference.contractions.variance_at`, of the first mode for the block's rows
@@ -41,54 +101,34 @@ class Fibres:
         multiplicity: Array,
     ) -> None:
         *leading, before = [k for k in range(len(outers)) if k != mode]
-        self._lengths = [len(outers[k]) for k in (*leading, before)]
+        own = np.stack([moments[mode], np.broadcast_to(covs[mode], moments[mode].shape)], axis=1)
+        super().__init__([len(outers[k]) for k in (*leading, before)], own * multiplicity)
         self._beside = outers[before], moments[before], covs[before]
         self._left = np.stack([np.zeros((1, multiplicity.size)), np.ones((1, multiplicity.size))], axis=1)
         for k in leading:
             both = np.empty((len(self._left) * len(outers[k]), 2, multiplicity.size))
-            _extend(self._left, outers[k], moments[k], covs[k], 0, 0, multiplicity.size, both)
+            _extend(self._left, outers[k], moments[k], covs[k], 0, 0, both)
             self._left = both
-        own = np.stack([moments[mode], np.broadcast_to(covs[mode], moments[mode].shape)], axis=1)
-        self._last = own * multiplicity
 
-    def __len__(self) -> int:
-        return math.prod(self._lengths)
-
-    def everywhere(self) -> Array:
-        """Var x of all entries of the fibres, (fibres, I)."""
-        n_packed = self._last.shape[2]
-        out = np.zeros((len(self), len(self._last)))
-        for start in range(0, len(self), FIBRES_TOGETHER):
-            part = out[start : start + FIBRES_TOGETHER]
-            for column in range(0, n_packed, COLUMNS_TOGETHER):
-                stop = min(column + COLUMNS_TOGETHER, n_packed)
-                left = self._formed(start, len(part), column, stop)
-                right = np.ascontiguousarray(self._last[:, :, column:stop])
-                part += left.reshape(len(left), -1) @ right.reshape(len(right), -1).T
-        return out
-
-    def at(self, entries: tuple[Lists, NDArray[np.int32]], n_entries: int) -> Array:
-        """Var x of the entries listed by fibre, at their numbers, (m,)."""
-        (stops, places), numbers = entries
-        n_last, _, n_packed = self._last.shape
-        last, out = self._last.reshape(n_last, 2 * n_packed), np.empty(n_entries)
-        step = max(1, NUMBERS_TOGETHER // max(1, 2 * n_packed))
-        for start in range(0, len(self), step):
-            left = self._formed(start, min(step, len(self) - start), 0, n_packed)
-            _products_at(left.reshape(len(left), 2 * n_packed), last, stops, start, places, numbers, out)
-        return out
-
-    def _formed(self, start: int, n_fibres: int, column: int, stop: int) -> Array:
-        """The recursion for some fibres and packed elements."""
-        left = np.empty((n_fibres, 2, stop - column))
-        _extend(self._left, *self._beside, start, column, stop, left)
-        return left
+    def _form(self, start: int, column: int, out: Array) -> None:
+        _extend(self._left, *self._beside, start, column, out)
 
 
 @loop
-def _extend(left, outers, moments, covs, start, column, stop, out):
+def _multiply(left, matrix, start, column, out):
+    """Rows of the Khatri–Rao product of two matrices from ``start`` on, some columns."""
+    n_rows, stop = len(matrix), column + out.shape[1]
+    for f in range(len(out)):
+        i, j = (start + f) // n_rows, (start + f) % n_rows
+        one, other, product = left[i, column:stop], matrix[j, column:stop], out[f]
+        for c in range(product.size):
+            product[c] = one[c] * other[c]
+
+
+@loop
+def _extend(left, outers, moments, covs, start, column, out):
     """One step of the recursion, d ← d⊛(Q+V) + q⊛V and q ← q⊛Q, for fibres from ``start`` on and some columns."""
-    n_rows, each = len(outers), len(covs) > 1
+    n_rows, each, stop = len(outers), len(covs) > 1, column + out.shape[2]
     for f in range(len(out)):
         i, j = (start + f) // n_rows, (start + f) % n_rows
         spread, product = left[i, 0, column:stop], left[i, 1, column:stop]
