@@ -20,7 +20,6 @@ from brtf.data.observe import observe
 from brtf.data.passes import SomeRows, add_up
 from brtf.data.plan import Plan
 from brtf.data.tasks import in_tree
-from brtf.inference import statistics
 from brtf.inference.update_rows import gaussian_rows
 from brtf.io.archive import pack, unpack
 from brtf.io.origin import Origin
@@ -261,9 +260,8 @@ class TestRunsOfRows:
             numbers.append(len(runs))
             return runs
 
-        for module in (passes, statistics):
-            monkeypatch.setattr(module, "runs_of", counted)
-        plan = replace(plan, run_bytes=500, sparse_sums=1, separate_bytes=0)
+        monkeypatch.setattr(passes, "runs_of", counted)
+        plan = replace(plan, run_bytes=500, finished_bytes=500, sparse_sums=1, separate_bytes=0)
         found = BRTF(**FEW).fit(replace(observations, plan=plan))
         assert max(numbers) > 10
         assert found.bound_ == expected.bound_

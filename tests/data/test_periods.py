@@ -77,6 +77,36 @@ def test_every_layout_has_the_same_fibres(mode):
     np.testing.assert_array_equal(sparse[order[0]], wanted[order[1]])
 
 
+def test_of_many_coordinates_the_fullest_fibres_are_found():
+    """Beyond the number of entries that name fibres, too, and of shapes of which no index fits into 64 bits."""
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((4000, 8, 12)) < 0.9, rng.standard_normal((4000, 8, 12)), np.nan)
+    dense[100:] = np.where(rng.random((3900, 8, 12)) < 0.8, dense[100:], np.nan)
+    coords = np.array(np.nonzero(np.isfinite(dense)))
+    full = np.moveaxis(dense, 2, -1).reshape(-1, 12)
+    wanted = np.sort(np.isfinite(full).sum(axis=1))[::-1]
+    for stretch in (1, 2**41):
+        stretched = coords * np.array([stretch, stretch, 1])[:, None]
+        observations = Observations.from_coords(stretched, dense[tuple(coords)], (4000 * stretch, 8 * stretch, 12))
+        fibres = fibres_along(observations, 2)
+        assert len(fibres) == 2**18 // 12
+        np.testing.assert_array_equal(np.isfinite(fibres).sum(axis=1), wanted[: len(fibres)])
+
+
+def test_looking_for_periods_of_many_coordinates_takes_little_memory():
+    """Less than one of the indices of the entries."""
+    rng = np.random.default_rng(0)
+    places = np.unique(rng.integers(0, 300**3, 1_000_000))
+    observations = Observations.from_coords(np.unravel_index(places, (300,) * 3), np.ones(places.size), (300,) * 3)
+    tracemalloc.start()
+    try:
+        fibres_along(observations, 1)
+        observations.at_positions([np.arange(0, 300, 10)] * 3)
+        assert tracemalloc.get_traced_memory()[1] < 24 * places.size
+    finally:
+        tracemalloc.stop()
+
+
 def test_fibres_of_a_large_tensor_take_little_memory():
     """Less than an index of all cells, of eight bytes each."""
     mask = np.random.default_rng(0).random((4000, 50, 40)) < 0.5

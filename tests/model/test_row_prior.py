@@ -453,7 +453,7 @@ def test_data_taken_for_large_are_updated_alike(kind, layout, collapsed):
     state = with_priors(case.state, kind)
     problem = oracle.calibrated_problem(case, collapsed=collapsed)
     wanted = update_all_factors(problem, state, evaluate(problem, state).fit)
-    large = replace(case.observations, plan=Plan(small_data=0, cached_data=0, run_bytes=100, block_entries=4))
+    large = replace(case.observations, plan=Plan(small_data=0, cached_data=0, finished_bytes=100, block_entries=4))
     problem = replace(problem, observations=large)
     point = evaluate(problem, state, ahead=True)
     alike = kind in (ZeroMean, Centred) or (kind in UNEQUAL and (collapsed or layout != "complete"))

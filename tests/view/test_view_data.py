@@ -24,7 +24,6 @@ from brtf.view.view_data import (
     outlier_map,
     outlier_rates,
     residual_histogram,
-    spread,
 )
 
 DATA = synthetic((14, 12, 9), 2, outliers=0.08, missing=0.25, seed=1)
@@ -243,14 +242,6 @@ class TestNames:
     def test_the_longest_modes_in_order(self):
         assert longest_modes((3, 9, 4, 7)) == (1, 3)
         assert longest_modes((5, 5, 5)) == (0, 1)
-
-    @pytest.mark.parametrize(("length", "most"), [(1, 5), (4, 5), (5, 5), (1000, 7)])
-    def test_positions_are_spread_from_end_to_end(self, length, most):
-        positions = spread(length, most)
-        assert positions[0] == 0
-        assert positions[-1] == length - 1
-        assert positions.size == min(length, most)
-        assert np.ptp(np.diff(positions)) <= 1 if positions.size > 1 else True
 
 
 def test_bounds_before_a_re_scaling_are_not_compared():

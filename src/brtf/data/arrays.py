@@ -17,6 +17,11 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
+def evenly_spaced(length: int, most: int) -> NDArray[np.intp]:
+    """At most so many positions of 0, …, length − 1, both ends among them, at even distances."""
+    return np.linspace(0, length - 1, min(length, most)).round().astype(np.intp)
+
+
 class Cache(dict[Any, Any]):
     """What was computed from an immutable object, by name; a copy or a pickle of the object begins with nothing."""
 

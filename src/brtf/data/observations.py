@@ -239,9 +239,14 @@ class Observations:
         places = [np.full(length, -1, dtype=np.intp) for length in self.shape]
         for own, place in zip(positions, places, strict=True):
             place[own] = np.arange(len(own))
-        coords = np.stack([place[column] for place, column in zip(places, self.coords, strict=True)])
-        inside = (coords >= 0).all(axis=0)
-        return build(shape, self.values[inside], None, np.ascontiguousarray(coords[:, inside]), None, None)
+        coords, values = [], []
+        for block in self.block_list:
+            own = self.coords[:, block.entries]
+            moved = np.stack([place[column] for place, column in zip(places, own, strict=True)])
+            inside = (moved >= 0).all(axis=0)
+            coords.append(moved[:, inside])
+            values.append(block.values[inside])
+        return build(shape, np.concatenate(values), None, np.concatenate(coords, axis=1), None, None)
 
     @classmethod
     def from_coords(

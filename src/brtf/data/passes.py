@@ -25,6 +25,7 @@ from brtf.data.blocks import Block
 from brtf.data.chunks import Chunk, ChunkedObservations, ReadChunk
 from brtf.data.executors import over_lanes, parts_over_lanes
 from brtf.data.observations import Observations
+from brtf.data.plan import Plan
 
 Field = Callable[[Block], Array]
 """An entry vector that exists block by block: the values (m,) at the entries of a block."""
@@ -115,15 +116,14 @@ def in_runs(
     ``finish`` is called on the worker that has them, and only its value is returned.
     """
     plan = observations.plan
-    runs = runs_of(shapes, plan.run_bytes)
 
     def zeros() -> Sums:
         return tuple(np.zeros(shape) for shape in shapes)
 
     if not isinstance(observations, ChunkedObservations):
-        sums = add_up(observations, zeros, add)
-        yield from ((run, finish(tuple(array[run] for array in sums))) for run in runs)
+        yield from finished_in_runs(add_up(observations, zeros, add), finish, plan)
         return
+    runs = runs_of(shapes, plan.run_bytes)
 
     def of_chunks(lane: Iterable[tuple[Chunk, ReadChunk]]) -> tuple[tuple[Array | SomeRows, ...], ...]:
         sums = zeros()
@@ -136,6 +136,12 @@ def in_runs(
         observations.lanes, of_chunks, len(runs), _sum_arrays, partial(_finish, finish), _pool.get(), plan
     )
     yield from zip(runs, found, strict=True)
+
+
+def finished_in_runs(sums: Sums, finish: Callable[[Sums], Value], plan: Plan) -> Iterator[tuple[slice, Value]]:
+    """Sums over the rows of a mode that are in memory, finished run by run: what that needs is as small as a run."""
+    for run in runs_of([array.shape for array in sums], plan.finished_bytes):
+        yield run, finish(tuple(array[run] for array in sums))
 
 
 def runs_of(shapes: list[tuple[int, ...]], run_bytes: int) -> list[slice]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc, gammaincc, gammaincinv
 
-from brtf.data.arrays import Array
-from brtf.data.observations import Observations, distinct_columns, entry_numbers
+from brtf.data.arrays import Array, evenly_spaced
+from brtf.data.observations import Observations, entry_numbers
 from brtf.data.scale import SD_PER_MEDIAN
 from brtf.data.times import as_times
 
@@ -38,6 +38,8 @@ FINE = 40
 """Below this many cycles the level of the spectrum is computed at every frequency, above at every 2 %."""
 OVERSAMPLED = 4
 """Frequencies computed per 1/length."""
+PARTS = 16
+"""Groups of fibres that are transformed together."""
 NEIGHBOURHOOD = 1.5
 """The level around a frequency f is that of the frequencies between f/1.5 and 1.5 f."""
 
@@ -107,7 +109,7 @@ def fibres_along(observations: Observations, mode: int) -> Array:
     shape = tuple(observations.shape[other] for other in others)
     if observations.coords is None:
         n_all = math.prod(shape)
-        fibres = np.linspace(0, n_all - 1, min(n_fibres, n_all)).round().astype(np.intp)  # evenly spaced
+        fibres = evenly_spaced(n_all, n_fibres)
         index = [at[:, None] for at in np.unravel_index(fibres, shape)]
         index.insert(mode, np.arange(length)[None])
         if observations.mask is None:
@@ -116,15 +118,46 @@ def fibres_along(observations: Observations, mode: int) -> Array:
         cells = [np.broadcast_to(at, seen.shape)[seen] for at in index]
         found[seen] = values[entry_numbers(observations.mask, cells)]
         return found
-    members = distinct_columns(observations.coords[others], shape)
-    counts = np.bincount(members)
-    most = np.argsort(-counts, kind="stable")[:n_fibres]
-    rows = np.full(counts.size, -1)
-    rows[most] = np.arange(most.size)
-    chosen = rows[members] >= 0
-    found = np.full((most.size, length), np.nan)
-    found[rows[members[chosen]], observations.coords[mode, chosen]] = values[chosen]
+    fullest = _fullest_fibres(observations, others, n_fibres)
+    order, found = np.argsort(fullest), np.full((fullest.size, length), np.nan)
+    for block in observations.block_list:
+        coords = observations.coords[:, block.entries]
+        rows, chosen = _places(_fibre_names(coords, others, observations.shape), fullest[order])
+        found[order[rows[chosen]], coords[mode, chosen]] = block.values[chosen]
     return found
+
+
+def _fullest_fibres(observations: Observations, others: list[int], n_fibres: int) -> NDArray[np.uint64]:
+    """The names of the fibres of coordinates with most entries, the fullest first.
+
+    Of large data, those that evenly spaced entries belong to. Blocks are named one by one, so that nothing as large as
+    the coordinates is made.
+    """
+    coords, shape = observations.entry_coords(), observations.shape
+    names = np.unique(_fibre_names(coords[:, evenly_spaced(observations.n_observed, NUMBERS)], others, shape))
+    counts = np.zeros(names.size, np.intp)
+    for block in observations.block_list:
+        places, known = _places(_fibre_names(coords[:, block.entries], others, shape), names)
+        counts += np.bincount(places[known], minlength=names.size)
+    return np.asarray(names[np.argsort(-counts, kind="stable")[:n_fibres]])
+
+
+def _fibre_names(coords: NDArray[np.intp], others: list[int], shape: tuple[int, ...]) -> NDArray[np.uint64]:
+    """A number for every column of coordinates, equal where those of the other modes are: their place in C order.
+
+    Beyond 64 bits, the sum of the coordinates times random odd numbers, modulo 2⁶⁴, which two fibres hardly share.
+    """
+    lengths = tuple(shape[other] for other in others)
+    if math.prod(lengths) < 2**63:
+        return np.ravel_multi_index(tuple(coords[others]), lengths).astype(np.uint64)
+    odd = np.random.default_rng(0).integers(2**63, size=len(others), dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    return np.asarray(odd @ coords[others].astype(np.uint64))
+
+
+def _places(names: NDArray[np.uint64], known: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Where each name is among known ones, ascending, and whether it is one of them."""
+    places = np.searchsorted(known, names).clip(max=known.size - 1)
+    return places, known[places] == names
 
 
 def _power(fibres: Array) -> Array | None:
@@ -146,7 +179,10 @@ def _power(fibres: Array) -> Array | None:
         return None
     length = fibres.shape[1]
     tapered = cut * np.hanning(length + 2)[1:-1]  # a line leaks little into frequencies beyond 2/T
-    return np.asarray(np.sum(np.abs(np.fft.rfft(tapered, OVERSAMPLED * length, axis=1)) ** 2, axis=0))
+    power = np.zeros(OVERSAMPLED * length // 2 + 1)
+    for part in np.array_split(tapered, min(len(tapered), PARTS)):  # a whole spectrum is eight times as large
+        power += np.sum(np.abs(np.fft.rfft(part, OVERSAMPLED * length, axis=1)) ** 2, axis=0)
+    return power
 
 
 def _row_medians(rows: Array, counts: NDArray[np.intp]) -> Array:

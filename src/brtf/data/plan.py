@@ -31,6 +31,8 @@ class Plan:
         Largest rank at which complete data are searched with weighted entries, form 2 of the bound.
     run_bytes
         Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs.
+    finished_bytes
+        The same of sums that are in memory already, which are only finished together: a part of the cache of a core.
     partial_bytes, partial_share
         Bytes of partial contractions that may be kept, and their share of the values in memory if that is more.
     sparse_sums
@@ -54,6 +56,7 @@ class Plan:
     raced_data: int = 2**16
     weighted_rank: int = 16
     run_bytes: int = 2**26
+    finished_bytes: int = 2**20
     partial_bytes: int = 2**25
     partial_share: float = 0.1
     sparse_sums: int = 2**16

@@ -16,7 +16,7 @@ from brtf import kernels
 from brtf.data.arrays import Array, Cache
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
-from brtf.data.passes import Field, Sums, add_up, in_runs, of_entries, runs_of, visit, whole
+from brtf.data.passes import Field, Sums, add_up, finished_in_runs, in_runs, of_entries, visit, whole
 from brtf.kernels.dense import reduce_mode
 from brtf.kernels.packed import symmetric_multiplicity, unpack_symmetric
 from brtf.model.distributions import RowGaussians
@@ -233,9 +233,7 @@ def add_up_runs(
     if mode != 0 or observations.coords is not None:
         yield from in_runs(observations, shapes, add, finish)
         return
-    sums = add_up_rows(observations, mode, shapes, add)
-    for run in runs_of(shapes, observations.plan.run_bytes):
-        yield run, finish(tuple(array[run] for array in sums))
+    yield from finished_in_runs(add_up_rows(observations, mode, shapes, add), finish, observations.plan)
 
 
 def partial_fits(observations: Observations, rank: int, longest: int, with_grams: bool) -> bool:

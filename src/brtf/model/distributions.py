@@ -65,8 +65,13 @@ def congruent(packed: Array, matrix: Array) -> Array:
 
 def selected(packed: Array, rank: int, keep: NDArray[Any]) -> Array:
     """Packed symmetric matrices (I, P) of that rank with only the kept rows and columns, packed."""
-    places = unpack_symmetric(np.arange(float(packed.shape[1])), rank)
-    return packed.take(pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp), axis=1)
+    return packed.take(selected_places(rank, keep), axis=1)
+
+
+def selected_places(rank: int, keep: NDArray[Any]) -> NDArray[np.intp]:
+    """Where the kept rows and columns of a packed symmetric matrix of that rank are, in packed order."""
+    places = unpack_symmetric(np.arange(rank * (rank + 1) / 2.0), rank)
+    return pack_symmetric(places[np.ix_(keep, keep)]).astype(np.intp)
 
 
 def _in_order(array: Array) -> Array:
@@ -202,6 +207,15 @@ class RowGaussians(SentOnce):
 
     def _log_det_plus(self, change: float) -> Array | None:
         return None if self.known_log_det is None else self.known_log_det + change
+
+    def joined(self, mean: Array, variances: Array) -> RowGaussians:
+        """The rows with K more components that are independent of the others, of means (I, K) and variances (K,)."""
+        rank = self.rank + mean.shape[1]
+        own = selected_places(rank, np.arange(self.rank))
+        packed = np.zeros((self.cov_packed.shape[0], rank * (rank + 1) // 2))
+        packed[:, own] = self.cov_packed
+        packed[:, packed_diagonal(rank)[self.rank :]] = variances
+        return RowGaussians(np.hstack([self.mean, mean]), packed)
 
     def select(self, keep: NDArray[Any]) -> RowGaussians:
         """The marginal over the kept components."""

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, evenly_spaced
 from brtf.data.blocks import Block
 from brtf.data.observations import Observations
 from brtf.data.passes import Sums, add_up, visit
@@ -38,6 +38,8 @@ NINES = re.compile(r"-99+")
 """What stands for a missing value in many files."""
 HIDDEN = 0.01
 """Smallest noise that a fit distinguishes, over the spread of the data, from which it may hide structure."""
+LARGEST_SAMPLE = 2**16
+"""Largest number of entries whose medians are taken: those of more, evenly spaced, are known well enough."""
 LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
 """Largest number of entries, and largest length of a mode, for which the residuals are searched for structure."""
 
@@ -80,8 +82,9 @@ def _offset(result: Result) -> Doubt | None:
     if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
         return None
     modelled = result.as_modelled(observations)
-    middle = float(np.median(modelled.values))
-    spread = SD_PER_MEDIAN * float(np.median(np.abs(modelled.values - middle)))
+    values = modelled.values.ravel()[evenly_spaced(observations.n_observed, LARGEST_SAMPLE)]
+    middle = float(np.median(values))
+    spread = SD_PER_MEDIAN * float(np.median(np.abs(values - middle)))
     resolved = modelled.scale / math.sqrt(LARGEST_PRECISION)
     if not (0.0 < HIDDEN * spread < resolved and HIDDEN * abs(middle) > spread):
         return None

@@ -52,15 +52,9 @@ def add_components(problem: Problem, state: State, columns: list[Array]) -> Stat
     used = np.flatnonzero(np.all(power > 0, axis=0))
     share = np.exp(np.mean(np.log(power[:, used]), axis=0))
     scaled = [column[:, used] * np.sqrt(share / own[used]) for column, own in zip(columns, power, strict=True)]
-    old, new = state.rank, np.arange(state.rank, state.rank + used.size)
 
     def joined(variance: Array) -> State:
-        factors = []
-        for rows, column in zip(state.factors, scaled, strict=True):
-            cov = np.zeros((rows.cov.shape[0], old + used.size, old + used.size))
-            cov[:, :old, :old] = rows.cov
-            cov[:, new, new] = variance
-            factors.append(RowGaussians(np.hstack([rows.mean, column]), cov))
+        factors = (rows.joined(own, variance) for rows, own in zip(state.factors, scaled, strict=True))
         return replace(state, factors=tuple(factors))
 
     tempered = retemper(problem, joined(SMALL_VARIANCE * share))

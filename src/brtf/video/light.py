@@ -8,8 +8,8 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.arrays import evenly_spaced
 from brtf.kernels.light import follow_light
-from brtf.view.view_data import spread
 
 Single = NDArray[np.float32]
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ def even_light(
         course = _common_course(values, height, width)
         if course is None:
             break
-        asked = spread(values.shape[2], MOST_ASKED) if learnt is None else learnt
+        asked = evenly_spaced(values.shape[2], MOST_ASKED) if learnt is None else learnt
         some = values if asked.size == values.shape[2] else np.take(values, asked, axis=2)
         of_some = course[asked]
         few = _every_second(height, width)

@@ -8,6 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from brtf.data.arrays import evenly_spaced
 from brtf.data.exports import Table as BoxTable
 from brtf.video.boxes import box_edges, draw_boxes
 from brtf.video.clips import Clip, as_colours
@@ -32,7 +33,6 @@ from brtf.view.report.frames import LONGEST_SIDE, MOST_FRAMES, photographs
 from brtf.view.report.page import laid_out
 from brtf.view.report.pictures import DEEP, WARM, data_uri, photograph, ramp
 from brtf.view.report.svg import Chart, Scale, number
-from brtf.view.view_data import spread
 
 MOST_ROWS = 500
 """Largest number of frames in the table of the page."""
@@ -49,7 +49,7 @@ class Album:
     """
 
     def __init__(self, frames: Sequence[int]) -> None:
-        self._shown = set(np.asarray(frames)[spread(len(frames), MOST_FRAMES)].tolist())
+        self._shown = set(np.asarray(frames)[evenly_spaced(len(frames), MOST_FRAMES)].tolist())
         self._pictures: list[list[str]] = []
         self._labels: list[str] = []
         self._complete = True
@@ -113,7 +113,7 @@ class Album:
 
     def _held(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """The rows and columns of the pictures."""
-        rows, columns = (spread(length, LONGEST_SIDE) for length in self.size)
+        rows, columns = (evenly_spaced(length, LONGEST_SIDE) for length in self.size)
         return rows, columns
 
     def _along(self, sides: Sides) -> tuple[Side, Side]:
@@ -170,7 +170,7 @@ def _objects(
         _course(numbers, counts.astype(np.float64), "objects"),
         _course(numbers, largest.astype(np.float64), "pixels of the largest object"),
     ]
-    rows = spread(len(frames), MOST_ROWS)
+    rows = evenly_spaced(len(frames), MOST_ROWS)
     some = "" if rows.size == len(frames) else f"{rows.size} of {len(frames):,} frames, evenly spread. "
     table = Table(
         ["frame", "objects", "pixels of the largest", "% of the pixels"],
@@ -194,8 +194,8 @@ def _course(frames: NDArray[np.float64], values: NDArray[np.float64], what: str)
         x_title="frame",
         y_title=what,
     )
-    drawn = spread(frames.size, MOST_POINTS)
+    drawn = evenly_spaced(frames.size, MOST_POINTS)
     chart.line(frames[drawn], values[drawn], "line one")
-    for k in spread(frames.size, MOST_TIPS):
+    for k in evenly_spaced(frames.size, MOST_TIPS):
         chart.tip(frames[k], values[k], f"frame {frames[k]:.0f}: {number(values[k])} {what}")
     return chart.markup()

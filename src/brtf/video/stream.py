@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.arrays import evenly_spaced
 from brtf.data.memory import available_bytes
 from brtf.video.clips import Clip, Footage, read_clip
 from brtf.video.decision import Foreground, decide
 from brtf.video.shadow import ShadowLaw
-from brtf.view.view_data import spread
 
 __all__ = [
     "DEFAULT_PLAN",
@@ -190,7 +190,7 @@ def look_over(footage: Footage, n_frames: int, plan: StreamPlan = DEFAULT_PLAN) 
     images = footage.images()
     first = next(images)
     height, width, n_channels = first.shape
-    numbers = spread(n_frames, plan.of_frames(height * width, n_channels).memory)
+    numbers = evenly_spaced(n_frames, plan.of_frames(height * width, n_channels).memory)
     values = np.empty((height * width, n_channels, numbers.size), dtype=np.float32)
     values[:, :, 0] = first.reshape(height * width, n_channels)
     place = dict(zip(numbers.tolist(), range(numbers.size), strict=True))
@@ -365,7 +365,7 @@ def _decided_among(
     ``known`` are the last arguments of :func:`decide`.
     """
     n_before, n_outside, n_frames = len(before), len(before) + len(after), clip.n_frames
-    own = n_before + spread(n_frames, max(n_local, n_learnt - n_outside))
+    own = n_before + evenly_spaced(n_frames, max(n_local, n_learnt - n_outside))
     learnt = np.concatenate([np.arange(n_before), own, n_before + n_frames + np.arange(len(after))])
     if n_outside > 0:
         parts = [np.stack(part, axis=2) for part in (before, after) if part]

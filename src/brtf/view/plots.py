@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.data.arrays import evenly_spaced
 from brtf.data.extras import require
 from brtf.results.result import Result
 from brtf.results.summary import fitted_to
@@ -24,7 +25,6 @@ from brtf.view.view_data import (
     moves,
     nats_below_best,
     outlier_map,
-    spread,
 )
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
     counted = np.array_equal(values, np.arange(axis.length))
     if axis.kind == "position" or (axis.kind == "number" and not counted):
         return
-    chosen = spread(axis.length, MOST_TICKS)
+    chosen = evenly_spaced(axis.length, MOST_TICKS)
     ticks.set_ticks(values[chosen], [_plain(axis.text(int(k))) for k in chosen])
     if ticks.axis_name == "x" and axis.kind != "number":
         ticks.set_tick_params(labelrotation=45)

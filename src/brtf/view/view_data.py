@@ -122,11 +122,6 @@ def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:
     return first, second
 
 
-def spread(length: int, most: int) -> NDArray[np.intp]:
-    """At most ``most`` evenly spaced positions, including the first and the last."""
-    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.intp))
-
-
 # ---- components ----------------------------------------------------------------------------------------------
 
 

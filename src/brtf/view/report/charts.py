@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, evenly_spaced
 from brtf.data.observations import Observations
 from brtf.results.result import Result
 from brtf.view.dates import date_ticks
@@ -28,7 +28,6 @@ from brtf.view.view_data import (
     nats_below_best,
     outlier_map,
     outlier_rates,
-    spread,
 )
 
 MOST_BARS = 16
@@ -55,7 +54,7 @@ def shortened(text: str, longest: int) -> str:
 
 def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ticks:
     """Every k-th label, as many as fit side by side, at the given values."""
-    widest = max(len(shortened(axis.text(k), longest)) for k in spread(axis.length, 50))
+    widest = max(len(shortened(axis.text(k), longest)) for k in evenly_spaced(axis.length, 50))
     # The first and the last label stand inside the chart, so one of their neighbours comes half a label closer.
     n_labels = int(np.clip(1.0 + room / (1.5 * LETTER * widest + 12.0), 2, 6))
     chosen = range(0, axis.length, max(1, -(-(axis.length - 1) // (n_labels - 1))))
@@ -138,7 +137,7 @@ def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: boo
     chart.line([chart.x.low, chart.x.high], [0.0, 0.0], "zero")
     chart.band(x, low, high, "band one")
     chart.line(x, drawn, "line one")
-    for k in spread(axis.length, MOST_TIPS):
+    for k in evenly_spaced(axis.length, MOST_TIPS):
         words = _with_reach(axis, int(k), mean, reach)
         if axis.length <= 60:
             chart.dot(axis.values[k], mean[k], "dot one small", words)
@@ -167,11 +166,11 @@ def forecast_chart(axis: Axis, observed: Array, fitted: Array, mean: Array, low:
     chart.rule(float(after[0]), "zero")
     chart.line(before, fitted, "line one")
     chart.line(after, mean, "line two")
-    for k in spread(n_given, MOST_TIPS):
+    for k in evenly_spaced(n_given, MOST_TIPS):
         if np.isfinite(observed[k]):
             words = f"{axis.text(int(k))}: observed {number(observed[k], 3)}, low rank {number(fitted[k], 3)}"
             chart.dot(before[k], observed[k], "dot one small", words)
-    for k in spread(mean.size, MOST_TIPS):
+    for k in evenly_spaced(mean.size, MOST_TIPS):
         between = f"{number(low[k], 3)} to {number(high[k], 3)}"
         chart.tip(after[k], mean[k], f"{axis.text(n_given + int(k))}: {number(mean[k], 3)}, {between}")
     return chart.markup()
@@ -191,7 +190,7 @@ def fibre_chart(
     )
     chart.band(axis.values, low, high, "band one")
     chart.line(axis.values, expected, "line one")
-    told = {*spread(axis.length, MOST_TIPS).tolist(), *np.flatnonzero(listed).tolist()}
+    told = {*evenly_spaced(axis.length, MOST_TIPS).tolist(), *np.flatnonzero(listed).tolist()}
     for k in sorted(told, key=lambda k: bool(listed[k])):
         if np.isfinite(observed[k]):
             words = f"{axis.text(k)}: observed {number(observed[k], 3)}, expected {number(expected[k], 3)}"
@@ -247,7 +246,7 @@ def bound_chart(result: Result) -> Markup:
     )
     height = 1.0 / np.maximum(gap, floor)
     chart.line(sweeps, height, "line one")
-    for k in spread(sweeps.size, MOST_TIPS) if sweeps.size else []:
+    for k in evenly_spaced(sweeps.size, MOST_TIPS) if sweeps.size else []:
         chart.tip(sweeps[k], height[k], f"sweep {sweeps[k]:.0f}: {number(float(gap[k]), 3)} nats below the best")
     found = dict(zip(sweeps.tolist(), height.tolist(), strict=True))
     for move in moves(result.trace):

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, evenly_spaced
 from brtf.data.observations import Observations
 from brtf.model.settings import LARGEST_TENSOR
 from brtf.results.result import Result
@@ -21,7 +21,7 @@ from brtf.view.report.blocks import Picture, Scene, Side, Sides, Slider, Viewer
 from brtf.view.report.layout import Layout
 from brtf.view.report.pictures import DEEP, WARM, data_uri, diverging, photograph, ramp, sequential
 from brtf.view.report.svg import number
-from brtf.view.view_data import Axis, axis_of, spread
+from brtf.view.view_data import Axis, axis_of
 
 MOST_FRAMES = 60
 LONGEST_SIDE = 256
@@ -207,7 +207,7 @@ def _slices(
     observations = numbers.result.observations
     shape, axes = observations.shape, [axis_of(observations, mode) for mode in range(observations.order)]
     side = _longest(shape, most_bytes / BYTES_PER_ENTRY, longest_side)
-    positions = [spread(length, side) for length in shape]
+    positions = [evenly_spaced(length, side) for length in shape]
     held = tuple(own.size for own in positions)
     coords = np.stack([grid.ravel() for grid in np.meshgrid(*positions, indexing="ij")])
     frame = Frame(*(part.reshape(held) for part in numbers.at(coords)))
@@ -290,15 +290,15 @@ def _frames(
     sliders = layout.sliders(observations.order)
     lengths = [observations.shape[mode] for mode in sliders]
     n_frames = math.prod(lengths)
-    shown = spread(n_frames, most_frames)
-    rows, columns = (spread(length, longest_side) for length in layout.size)
+    shown = evenly_spaced(n_frames, most_frames)
+    rows, columns = (evenly_spaced(length, longest_side) for length in layout.size)
 
     def frame(number_: int) -> Frame:
         at = np.unravel_index(number_, lengths or [1])
         coords = _coords(layout, sliders, at, rows, columns, observations.order)
         return _in_colour(numbers.at(coords), (rows.size, columns.size), layout)
 
-    shades = Shades.of([frame(k) for k in shown[spread(shown.size, FRAMES_FOR_SHADES)]], True, noise_sd)
+    shades = Shades.of([frame(k) for k in shown[evenly_spaced(shown.size, FRAMES_FOR_SHADES)]], True, noise_sd)
     axes = [axis_of(observations, mode) for mode in sliders]
     names = [
         ", ".join(axis.text(int(at)) for axis, at in zip(axes, np.unravel_index(f, lengths), strict=True))
@@ -368,7 +368,7 @@ def pixel_picture(values: Array, size: tuple[int, int], name: str, along: tuple[
 
     ``along`` are the two sides of the pixels that are shown, or the sides of the page, where pixels have no labels.
     """
-    rows, columns = (spread(length, LONGEST_SIDE) for length in size)
+    rows, columns = (evenly_spaced(length, LONGEST_SIDE) for length in size)
     if isinstance(along, Sides):
         along = along("row", [str(k) for k in rows]), along("column", [str(k) for k in columns])
     cells = values.reshape(size)[np.ix_(rows, columns)]

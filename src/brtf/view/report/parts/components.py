@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from brtf.data.arrays import Array
+from brtf.data.arrays import Array, evenly_spaced
 from brtf.results.summary import fitted_to
 from brtf.view.report import charts
 from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Part, Sides, Table, Words
 from brtf.view.report.frames import LONGEST_SIDE, labels_at, pixel_picture
 from brtf.view.report.subject import Subject
 from brtf.view.report.svg import number
-from brtf.view.view_data import Axis, axis_of_factor, factor_profiles, leverages, spread
+from brtf.view.view_data import Axis, axis_of_factor, factor_profiles, leverages
 
 AT_ONCE = 6
 """Number of components whose factors are open; those of weaker ones are shown on request."""
@@ -74,12 +74,12 @@ def _card(subject: Subject, group: int, axis: Axis, mean: Array, std: Array, com
 
 
 def _sides(axes: Sequence[Axis], sides: Sides) -> Any:
-    return tuple(sides(axis.name, labels_at(axis, spread(axis.length, LONGEST_SIDE))) for axis in axes)
+    return tuple(sides(axis.name, labels_at(axis, evenly_spaced(axis.length, LONGEST_SIDE))) for axis in axes)
 
 
 def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, leverage: Array | None = None) -> Table:
     """The loadings of the components and their standard deviations at the positions of a mode, and its leverage."""
-    listed = spread(axis.length, max(2, MOST_CELLS // (2 * len(names))))
+    listed = evenly_spaced(axis.length, max(2, MOST_CELLS // (2 * len(names))))
     thinned = listed.size < axis.length
     rows = [
         [
