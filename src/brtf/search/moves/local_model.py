@@ -1,8 +1,10 @@
 """Another local model: another distribution of noise and outliers at an entry.
 
-Proposes the best one at the current factors, if it comes within a nat of the current model. Costs one evaluation on the
-histogram of deviations and up to 20 sweeps. While components are still missing, only models whose outliers pull are
-proposed: a flat slab would treat entries that are merely not yet explained as outliers.
+Proposes the best one at the current factors, if it comes within a nat of the current model; on converged states any
+gain above the accuracy of the search will do, as all have the same number of parameters. Costs one evaluation on the
+histogram of deviations and up to 20 sweeps. Up to 60 follow, as the moves after it read the weights of the entries:
+these may be quite others. While components are still missing, only models whose outliers pull are proposed: a flat slab
+would treat entries that are merely not yet explained as outliers.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import noise_worth, with_local_model
 from brtf.inference.trace import Kind
 from brtf.model.local_models import rivals
-from brtf.search.move import Once, Progress, Trial, settled
+from brtf.search.move import Memory, Once, Progress, Sweeps, Trial, settled
 
 
 class LocalModels(Once):
@@ -33,4 +35,9 @@ class LocalModels(Once):
         best = max(others, key=partial(noise_worth, point))
         if not noise_worth(point, best) > noise_worth(point, point.state) - WORTH:
             return None
-        return progress.trial(Kind.LOCAL_MODEL, f"{type(best.local).__name__} chosen", best, settled(0, 20))
+        words, worth = f"{type(best.local).__name__} chosen", WORTH if self.pulling else 0.1 * WORTH
+        then = Sweeps(progress.roughly, 60)
+        return progress.trial(Kind.LOCAL_MODEL, words, best, settled(0, 20), worth=worth, then=then)
+
+    def learn_from(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
+        return () if accepted else memory  # another may be better still
