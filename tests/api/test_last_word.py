@@ -153,6 +153,20 @@ class TestRank:
             model.fit(np.where(mask, y, np.nan))
         assert model.rank_ == bound.rank_
 
+    def test_a_fit_that_ends_no_larger_is_left_to_the_bound(self, fits, monkeypatch):
+        """Whatever it predicts: among fits of one size, one that begins anew may have found other noise, and less."""
+        y, mask, bound, _ = fits
+
+        def no_larger(competing, rank, rival, rng):
+            same = competing.of_search()
+            return replace(same, log_density=same.log_density + (rank - bound.rank_))
+
+        monkeypatch.setattr(last_word._Fits, "anew", no_larger)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = BRTF(**CUT_SHORT).fit(np.where(mask, y, np.nan))
+        assert model.rank_ == bound.rank_ and model.bound_ == bound.bound_
+
 
 class TestNoise:
     def test_is_not_called_outliers(self, searched):

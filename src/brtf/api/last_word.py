@@ -4,9 +4,9 @@ The bound counts what components cost in a posterior that keeps no correlations 
 small components it charges them more than they cost in prediction, and stops too early. So where entries are missing,
 and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
 each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises.
-It wins if it predicts them better than the fit of the search, and beyond chance better than one of that size which
-begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one predicts the same entries
-better beyond chance.
+It wins if it keeps more components, predicts them better than the fit of the search, and beyond chance better than one
+of that size which begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one
+predicts the same entries better beyond chance.
 
 Rows in order must predict them no worse than the same rows in no order: where chains follow what single fibres do by
 themselves, they seem to know it in a gap.
@@ -128,16 +128,19 @@ def last_word(
         while rank > best.result.rank and fits.affords(rank):
             larger = fits.anew(rank, best, rng)
             tried.append(larger)
-            if not larger.total > best.total:
+            # of two fits of one size the search has found the one of the higher bound
+            if larger.result.rank <= best.result.rank or not larger.total > best.total:
                 break
             # the fit of the search has seen the held-out entries: one of its size that has not is the fair rival
             rival = fits.anew(result.rank, larger, rng) if best is present else best
             if not larger.beats(rival):
                 break
             best, rank = larger, min(GROWTH * rank, limit)
+        found = None if best is searched else fits.of_all_entries(best.result.state)
+        if found is not None and best is not present and found.rank <= present.result.rank:
+            best, found = searched, None  # all entries together have no use for its components
         widening = _widening(best.result, fits.log_density)
         rivals = tuple((str(one.result.rank), best.total - one.total) for one in (present, *tried) if one is not best)
-        found = None if best is searched else fits.of_all_entries(best.result.state)
     chosen = result.rank if found is None else found.rank
     told = Comparison("rank_by", str(chosen), rivals, kept_out.n_observed)
     result = replace(result, widening=widening, comparisons=(*result.comparisons, told))
