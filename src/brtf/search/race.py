@@ -32,6 +32,7 @@ from brtf.search.reading import FAR_APART, Reading, kept_modes, smooth_mode_of
 from brtf.search.run import advance
 from brtf.search.sketch import is_sketched
 from brtf.search.spectra import leading_left_singular
+from brtf.search.split import numbers_of_one, split_components
 
 LAP = 40
 """Sweeps after the starts at which the readings are first compared. Later laps are twice as long."""
@@ -101,7 +102,7 @@ class Race:
     def is_possible(self, reading: Reading) -> bool:
         """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
         modelled = reading.apply(self.part)
-        few = _numbers_of_one(modelled.shape) < modelled.n_observed
+        few = numbers_of_one(modelled.shape) < modelled.n_observed
         return modelled.largest <= FAR_APART * modelled.scale and few
 
     def run(
@@ -130,7 +131,11 @@ class Race:
             racing = list(dict.fromkeys((first, *racing)))
         bounds = {reading: self.runner(reading).bound for reading in (first, *rivals)}
         best = max(racing, key=lambda reading: bounds[reading])
-        if first in racing and bounds[best] < bounds[first] + WORTH + math.log(len(rivals)):
+        price = WORTH + math.log(len(rivals))
+        if patient and best is not first:
+            self._begin_at(first, best)
+            racing, bounds[first] = list(dict.fromkeys((first, *racing))), self.runner(first).bound
+        if first in racing and bounds[best] < bounds[first] + price:
             best = first
         tried = tuple((_told(reading, best), bounds[best] - bounds[reading]) for reading in bounds if reading != best)
         return best, tried
@@ -149,6 +154,26 @@ class Race:
         ):
             runner.go_to(n_sweeps)
             n_sweeps += LAP
+
+    def _begin_at(self, finer: Reading, merged: Reading) -> None:
+        """Let the search of a finer reading begin anew at the components of a merged one, where these are its own.
+
+        Not where readings race on a part: the search of all entries could not begin there.
+        """
+        apart = len(merged.arrangement.groups) + 1 == len(finer.arrangement.groups)
+        if not apart or finer.link != merged.link or self.part is not self.whole or self.deadline.look():
+            return
+        runner, rival = self.runner(finer), self.runner(merged)
+        factors = split_components(rival.state, merged.arrangement, finer.arrangement, self.part.shape)
+        limit = self.settings.max_rank
+        if factors is None or (limit is not None and factors[0].shape[1] > limit):
+            return
+        share = rival.modelled.scale ** (1.0 / len(factors))
+        settings = replace(self.settings, init=[share * factor for factor in factors])
+        informed = Runner(self.part, self.whole, finer, settings, copy.deepcopy(self.rng), self.deadline, self.watch)
+        informed.go_to(LAP * 2**LAPS)
+        if informed.bound > runner.bound:
+            self.runners[finer] = informed
 
     def noise_follows_level(self, reading: Reading) -> bool:
         """Whether the noise depends on the level beyond chance, or differs between slices.
@@ -196,10 +221,10 @@ class Race:
         smooth_mode = smooth_mode_of(self.settings, arrangement.order)
         found = {replace(reading, arrangement=one): pair for one, pair in candidates.items() if one.leaves(smooth_mode)}
         runner = self._known(reading)
-        n_numbers = runner.rank * _numbers_of_one(runner.modelled.shape)
+        n_numbers = runner.rank * numbers_of_one(runner.modelled.shape)
 
         def may_pay(one: Reading, pair: tuple[int, int]) -> bool:
-            n_of_one = _numbers_of_one(one.arrangement.shape(self.part.shape))
+            n_of_one = numbers_of_one(one.arrangement.shape(self.part.shape))
             enough = n_numbers >= n_of_one and n_numbers >= runner.rank_merged(pair) * n_of_one
             return enough or (not runner.found_all_at_once and self._has_structure(runner, one.arrangement))
 
@@ -276,7 +301,8 @@ class Runner:
         return self.moment
 
     @property
-    def _state(self) -> State:
+    def state(self) -> State:
+        """The best state so far."""
         if self._reached.state is None:
             raise RuntimeError("the race has not begun")
         return self._reached.state
@@ -307,7 +333,7 @@ class Runner:
         """The best point so far and its problem."""
         with workers(self.settings.n_jobs):
             problem = problem_at(self.modelled, self.settings, self._reached)
-            return problem, evaluate(problem, self._state)
+            return problem, evaluate(problem, self.state)
 
     def rank_merged(self, pair: tuple[int, int]) -> int:
         """Components that the low-rank part found so far has at least, with two modes read as one.
@@ -315,9 +341,9 @@ class Runner:
         As many as any of its unfoldings has singular values s beyond those of noise, s > σ(√p + √q) for a p × q matrix;
         σ is larger by the square root of the share of entries that are observed.
         """
-        factors, needed = self._state.factors, 1
+        factors, needed = self.state.factors, 1
         n_all = math.prod(rows.n_rows for rows in factors)
-        variance = n_all / (self.modelled.n_observed * float(self._state.tau.mean))
+        variance = n_all / (self.modelled.n_observed * float(self.state.tau.mean))
         for group in [pair, *((mode,) for mode in range(len(factors)) if mode not in pair)]:
             own, others = (
                 np.prod([rows.gram for mode, rows in enumerate(factors) if (mode in group) == inside], axis=0)
@@ -336,7 +362,7 @@ class Runner:
 
         What a law of replaced values costs is subtracted: the bound does not charge for it.
         """
-        record, state = self._reached.latest, self._state
+        record, state = self._reached.latest, self.state
         if record is None:
             raise RuntimeError("the race has not begun")
         law = None if state.structure is None else state.structure.law
@@ -391,11 +417,6 @@ def _runs_of(length: int, count: int, run: int, rng: np.random.Generator) -> NDA
     before = np.sort(rng.choice(rest + n_runs, n_runs, replace=False)) - np.arange(n_runs)  # positions left out
     found: NDArray[np.intp] = np.arange(count) + np.repeat(before, run)[:count]
     return found
-
-
-def _numbers_of_one(shape: tuple[int, ...]) -> int:
-    """Free numbers of one component: Σ I_n − N + 1."""
-    return sum(shape) - len(shape) + 1
 
 
 def _told(reading: Reading, best: Reading) -> str:
