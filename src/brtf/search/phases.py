@@ -33,6 +33,7 @@ from brtf.search.moves.sides import OneSided
 from brtf.search.moves.smooth_residual import Smoothness
 from brtf.search.moves.start import Start
 from brtf.search.moves.structure import Structure
+from brtf.search.moves.temper import Temper
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,7 @@ FINE = (
     OutlierKinds(),
     DOUBT,
     *COMPONENTS,
+    Temper(),
     Reconsider(),
     WithoutNegative(),
 )

@@ -1,15 +1,16 @@
-"""Outliers that would be regular if they counted.
+"""Entries that may be outliers or not, taken for the other.
 
 Whether an entry is an outlier depends on the rows that meet there, and these depend on whether it counts: where rows
 have few entries either may hold, and sweeps stay with the one they began with. One pass finds the outliers that would
-be regular if they counted, and are so rather than outliers given all other entries. Proposes the rows as if one of
-them counted, the most promising first; a trial takes up to 20 sweeps, and needs only a gain above the accuracy of the
-search, as the model stays the same. Not tried in form 1, which does not know the variance of single entries, nor where
-entries share outliers.
+be regular if they counted, and the regular entries that would be outliers if they did not, by the odds given all other
+entries. Proposes the rows as if one of them were the other, the most promising first; a trial takes up to 20 sweeps,
+and needs only a gain above the accuracy of the search, as the model stays the same. Not tried in form 1, which does not
+know the variance of single entries, nor where entries share outliers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,16 +35,23 @@ MOST = 8
 """Entries that are tried in a row without success."""
 
 
+LARGEST_LEVERAGE = 0.99
+"""Limit of the leverage of an entry: its sum over the modes, each given the others, may exceed one."""
+CHEAP = 2**24
+"""Entries times packed products of components up to which regular entries are doubted too, a convention: where rows
+have few entries there are many of them, and their odds, which know no covariance between modes, are exaggerated."""
+
+
 @dataclass(frozen=True)
 class Doubtful:
-    """An outlier that may be a regular entry.
+    """An entry that may be an outlier or regular.
 
     Attributes
     ----------
-    odds : nats by which the predictive density given all other entries prefers a regular one
+    odds : nats by which the predictive density given all other entries prefers the other
     place : its position along every mode
     residual : y − x̄
-    precision : by which it would count
+    precision : by which it would count, or minus that by which it counts
     """
 
     odds: float
@@ -52,13 +60,61 @@ class Doubtful:
     precision: float
 
 
-def doubtful_entries(problem: Problem, point: Point) -> list[Doubtful]:
-    """The most doubtful outliers, in the order of their odds.
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What speaks for either side at the entries of a block.
 
-    With h = τω Var x, an outlier that is made to count has the deviation r/(1+h) and the variance Var x/(1+h). It is
-    doubtful if it is regular then, and if N(r; 0, (1+h)/τω), the predictive density of a regular entry, is likelier
-    than the slab by a nat.
+    Attributes
+    ----------
+    weight : of the noise precision, now
+    square, leverage : τω r² and τω Var x
+    log_outlier : ln of the density of an outlier for given ρ, in units of the probability of a regular entry
+    is_outlier : whether an entry of given ρ would more likely be an outlier
     """
+
+    weight: Array
+    square: Array
+    leverage: Array
+    log_outlier: Callable[[Array], Array]
+    is_outlier: Callable[[Array], NDArray[np.bool_]]
+
+    @property
+    def rho(self) -> Array:
+        """τω E[(y − x)²]."""
+        return self.square + self.leverage
+
+    def odds_of_regular(self, square: Array, leverage: Array) -> Array:
+        """ln of N(r; 0, (1+h)/τω), the predictive density of a regular entry, less that of an outlier now."""
+        return -0.5 * square / (1.0 + leverage) - 0.5 * np.log1p(leverage) - self.log_outlier(square + leverage)
+
+
+def if_counted(sides: Sides) -> tuple[Array, Array]:
+    """Odds of outliers that would be regular if they counted, and the precision by which they would; (M,) each.
+
+    With h = τω Var x, an outlier that is made to count has the deviation r/(1+h) and the variance Var x/(1+h).
+    """
+    square, leverage = sides.square, sides.leverage
+    counted = square / (1.0 + leverage) ** 2 + leverage / (1.0 + leverage)
+    turns = sides.is_outlier(sides.rho) & ~sides.is_outlier(counted)
+    return np.where(turns, sides.odds_of_regular(square, leverage), -np.inf), np.ones_like(square)
+
+
+def if_left_out(sides: Sides) -> tuple[Array, Array]:
+    """Odds of regular entries that would be outliers if they did not count, and minus the precision by which they do.
+
+    With h = wτω Var x, an entry of weight w that does not count any more has the deviation r/(1−h) and the variance
+    Var x/(1−h).
+    """
+    rest = 1.0 - np.minimum(sides.weight * sides.leverage, LARGEST_LEVERAGE)
+    square, leverage = sides.square / rest**2, sides.leverage / rest
+    turns = ~sides.is_outlier(sides.rho) & sides.is_outlier(square + leverage)
+    return np.where(turns, -sides.odds_of_regular(square, leverage), -np.inf), -sides.weight
+
+
+def doubtful_entries(
+    problem: Problem, point: Point, doubt: Callable[[Sides], tuple[Array, Array]] = if_counted
+) -> list[Doubtful]:
+    """The entries in most doubt, by a nat or more, in the order of their odds. One pass."""
     state, spike = point.state, tabulate_branches(point.state.local_model)[0]
 
     def look(_: Sums, block: Block) -> list[Doubtful]:
@@ -67,23 +123,21 @@ def doubtful_entries(problem: Problem, point: Point) -> list[Doubtful]:
             return []
         relative, values = relative_precision(state, block), problem.values(block)
         noise = float(state.tau.mean) * (np.ones(residual.size) if relative is None else relative)
-        square, leverage = noise * np.square(residual, dtype=np.float64), noise * variance
 
         def log_outlier(rho: Array) -> Array:
-            """ln of the density of an outlier, in units of the probability of a regular entry."""
             log_rate, log_rest, log_slab = log_branches(state, block, values, rho, residual >= 0.0)
             return log_slab + log_rate - log_rest
 
         def is_outlier(rho: Array) -> NDArray[np.bool_]:
             return np.asarray(log_outlier(rho) > kernels.evidence(spike, rho)[0])
 
-        now, counted = square + leverage, square / (1.0 + leverage) ** 2 + leverage / (1.0 + leverage)
-        odds = -0.5 * square / (1.0 + leverage) - 0.5 * np.log1p(leverage) - log_outlier(now)
-        picked = np.flatnonzero((odds > WORTH) & is_outlier(now) & ~is_outlier(counted))
+        square = noise * np.square(residual, dtype=np.float64)
+        odds, share = doubt(Sides(point.local(block).weight, square, noise * variance, log_outlier, is_outlier))
+        picked = np.flatnonzero(odds > WORTH)
         picked = picked[np.argsort(-odds[picked])][:MOST]
         places = np.stack([kernels.positions(block, (mode,))[picked] for mode in range(len(block.shape))], axis=1)
         return [
-            Doubtful(float(odds[k]), tuple(place), float(residual[k]), float(noise[k]))
+            Doubtful(float(odds[k]), tuple(place), float(residual[k]), float(share[k] * noise[k]))
             for k, place in zip(picked, places.tolist(), strict=True)
         ]
 
@@ -92,7 +146,7 @@ def doubtful_entries(problem: Problem, point: Point) -> list[Doubtful]:
 
 
 def with_entry(state: State, entry: Doubtful) -> State:
-    """The state with the rows that meet at an entry as if it counted: one step of a Kalman filter, modes jointly."""
+    """The state with the rows that meet at an entry as if it were the other: one step of a Kalman filter for all."""
     means = np.stack([rows.mean[i] for rows, i in zip(state.factors, entry.place, strict=True)])
     slopes = [np.prod(np.delete(means, mode, axis=0), axis=0) for mode in range(len(means))]
     covs = [
@@ -100,7 +154,10 @@ def with_entry(state: State, entry: Doubtful) -> State:
         for rows, i in zip(state.factors, entry.place, strict=True)
     ]
     variances = [float(slope @ cov @ slope) for slope, cov in zip(slopes, covs, strict=True)]
-    step = entry.residual / (1.0 / entry.precision + sum(variances))
+    total = sum(variances)
+    if entry.precision < 0.0:
+        total = min(total, LARGEST_LEVERAGE / -entry.precision)
+    step = entry.residual / (1.0 / entry.precision + total)
     for mode, (slope, cov, variance, i) in enumerate(zip(slopes, covs, variances, entry.place, strict=True)):
         rows, along = state.factors[mode], cov @ slope
         mean = rows.mean.copy()
@@ -111,23 +168,34 @@ def with_entry(state: State, entry: Doubtful) -> State:
     return state
 
 
+def may_doubt(progress: Progress) -> bool:
+    """Whether entries of the best point may be doubted."""
+    state, structure = progress.point.state, progress.point.state.structure
+    shared = structure is not None and structure.modes
+    return progress.problem.collapsed and state.rank > 0 and not shared and state.local_model.has_outliers
+
+
 class Reconsider(Move):
-    """One doubtful outlier after another made to count. ``memory`` is the number of those tried without success."""
+    """One doubtful entry after another taken for the other. ``memory`` is the number of those tried without success."""
 
     name = "reconsider"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         point, problem = progress.point, progress.problem
-        n_tried, structure = memory[0] if memory else 0, point.state.structure
-        shared = structure is not None and structure.modes
-        if not problem.collapsed or not point.rank or shared or not point.state.local_model.has_outliers:
+        n_tried = memory[0] if memory else 0
+        if not may_doubt(progress):
             return None, (n_tried,)
-        entries = doubtful_entries(problem, point)[n_tried:]
-        if not entries:
+        entries = doubtful_entries(problem, point)
+        if progress.affords(point.rank, CHEAP):
+            entries += doubtful_entries(problem, point, if_left_out)
+        if n_tried >= len(entries):
             return None, (n_tried,)
-        words = f"outlier at {entries[0].place} taken for regular"
-        state = with_entry(point.state, entries[0])
-        return progress.trial(Kind.REFRESH, words, state, settled(0, 20), worth=0.1 * WORTH), (n_tried + 1,)
+        entry = entries[n_tried]
+        words = f"outlier at {entry.place} taken for regular"
+        if entry.precision < 0.0:
+            words = f"regular entry at {entry.place} taken for an outlier"
+        trial = progress.trial(Kind.REFRESH, words, with_entry(point.state, entry), settled(0, 20), worth=0.1 * WORTH)
+        return trial, (n_tried + 1,)
 
     def learn_from(self, memory: Memory, trial: Trial, *, accepted: bool) -> Memory:
         return (0,) if accepted else memory
