@@ -15,7 +15,7 @@ from brtf.results.anomalies import anomaly_table, count_in_words, discoveries
 from brtf.results.group_evidence import KINDS, Evidence, integrand
 from brtf.results.noisy_slices import noise_evidence
 from brtf.results.outlying_slices import rate_evidence
-from brtf.results.shifted_slices import shift_evidence
+from brtf.results.shifted_slices import shifts_of_slices
 
 SHAPE = (25, 20, 10)
 
@@ -124,6 +124,34 @@ def test_slices_that_are_off_together_are_listed_although_they_have_a_component(
     found = BRTF(random_state=0).fit(data).anomalies(0.1, of="slices")
     assert set(found.mode_0.dropna().tolist()) == {3, 8, 20} and len(found) == 3
     assert set(found.kind) == {"shift"}
+    np.testing.assert_allclose(found.observed - found.expected, 2 * noise, rtol=0.35)
+
+
+@pytest.mark.parametrize("wrong", [((3, 2),), ((3, 2), (3, 7))])
+def test_fibres_that_are_off_are_listed_although_they_have_a_component(wrong):
+    """Fibres that are off by four standard deviations of the noise."""
+    rng = np.random.default_rng(0)
+    data = np.einsum("ir,jr,kr->ijk", *(rng.gamma(3, 1, (length, 2)) for length in (14, 9, 30)))
+    noise = 0.08 * data.std()
+    data = data + noise * rng.normal(size=data.shape)
+    for place in wrong:
+        data[place] += 4 * noise
+    model = BRTF(random_state=0).fit(data)
+    assert model.rank_ == 3
+    found = model.anomalies(0.1, of="fibres", mode=2)
+    assert {*zip(found.mode_0.tolist(), found.mode_1.tolist(), strict=True)} == {*wrong}
+    assert set(found.kind) == {"shift"}
+    np.testing.assert_allclose(found.observed - found.expected, 4 * noise, rtol=0.3)
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_a_constant_that_fibres_share_unequally_is_no_anomaly(seed):
+    """Sizes of shops and items differ by factors, and a part of the sales is the same every week."""
+    rng = np.random.default_rng(seed)
+    weeks = [np.ones(15), 1 + 0.5 * np.sin(np.arange(15))]
+    data = sum(np.einsum("i,j,k->ijk", rng.lognormal(0, 1, 30), rng.lognormal(0, 0.5, 6), week) for week in weeks)
+    data = data + 0.1 * data.std() * rng.normal(size=data.shape)
+    assert len(BRTF(random_state=0).fit(data).anomalies(0.1, of="fibres", mode=2)) == 0
 
 
 class TestShiftEvidence:
@@ -139,7 +167,7 @@ class TestShiftEvidence:
 
     def evidence(self, rows, others, cov):
         factors = [RowGaussians(rows, cov), RowGaussians(others, np.zeros((40, 3, 3)))]
-        return shift_evidence(factors, 0, 0.01, np.full(80, 40.0))
+        return shifts_of_slices(factors, 0, np.arange(80), np.full(80, 0.01), np.full(80, 40))[0]
 
     def test_of_those_that_use_it(self):
         found = self.evidence(*self.made())

@@ -208,10 +208,9 @@ def _describe(
     outlying = result.outlier_probability_at_entries()[entries]
     coords = observations.entry_coords()[:, entries]
     expected, low, high = _expectations(result, coords, level)
-    for alone, components in found.private.items():
-        others = replace(result, state=result.state.select_components(np.delete(np.arange(result.rank), components)))
-        mine = np.flatnonzero(group == rank[alone])
-        expected[mine], low[mine], high[mine] = _expectations(others, coords[:, mine], level)
+    mine = np.flatnonzero(found.own[entries])
+    for column in (expected, low, high):
+        column[mine] -= result.link.outliers(column[mine], found.own[entries[mine]] * result.scale)
 
     def sums(column: Array) -> Array:
         return np.bincount(group, column, chosen.size).astype(np.float64)

@@ -138,7 +138,7 @@ class FittedEntries(FittedSignal):
 
         return found
 
-    def _relative_precision(self, observations: Observations) -> Array:
+    def relative_precision_of(self, observations: Observations) -> Array:
         """ω̄ of the slice of every entry, (M,); ones where the noise is common."""
         if self.state.slices is None:
             return np.ones(observations.n_observed)
@@ -154,7 +154,7 @@ class FittedEntries(FittedSignal):
 
     def standardized_residuals(self) -> Array:
         """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
-        return self._residual * np.sqrt(self._relative_precision(self.observations) / self.state.noise_variance)
+        return self._residual * np.sqrt(self.relative_precision_of(self.observations) / self.state.noise_variance)
 
     def place(self, entry_vector: Array, fill: float) -> Any:
         """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""

@@ -21,7 +21,7 @@ from brtf.model.state import MeanFieldOutliers
 from brtf.results.noisy_slices import noise_evidence
 from brtf.results.outlying_slices import rate_evidence
 from brtf.results.result import Result
-from brtf.results.shifted_slices import shift_evidence
+from brtf.results.shifted_slices import may_be_zero, shifts_of_fibres, shifts_of_slices
 
 KINDS = ("shift", "spread", "outliers")
 """What may be wrong with a group."""
@@ -42,14 +42,14 @@ class Evidence:
     positions : (len(fixed), G) of the groups
     members : (M,) the group of every entry
     by_kind : (3, G) ln Bayes factor of shift, spread and outliers
-    private : the components that belong to one group alone, by group
+    own : (M,) the part of x̄ that explains a group's anomaly away, and is no pattern that it shares with others
     """
 
     fixed: tuple[int, ...]
     positions: NDArray[np.intp]
     members: NDArray[np.intp]
     by_kind: Array
-    private: dict[int, list[int]]
+    own: Array
 
     @classmethod
     def of(cls, result: Result, fixed: tuple[int, ...], *, fitted: bool = True) -> Evidence:
@@ -68,23 +68,20 @@ class Evidence:
         coords = observations.entry_coords()[list(fixed)]
         members = distinct_columns(coords, tuple(observations.shape[mode] for mode in fixed))
         _, first = np.unique(members, return_index=True)
-        positions, own = coords[:, first], np.zeros(members.size)
-        private: dict[int, list[int]] = {}
-        for component, place in enumerate(private_positions(result, fixed)):
-            if place is not None:
-                for mine in np.flatnonzero((positions == np.reshape(place, (-1, 1))).all(axis=0)):
-                    private.setdefault(int(mine), []).append(component)
-        for group, components in private.items():
-            entries = np.flatnonzero(members == group)
-            places = result.arrangement.coords(observations.entry_coords()[:, entries], observations.shape)
-            rows_and_places = zip(result.state.factors, places, strict=True)
-            terms = np.prod([rows.mean[place][:, components] for rows, place in rows_and_places], axis=0)
-            own[entries] = terms.sum(axis=1)
-        by_kind = _Entries.of(result, members, own).evidence()
-        if fitted:
-            for kind, evidence in _explained_away(result, fixed, np.bincount(members), positions):
-                by_kind[KINDS.index(kind)] = np.maximum(by_kind[KINDS.index(kind)], evidence)
-        return cls(fixed, positions, members, by_kind, private)
+        positions = coords[:, first]
+        own = _own_components(result, fixed, positions, members)
+        if not fitted:
+            return cls(fixed, positions, members, _Entries.of(result, members, own).evidence(), own)
+        most = np.full(positions.shape[1], np.inf)
+        if len(result.arrangement.groups) == observations.order and not result.arrangement.periods:
+            free = np.bincount(members, own != 0.0) == 0
+            shift, evidence = _expressed_shifts(result, fixed, positions, members)
+            own += np.where(free[members], shift, 0.0)
+            most = np.where(free, evidence, most)
+        by_kind = np.minimum(_Entries.of(result, members, own).evidence(), most)
+        for kind, evidence in _explained_away(result, fixed, positions):
+            by_kind[KINDS.index(kind)] = np.maximum(by_kind[KINDS.index(kind)], evidence)
+        return cls(fixed, positions, members, by_kind, own)
 
     @property
     def total(self) -> Array:
@@ -112,9 +109,46 @@ class Evidence:
         return np.asarray(np.minimum(weights @ expit(odds), 1.0))  # the weights add up to one but for rounding
 
 
-def _explained_away(
-    result: Result, fixed: tuple[int, ...], n_observed: NDArray[np.intp], positions: NDArray[np.intp]
-) -> Iterator[tuple[str, Array]]:
+def _own_components(
+    result: Result, fixed: tuple[int, ...], positions: NDArray[np.intp], members: NDArray[np.intp]
+) -> Array:
+    """The part of x̄ at every entry, (M,), from components that belong to its group alone."""
+    observations, own = result.observations, np.zeros(members.size)
+    private: dict[int, list[int]] = {}
+    for component, place in enumerate(private_positions(result, fixed)):
+        if place is not None:
+            for mine in np.flatnonzero((positions == np.reshape(place, (-1, 1))).all(axis=0)):
+                private.setdefault(int(mine), []).append(component)
+    for group, components in private.items():
+        entries = np.flatnonzero(members == group)
+        places = result.arrangement.coords(observations.entry_coords()[:, entries], observations.shape)
+        rows_and_places = zip(result.state.factors, places, strict=True)
+        terms = np.prod([rows.mean[place][:, components] for rows, place in rows_and_places], axis=0)
+        own[entries] = terms.sum(axis=1)
+    return own
+
+
+def _expressed_shifts(
+    result: Result, fixed: tuple[int, ...], positions: NDArray[np.intp], members: NDArray[np.intp]
+) -> tuple[Array, Array]:
+    """The shifts of groups that the fit expresses by components: at every entry, (M,), and how evident each is, (G,).
+
+    Infinitely evident where there is none.
+    """
+    factors, coords, (n_groups,) = result.state.factors, result.observations.entry_coords(), positions.shape[1:]
+    if len(fixed) > 1:
+        return shifts_of_fibres(factors, fixed, positions)[members], np.full(n_groups, np.inf)
+    n_observed = np.bincount(members)
+    precision = float(result.state.tau.mean) * np.bincount(members, result.relative_precision_of(result.observations))
+    evidence, size, constant = shifts_of_slices(factors, fixed[0], positions[0], n_observed / precision, n_observed)
+    entries = np.flatnonzero((evidence > 0.0)[members])
+    patterns = [rows.mean[coords[mode, entries]] for mode, rows in enumerate(factors) if mode not in fixed]
+    shift = np.zeros(members.size)
+    shift[entries] = size[members[entries]] * (np.prod(patterns, axis=0) @ constant)
+    return shift, np.where(evidence > 0.0, evidence, np.inf)
+
+
+def _explained_away(result: Result, fixed: tuple[int, ...], positions: NDArray[np.intp]) -> Iterator[tuple[str, Array]]:
     """The evidence of groups against each other, by kind, (G,), where the fit has something for each of them."""
     state, arrangement, shape = result.state, result.arrangement, result.observations.shape
     if arrangement.periods:
@@ -125,10 +159,6 @@ def _explained_away(
     rates = None if state.structure is None else state.structure.rates
     if rates is not None and arrangement.modes_of(rates.modes) == fixed:
         yield "outliers", rates.at_positions(rate_evidence(rates))[place]
-    if len(fixed) == 1 and state.slices is None and len(arrangement.groups) == len(shape):
-        counts = np.zeros(shape[fixed[0]])
-        counts[place] = n_observed
-        yield "shift", shift_evidence(state.factors, fixed[0], 1.0 / float(state.tau.mean), counts)[place]
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +308,6 @@ def private_positions(result: Result, fixed: tuple[int, ...]) -> list[tuple[int,
 def _private_position(rows: RowGaussians, positions: NDArray[np.intp], component: int) -> int | None:
     """The one position of a mode that uses a component, if the loadings at all others may be zero.
 
-    The others are estimates a_j ~ N(0, s² + V_j). They may be zero if no s raises their likelihood by more than a nat.
     ``positions`` are those of the rows along the mode: one row each, unless the mode is read as one with others.
     """
     loading = rows.mean[:, component]
@@ -286,8 +315,5 @@ def _private_position(rows: RowGaussians, positions: NDArray[np.intp], component
     others = np.flatnonzero(positions != most)
     if not others.size:
         return None
-    square = np.square(loading[others])
     error = np.broadcast_to(rows.cov, (rows.n_rows, rows.rank, rows.rank))[others, component, component]
-    size = np.geomspace(1e-6, 1.0, 121)[:, None] * square.max()
-    gain = 0.5 * np.sum(square / error - square / (error + size) - np.log1p(size / error), axis=1)
-    return most if gain.max() < 1.0 else None
+    return most if may_be_zero(loading[others], error) else None

@@ -102,7 +102,7 @@ class Result(FittedEntries):
                 )
             return 1.0
         _, residual, variance = self._deviations(self.held_back)
-        law, spread, variance = self._error_law_in_slices(self._relative_precision(self.held_back), variance)
+        law, spread, variance = self._error_law_in_slices(self.relative_precision_of(self.held_back), variance)
         middle, half = _middle_and_half(law, level, variance)
         return split_conformal(np.abs(residual * spread - middle) / half, level)
 
@@ -133,7 +133,7 @@ class Result(FittedEntries):
     def log_density(self, observations: Observations) -> Array:
         """ln p(y) of new entries of the same tensor under the posterior predictive, in the user's units."""
         values, residual, variance = self._deviations(observations)
-        relative = self._relative_precision(observations)
+        relative = self.relative_precision_of(observations)
         spread, variance = np.sqrt(relative), relative * variance
         density = self._log_density_of_deviation(values, spread * residual, variance, spread)
         if self.link.mirrored:  # −z gives the same y
