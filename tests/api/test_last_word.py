@@ -157,7 +157,7 @@ class TestRank:
         """Whatever it predicts: among fits of one size, one that begins anew may have found other noise, and less."""
         y, mask, bound, _ = fits
 
-        def no_larger(competing, rank, rival, rng):
+        def no_larger(competing, rank, rival, rng, by_chance):
             same = competing.of_search()
             return replace(same, log_density=same.log_density + (rank - bound.rank_))
 
@@ -178,6 +178,51 @@ class TestNoise:
         given = (result.observations, result.observations, everything, Deadline(None))
         competing = last_word._Fits(result, result.settings, *given, lambda record: None)
         assert competing.of_all_entries(named_wrongly).state.local.probability < 0.01
+
+
+class TestLaps:
+    """A fit whose density of two held-out entries rises by half as much in every lap as in the one before."""
+
+    TOTALS = 16.0 - 16.0 * 0.5 ** np.arange(20.0)
+
+    @pytest.fixture
+    def n_laps(self, searched, monkeypatch):
+        """The laps of such a fit against a rival of this total, whose gains differ by twice ``spread``."""
+        result = searched[2].result_
+        everything = HeldOut(np.ones(result.observations.n_observed, dtype=bool), np.arange(2))
+        given = (result.observations, result.observations, everything, Deadline(None))
+        fits = last_word._Fits(result, result.settings, *given, lambda record: None)
+        monkeypatch.setattr(last_word, "least_squares", lambda *_: result.state)
+        monkeypatch.setattr(fits, "_lap", lambda problem, point: point)
+
+        def count(total, spread, by_chance):
+            totals = iter(self.TOTALS)
+            monkeypatch.setattr(fits, "log_density", lambda _: np.full(2, 0.5 * next(totals)))
+            rival = last_word.Candidate(None, result, 0.5 * total + np.array([spread, -spread]))
+            fits.anew(2, rival, np.random.default_rng(0), by_chance=by_chance)
+            return self.TOTALS.size - len(list(totals))
+
+        return count
+
+    def test_go_on_where_the_rival_may_be_reached(self, n_laps):
+        assert n_laps(15.9, 0.0, 0.0) == self.TOTALS.size
+
+    def test_end_where_it_will_not(self, n_laps):
+        # 0, 8, 12, 14, …, and four times the last rise may follow: to 28 after three laps, to 22 after four
+        assert n_laps(30.0, 0.0, 0.0) == 3
+        assert n_laps(25.0, 0.0, 0.0) == 4
+
+    def test_count_what_chance_may_add(self, n_laps):
+        """The standard deviation of a gain is 3, of two 3 √2, of which two count."""
+        chance = 2.0 * 3.0 * np.sqrt(2.0)
+        assert n_laps(30.0 - chance, 3.0, 1.0) == 3
+        assert n_laps(15.9 + chance, 3.0, -1.0) == self.TOTALS.size
+
+
+def test_a_share_of_what_is_gained_must_be_beyond_chance_too(searched):
+    gains = np.array([1.0, 2.0, 3.0, 2.0])  # 8, where chance may give 2 · √½ · √4
+    better, worse = (last_word.Candidate(None, searched[2].result_, density) for density in (gains, 0.0 * gains))
+    assert better.beats(worse) and better.beats(worse, 0.4) and not better.beats(worse, 0.3)
 
 
 class TestWhen:

@@ -3,10 +3,10 @@
 The bound counts what components cost in a posterior that keeps no correlations between the modes. Where data have many
 small components it charges them more than they cost in prediction, and stops too early. So where entries are missing,
 and the search leaves structure beyond chance in the residual, larger fits compete: one entry in twenty is held out,
-each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises.
-It wins if it keeps more components, predicts them better than the fit of the search, and beyond chance better than one
-of that size which begins anew too. The winner is fitted to all entries. Its posterior is widened if a wider one
-predicts the same entries better beyond chance.
+each fit begins anew with twice as many components and ends where the density of the held-out entries no longer rises,
+or clearly will not rise enough. It wins if it keeps more components, predicts them better than the fit of the search,
+and beyond chance better than one of that size which begins anew too. The winner is fitted to all entries. Its posterior
+is widened if a wider one predicts the same entries better beyond chance.
 
 Rows in order must predict them no worse than the same rows in no order: where chains follow what single fibres do by
 themselves, they seem to know it in a gap.
@@ -40,6 +40,7 @@ from brtf.search.moves.few_outliers import are_mostly_outliers, settled_with_few
 from brtf.search.moves.form import LARGEST_COLLAPSED_WORK
 from brtf.search.moves.row_prior import with_best_row_priors
 from brtf.search.problems import problem_at
+from brtf.search.settle import is_hopeless
 from brtf.search.starts import least_squares
 
 GROWTH = 2
@@ -53,6 +54,9 @@ FORGETTING = 5
 knows speaks for it, and so against larger ranks."""
 STANDARD_ERRORS = 2.0
 """Standard errors by which the density of held-out entries has to rise."""
+DIMINISHED = 0.5
+"""What a doubling of the rank gains at most, relative to the one before, as large components are found first. A
+convention: where so much would be no more than chance, the next fit, the most expensive of all, is not made."""
 WIDEST, FINEST_WIDENING = 100.0, 0.01
 """Largest factor of the posterior variance, and the step in its logarithm."""
 
@@ -70,9 +74,10 @@ class Candidate:
         """ln p of all held-out entries."""
         return float(np.sum(self.log_density))
 
-    def beats(self, other: Candidate) -> bool:
-        """Whether it predicts the held-out entries better beyond chance."""
-        return _is_beyond_chance(self.log_density - other.log_density)
+    def beats(self, other: Candidate, share: float = 1.0) -> bool:
+        """Whether it predicts the held-out entries better beyond chance, or would by a share of what it gains."""
+        gains = self.log_density - other.log_density
+        return share * float(np.sum(gains)) > _chance(gains)
 
 
 def has_the_last_word(result: Result) -> bool:
@@ -126,16 +131,18 @@ def last_word(
             fits.result = present.result
         best, tried = present, list[Candidate]()
         while rank > best.result.rank and fits.affords(rank):
-            larger = fits.anew(rank, best, rng)
+            larger = fits.anew(rank, best, rng, by_chance=0.0 if best is present else 1.0)
             tried.append(larger)
             # of two fits of one size the search has found the one of the higher bound
             if larger.result.rank <= best.result.rank or not larger.total > best.total:
                 break
             # the fit of the search has seen the held-out entries: one of its size that has not is the fair rival
-            rival = fits.anew(result.rank, larger, rng) if best is present else best
+            rival = fits.anew(result.rank, larger, rng, by_chance=-1.0) if best is present else best
             if not larger.beats(rival):
                 break
             best, rank = larger, min(GROWTH * rank, limit)
+            if not larger.beats(rival, DIMINISHED):
+                break
         found = None if best is searched else fits.of_all_entries(best.result.state)
         if found is not None and best is not present and found.rank <= present.result.rank:
             best, found = searched, None  # all entries together have no use for its components
@@ -215,21 +222,26 @@ class _Fits:
                 point = self._lap(self.problem, point)
         return self._judged(point)
 
-    def anew(self, rank: int, rival: Candidate, rng: np.random.Generator) -> Candidate:
-        """A fit of so many components, swept until its density no longer rises or will not reach the rival's."""
+    def anew(self, rank: int, rival: Candidate, rng: np.random.Generator, *, by_chance: float) -> Candidate:
+        """A fit of so many components, swept until its density no longer rises or will not rise enough to matter.
+
+        That is up to the rival's and ``by_chance`` times what chance may add: 1 if it must be better beyond chance, −1
+        if it must not be worse beyond chance.
+        """
         state = least_squares(self.problem, rank, self.result.state, rng)
         if not state.is_ordered:  # what is in order stays so
             state, _ = with_best_row_priors(state, 0.0)
         best = self._judged(self._lap(self.problem, evaluate(self.problem, state)))
+        totals = [best.total]
         for n_left in reversed(range(MOST_LAPS - 1)):
             if self.deadline.look() or self.n_sweeps >= self.most_sweeps:
                 break
             found = self._judged(self._lap(self.problem, best.point))
-            rise = found.total - best.total
-            if not rise > 0:
+            if not found.total > best.total:
                 break
-            best = found
-            if best.total + n_left * rise < rival.total:
+            best, totals = found, [*totals[-4:], found.total]
+            target = rival.total + by_chance * _chance(best.log_density - rival.log_density)
+            if len(totals) > 2 and is_hopeless(totals, target, n_left):
                 break
         return best
 
@@ -265,9 +277,9 @@ def _with_outliers_as_exceptions(problem: Problem, point: Point) -> Point:
     return few if judge(few, point, -WORTH) else point
 
 
-def _is_beyond_chance(gains: Array) -> bool:
-    """Whether the mean of the gains at the held-out entries is more than chance may give."""
-    return bool(np.mean(gains) > STANDARD_ERRORS * np.std(gains) / math.sqrt(gains.size))
+def _chance(gains: Array) -> float:
+    """What chance may add to the sum of the gains at the held-out entries."""
+    return STANDARD_ERRORS * float(np.std(gains)) * math.sqrt(gains.size)
 
 
 def _widening(result: Result, log_density_of: Callable[[Result], Array]) -> float:
@@ -280,7 +292,8 @@ def _widening(result: Result, log_density_of: Callable[[Result], Array]) -> floa
     def log_density(log_factor: float) -> Array:
         return log_density_of(replace(result, widening=math.exp(log_factor)))
 
-    if not _is_beyond_chance(log_density(FINEST_WIDENING) - log_density(0.0)):
+    gains = log_density(FINEST_WIDENING) - log_density(0.0)
+    if not float(np.sum(gains)) > _chance(gains):
         return 1.0
     found = minimize_scalar(
         lambda log_factor: -float(np.sum(log_density(log_factor))),

@@ -151,7 +151,7 @@ def _sweep_freely(progress: Progress, trial: Trial, limit: int, *, roughly: bool
     if trial.worth == math.inf:
         return trial, k >= FEWEST_FREE and bounds[-1] - bounds[-2] < progress.roughly
     target = progress.best.bound + WORTH + progress.drift * (n_held + k + 1)
-    return trial, point.bound > target or (k >= FEWEST_FREE and _is_hopeless(bounds, target, limit - k))
+    return trial, point.bound > target or (k >= FEWEST_FREE and is_hopeless(bounds, target, limit - k))
 
 
 STAGES: dict[str, Callable[[Progress, Trial, int], tuple[Trial, bool]]] = {
@@ -210,10 +210,10 @@ def _is_far_off(proposed: State, present: State) -> bool:
     return not present.local_model.pulls and float(proposed.tau.mean) < FAR_OFF * float(present.tau.mean)
 
 
-def _is_hopeless(bounds: Sequence[float], target: float, n_left: int) -> bool:
-    """Whether the last gains, extrapolated geometrically and doubled, stay below the target."""
+def is_hopeless(bounds: Sequence[float], target: float, n_left: int) -> bool:
+    """Whether the last two gains or more, extrapolated geometrically and doubled, stay below the target."""
     gains = np.diff(bounds)
     last = max(float(gains[-1]), 0.0)
-    ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / 3.0), 0.995) if gains[0] > 0 else 0.5
+    ratio = min(max(float(gains[-1] / gains[0]), 0.0) ** (1.0 / (gains.size - 1)), 0.995) if gains[0] > 0 else 0.5
     ahead = last * (1.0 - ratio**n_left) / (1.0 - ratio)
     return bounds[-1] + 2.0 * ahead < target
