@@ -17,7 +17,7 @@ from brtf.model.distributions import Gamma
 from brtf.model.row_priors import NonNegative, NonNegativeOrder
 from brtf.model.row_priors.chain_kinds import LINE, RING, Form, kinds_of, memories, order_of
 from brtf.model.state import Prior
-from brtf.results.choices import course_in_words
+from brtf.results.choice_words import course_in_words
 from brtf.search.components import without_negative
 
 N_KINDS = 5

@@ -30,7 +30,7 @@ from brtf.model.row_priors.chain_kinds import (
     order_of,
 )
 from brtf.model.state import Prior
-from brtf.results.choices import course_in_words
+from brtf.results.choice_words import course_in_words
 from brtf.search.moves import order_form
 from brtf.search.moves.order import Evidence
 from row_priors import (

@@ -10,7 +10,7 @@ import oracle
 from brtf.model.distributions import Gamma
 from brtf.model.row_priors import Ordered
 from brtf.model.row_priors.chain_kinds import carriers_of, kinds_of
-from brtf.results.choices import course_in_words
+from brtf.results.choice_words import course_in_words
 from brtf.search.moves.courses import SECOND_SHARE, Sums, _densest, second_courses
 
 PERIOD = 12

@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from brtf.api.sklearn_compat import feature_names
 from brtf.inference.trace import FitWarning
-from brtf.results.choices import choices_of, modes_of
+from brtf.results.choice_words import choices_of, modes_of
 from brtf.results.result import Result
 from brtf.results.tables import as_structured
 

@@ -18,7 +18,7 @@ from brtf.data.positions import Positions, continued, joined, steps_onward
 from brtf.data.times import as_times, check_times
 from brtf.model.distributions import RowGaussians
 from brtf.model.row_priors import NonNegativeOrder, Ordered
-from brtf.results.choices import modes_in_words, named_modes
+from brtf.results.choice_words import modes_in_words, named_modes
 from brtf.results.misfit_ahead import MisfitAhead, misfit_ahead
 from brtf.results.rows_ahead import rows_ahead
 from brtf.search.periods_of_rows import possible_periods

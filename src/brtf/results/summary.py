@@ -11,7 +11,7 @@ import numpy as np
 
 from brtf.data.exports import mode_names
 from brtf.data.scatter import scatter_cells
-from brtf.results.choices import FEWEST, choices_of, named_modes, rows_in_words
+from brtf.results.choice_words import FEWEST, choices_of, named_modes, rows_in_words
 from brtf.results.result import Result
 
 

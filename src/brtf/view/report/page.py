@@ -10,7 +10,7 @@ from markupsafe import Markup
 from brtf.data.arrays import Array
 from brtf.data.checks import count_of
 from brtf.data.observations import Observations
-from brtf.results.choices import FEWEST
+from brtf.results.choice_words import FEWEST
 from brtf.results.halves import SplitHalf
 from brtf.results.headline import headline as findings
 from brtf.results.headline import percent

@@ -6,7 +6,7 @@ from typing import Any
 
 from brtf.inference.trace import Kind, comparable, imposed
 from brtf.model.settings import Settings
-from brtf.results.choices import choices_of, rows_in_words
+from brtf.results.choice_words import choices_of, rows_in_words
 from brtf.results.summary import Summary
 from brtf.view.report import charts
 from brtf.view.report.blocks import Card, Cards, Cell, Facts, Fold, Key, Part, Table, Words
