@@ -269,7 +269,7 @@ class Logarithm(Link):
 
 
 @dataclass(frozen=True)
-class ShiftedLogarithm(NonNegativeLink):
+class ShiftedLogarithm(NonNegativeLink, Logarithm):
     """t(y) = ln(1 + y/c) for y ≥ 0, c the smallest positive value of the fitted data: ``"log"`` where zeros occur.
 
     For counts from 1 it is log1p. Answers near zero may be negative, but not below −c.
@@ -290,17 +290,9 @@ class ShiftedLogarithm(NonNegativeLink):
     def log_slope(self, values: Values) -> Array:
         return -np.log(values.astype(np.float64) + self.smallest)
 
-    def mean(self, centre: Array, std: Array) -> Array:
-        """c (e^{x̄ + σ²/2} − 1)."""
-        return self.inverse(centre + 0.5 * std**2)
-
     def std(self, centre: Array, std: Array) -> Array:
         """c e^{x̄ + σ²/2} (e^{σ²} − 1)^{1/2}, as for the logarithm."""
         return self.smallest * Logarithm().std(centre, std)
-
-    def observation_std(self, law: ErrorLaw, centre: Array, variance: Array, scale: Array | float) -> Array:
-        """Infinite, as for the logarithm."""
-        return np.full_like(variance, np.inf)
 
     def outliers(self, values: Values, shift: Array) -> Array:
         with np.errstate(over="ignore"):
