@@ -11,7 +11,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -113,17 +113,13 @@ class _Variable:
         return memoryview(body)
 
     def _read_sparse(self, body: memoryview) -> Any:
-        from scipy.sparse import csc_array
-
         rows, offset = _read_numbers(body, self.data_offset, self.order)
         starts, offset = _read_numbers(body, offset, self.order)
-        if len(self.shape) != 2 or starts.size == 0 or any(array.dtype.kind == "f" for array in (rows, starts)):
+        if len(self.shape) != 2:
             raise ValueError(f"its sparse array {self.name!r} has no valid positions.")
-        starts = starts.astype(np.int64)
-        if starts[0] != 0 or np.any(np.diff(starts) < 0):  # which SciPy does not check where nothing is stored
-            raise ValueError(f"its sparse array {self.name!r} has column pointers that decrease.")
+        starts = _column_starts(self.name, starts, rows)
         n_stored = int(starts[-1])
-        if not 0 <= n_stored <= rows.size:
+        if n_stored > rows.size:
             raise ValueError(
                 f"its sparse array {self.name!r} claims {n_stored} stored entries, but it stores {rows.size} positions."
             )
@@ -132,9 +128,25 @@ class _Variable:
             numbers = np.ones(n_stored, dtype=np.bool_)
         else:
             numbers = _read_numbers(body, offset, self.order)[0][:n_stored].astype(np.float64)
-        matrix = csc_array((numbers, rows[:n_stored].astype(np.int64), starts), shape=self.shape)
-        matrix.check_format(full_check=True)  # the compiled code that reads them next trusts the positions
-        return matrix
+        return _sparse_matrix(numbers, rows[:n_stored], starts, self.shape)
+
+
+def _column_starts(name: str, starts: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Where the columns of a sparse array start among its rows; raises unless these are positions and do not fall."""
+    if starts.size == 0 or any(array.dtype.kind == "f" for array in (rows, starts)):
+        raise ValueError(f"its sparse array {name!r} has no valid positions.")
+    starts = starts.astype(np.int64)
+    if starts[0] != 0 or np.any(np.diff(starts) < 0):  # which SciPy does not check where nothing is stored
+        raise ValueError(f"its sparse array {name!r} has column pointers that decrease.")
+    return starts
+
+
+def _sparse_matrix(numbers: NDArray[Any], rows: NDArray[Any], starts: NDArray[np.int64], shape: Sequence[int]) -> Any:
+    from scipy.sparse import csc_array
+
+    matrix = csc_array((numbers, rows.astype(np.int64), starts), shape=tuple(shape))
+    matrix.check_format(full_check=True)  # the compiled code that reads them next trusts the positions
+    return matrix
 
 
 def _variables(file: IO[bytes], order: str) -> Iterator[_Variable]:
@@ -257,8 +269,6 @@ def _class_of(stored: Any) -> str:
 
 def _sparse_of_version_7_3(h5py: Any, group: Any, name: str) -> Any:
     """A sparse matrix: the starts of its columns, and the rows and values of its entries."""
-    from scipy.sparse import csc_array
-
     n_rows = group.attrs.get("MATLAB_sparse")
     parts = {part: group.get(part) for part in ("jc", "ir", "data")}
     links = [group.get(part, getlink=True) for part in parts]
@@ -266,11 +276,7 @@ def _sparse_of_version_7_3(h5py: Any, group: Any, name: str) -> Any:
     if n_rows is None or any(isinstance(link, h5py.ExternalLink) for link in links) or not plain:
         raise ValueError(f"its array {name!r} is neither an array of numbers nor a sparse matrix.")
     starts, rows, numbers = (_checked(f"{name}/{part}", stored) for part, stored in parts.items())
-    if starts.size == 0 or any(array.dtype.kind == "f" for array in (starts, rows)):
-        raise ValueError(f"its sparse array {name!r} has no valid positions.")
-    starts = starts.astype(np.int64)
-    if starts[0] != 0 or np.any(np.diff(starts) < 0) or starts[-1] != rows.size or rows.size != numbers.size:
+    starts = _column_starts(name, starts, rows)
+    if starts[-1] != rows.size or rows.size != numbers.size:
         raise ValueError(f"its sparse array {name!r} has columns that do not agree with its entries.")
-    matrix = csc_array((numbers, rows.astype(np.int64), starts), shape=(int(n_rows), starts.size - 1))
-    matrix.check_format(full_check=True)
-    return matrix
+    return _sparse_matrix(numbers, rows, starts, (int(n_rows), starts.size - 1))
