@@ -44,7 +44,6 @@ class SlabModel(LocalModel):
 
     @classmethod
     def from_parameters(cls, parameters: Array) -> Self:
-        """The model with the given parameters."""
         shape = cls.shape_from_parameter(float(parameters[1]))
         return cls(float(expit(parameters[0])), shape, float(np.exp(parameters[2])))
 
@@ -60,7 +59,6 @@ class SlabModel(LocalModel):
 
     @classmethod
     def limits(cls) -> list[tuple[float, float]]:
-        """Lower and upper limit of each parameter."""
         shape = sorted(cls.shape_parameter(value) for value in cls.shape_range)
         return [
             (float(logit(PROBABILITY_RANGE[0])), float(logit(PROBABILITY_RANGE[1]))),
@@ -77,16 +75,13 @@ class SlabModel(LocalModel):
 
     @classmethod
     def resembling(cls, other: LocalModel) -> Self:
-        """The model closest to another: same share and size of outliers, and the same noise if it can represent it."""
         return cls(other.probability, cls.start_shape, cls._clipped(other.outlier_scale_sq))
 
     def rescaled(self, ratio: float) -> Self:
-        """The model of the same outliers when the noise precision is multiplied by ``ratio``."""
         return replace(self, width=float(np.clip(self.width * ratio, self.narrowest, WIDEST_SLAB)))
 
     @property
     def outlier_scale_sq(self) -> float:
-        """The squared scale of the outliers, in units of the noise."""
         return self.width
 
     @classmethod
@@ -130,14 +125,12 @@ class StudentNoise(SlabModel):
         return constant, self.shape * float(digamma(half + 0.5) - digamma(half)) - 1.0
 
     def branches(self, rho: Array) -> tuple[Array, Array | float, Array, Array]:
-        """ln f and weight of noise alone; ln f with an outlier, and the share κ attributed to noise."""
         nu = self.shape
         log_spike = self.constants[0] - 0.5 * (nu + 1.0) * np.log1p(rho / nu)
         log_slab, shrinkage = self._slab(rho)
         return log_spike, (nu + 1.0) / (nu + rho), log_slab, shrinkage
 
     def branch_gradients(self, rho: Array) -> tuple[Branch, Branch]:
-        """ln f of noise alone and ln f with an outlier, each with its derivatives."""
         log_spike, weight, log_slab, shrinkage = self.branches(rho)
         by_width = self._slab_by_width(rho, shrinkage)
         return (
