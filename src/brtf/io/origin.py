@@ -16,9 +16,7 @@ from brtf.data.blocks import Block
 from brtf.data.checks import Labels
 from brtf.data.observations import Observations
 from brtf.data.passes import add_up
-from brtf.io.archive import (
-    plain_arrangement,
-)
+from brtf.io.archive import plain_arrangement
 from brtf.model.settings import Settings
 
 BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
@@ -49,7 +47,7 @@ class Origin:
         chosen = {name: getattr(settings, name) for name in settings_names()}
         chosen["arrangement"] = plain_arrangement(settings)
         if not isinstance(settings.init, str):
-            chosen["init"] = [_digest([np.asarray(factor, dtype=np.float64)]) for factor in settings.init]
+            chosen["init"] = [_digest(np.asarray(factor, dtype=np.float64)) for factor in settings.init]
         digests = _digest_of_data(observations), _digest_of_labels(observations.labels)
         values = (observations.shape, observations.n_observed, observations.layout, observations.values.dtype.name)
         data = dict(zip(DATA_NAMES, (*values, *digests), strict=True))
@@ -125,13 +123,10 @@ def _scrambled(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return words ^ (words >> np.uint64(31))
 
 
-def _digest(arrays: list[Any]) -> str:
-    """SHA-256 of the types, shapes and bytes of arrays; None is skipped."""
-    digest = hashlib.sha256()
-    for place, array in enumerate(arrays):
-        if array is not None:
-            digest.update(f"{place} {array.dtype.str} {array.shape} ".encode("ascii"))
-            digest.update(np.ascontiguousarray(array).data)
+def _digest(array: NDArray[Any]) -> str:
+    """SHA-256 of the type, the shape and the bytes of an array."""
+    digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode("ascii"))
+    digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 

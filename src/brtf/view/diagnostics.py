@@ -24,7 +24,7 @@ MOST_SCORED, MOST_ANCHORS = 50_000, 5000
 """Largest number of entries whose distribution is examined, and of those whose neighbours along a mode are."""
 FEWEST = 100
 """Number of entries below which nothing is concluded."""
-LONGEST_LAG, SHORTEST_MODE = 10, 6
+LONGEST_LAG, SHORTEST_MODE, N_QUANTILES = 10, 6, 101
 OWN_FIT = 0.5
 """Share of its own fit that an entry may determine: residuals of entries beyond it say little about the model."""
 CHANCE = 4.0
@@ -170,9 +170,9 @@ class Diagnostics:
         """P(deviation ≤ residual) of the examined entries: uniform if the model is right."""
         return np.asarray(ndtr(self.score))
 
-    def quantiles(self, n_points: int = 101) -> tuple[Array, Array]:
+    def quantiles(self) -> tuple[Array, Array]:
         """Quantiles of the standard normal distribution, and those of the scores."""
-        share = (np.arange(n_points) + 0.5) / n_points
+        share = (np.arange(N_QUANTILES) + 0.5) / N_QUANTILES
         ends = np.array([0.5, 2.5]) / max(self.score.size, 10)
         share = np.unique(np.concatenate([ends, share, 1.0 - ends]))
         return np.asarray(ndtri(share)), np.quantile(self.score, share)

@@ -22,6 +22,8 @@ from brtf.results.result import Result
 MOST_HELD_OUT = 20_000
 """Largest number of held-out entries to compare: coverage is then accurate to 0.7 %, two standard deviations."""
 LEVELS = np.array([0.05, *np.linspace(0.1, 0.9, 9), 0.95, 0.99])
+N_BINS = 61
+"""Bins of the histogram of the residuals."""
 MARKS = {
     Kind.BIRTH: "birth",
     Kind.DEATH: "death",
@@ -253,11 +255,11 @@ class ResidualHistogram:
     noise: Array
 
 
-def residual_histogram(result: Result, n_bins: int = 61) -> ResidualHistogram:
+def residual_histogram(result: Result) -> ResidualHistogram:
     """The residuals of all observed entries against the fitted distribution of noise and outliers."""
     residuals = np.arcsinh(result.standardized_residuals())
     reach = max(float(np.abs(residuals).max()) * (1 + 1e-9), np.arcsinh(4.0))
-    edges = np.linspace(-reach, reach, n_bins + 1)
+    edges = np.linspace(-reach, reach, N_BINS + 1)
     count = np.histogram(residuals, edges)[0].astype(np.float64)
     law, structure = result.error_law, result.state.structure
     alone = ErrorLaw(law.weight[:1], law.dof[:1], law.scale_sq[:1], law.reach[:1])

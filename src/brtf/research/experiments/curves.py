@@ -144,15 +144,15 @@ def _condition(row: Row) -> Condition:
     return row.settings["magnitude"], row.settings["outliers"], row.settings.get("missing", 0.0)
 
 
-def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "told") -> dict[Condition, float]:
-    """A method's median under every condition; without tuning both columns are the same."""
+def medians_of(rows: Sequence[Row], method: str, column: str = "told") -> dict[Condition, float]:
+    """A method's median RRSE under every condition; without tuning both columns are the same."""
     mine = [line for line in shown_lines(rows) if line.method == method]
     if not mine:
         return {}
     line = next((line for line in mine if line.column == column), mine[0])
     found = {}
     for condition in dict.fromkeys(map(_condition, rows)):
-        numbers = values([row for row in rows if _condition(row) == condition], line, measure)
+        numbers = values([row for row in rows if _condition(row) == condition], line, "rrse")
         if numbers:
             found[condition] = float(np.median(numbers))
     return found
@@ -160,7 +160,7 @@ def medians_of(rows: Sequence[Row], method: str, measure: str, column: str = "to
 
 def ratios(rows: Sequence[Row], method: str, other: str) -> list[float]:
     """RRSE of one method over that of another, both tuned by the truth, under the conditions measured for both."""
-    mine, theirs = medians_of(rows, method, "rrse"), medians_of(rows, other, "rrse")
+    mine, theirs = medians_of(rows, method), medians_of(rows, other)
     return [mine[condition] / theirs[condition] for condition in mine if condition in theirs]
 
 
@@ -186,7 +186,7 @@ def against_oracle(rows: Sequence[Row], method: str) -> Verdict:
 
 def best_cells(rows: Sequence[Row], n_lost: int) -> Verdict:
     """In how many conditions ours has the smallest RRSE of all, methods tuned by the truth included."""
-    n_cells = len(medians_of(rows, "brtf", "rrse"))
+    n_cells = len(medians_of(rows, "brtf"))
     tone: Literal["good", "bad"] = "good" if n_lost == 0 else "bad"
     said = "The paper says that BRTF is best under all conditions."
     rest = "" if n_lost == 0 else " The others are listed under “Where BRTF is not the best”."

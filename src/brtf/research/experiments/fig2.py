@@ -83,7 +83,7 @@ def _claims(rows: Sequence[Row]) -> list[Verdict]:
 
 def _growth(rows: Sequence[Row], method: str, most: float) -> float:
     """By what factor the median RRSE grows from no outliers to the most, for the magnitude where it grows more."""
-    medians = curves.medians_of(rows, method, "rrse")
+    medians = curves.medians_of(rows, method)
     grown = [
         medians[magnitude, most, 0.0] / medians[magnitude, 0.0, 0.0]
         for magnitude in curves.MAGNITUDES

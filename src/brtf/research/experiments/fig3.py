@@ -29,10 +29,10 @@ def render(rows: Sequence[Row], store: Rows) -> Section:
     """Charts, tables, and what they say about the paper's claims."""
     lost = [entry for entry in losses(rows) if entry.measure == "RRSE"]
     diverged = {
-        CONTENDERS[method].label: sum(value > 1 for value in curves.medians_of(rows, method, "rrse", "honest").values())
+        CONTENDERS[method].label: sum(value > 1 for value in curves.medians_of(rows, method, "honest").values())
         for method in METHODS
     }
-    n_conditions = len(curves.medians_of(rows, "brtf", "rrse"))
+    n_conditions = len(curves.medians_of(rows, "brtf"))
     words = ", ".join(f"{name} in {n} of {n_conditions} conditions" for name, n in diverged.items() if n)
     worse = Verdict(f"Tuned without the truth, these end with an error above 1, worse than predicting zero: {words}.")
     return Section(

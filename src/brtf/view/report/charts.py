@@ -38,6 +38,8 @@ MOST_POINTS = 700
 MOST_TIPS = 240
 """Largest number of points of a line that answer to the pointer."""
 MOST_BARS_ALONG = 360
+LONGEST_LABEL, ROOM = 14, 350.0
+"""Length at which the labels of an axis are cut, and the room for them in a chart of a third of the page."""
 LETTER = 7.5
 """Approximate width of a character of a label."""
 WIDE = 440.0
@@ -52,21 +54,21 @@ def shortened(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def label_ticks(axis: Axis, values: Array, room: float, longest: int = 14) -> Ticks:
+def label_ticks(axis: Axis, values: Array, room: float) -> Ticks:
     """Every k-th label, as many as fit side by side, at the given values."""
-    widest = max(len(shortened(axis.text(k), longest)) for k in evenly_spaced(axis.length, 50))
+    widest = max(len(shortened(axis.text(k), LONGEST_LABEL)) for k in evenly_spaced(axis.length, 50))
     # The first and the last label stand inside the chart, so one of their neighbours comes half a label closer.
     n_labels = int(np.clip(1.0 + room / (1.5 * LETTER * widest + 12.0), 2, 6))
     chosen = range(0, axis.length, max(1, -(-(axis.length - 1) // (n_labels - 1))))
-    return [(float(values[k]), shortened(axis.text(k), longest)) for k in chosen]
+    return [(float(values[k]), shortened(axis.text(k), LONGEST_LABEL)) for k in chosen]
 
 
-def axis_ticks(axis: Axis, room: float) -> Ticks | None:
+def axis_ticks(axis: Axis) -> Ticks | None:
     """Ticks at the labels, or at round dates; None for plain round numbers."""
     if axis.kind == "date":
-        return _dates(axis, room)
+        return _dates(axis, ROOM)
     rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
-    return None if rounded else label_ticks(axis, axis.values, room)
+    return None if rounded else label_ticks(axis, axis.values, ROOM)
 
 
 def position_ticks(axis: Axis, room: float) -> Ticks:
@@ -126,7 +128,7 @@ def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: boo
         height=170.0,
         left=38.0,
         x_title=axis.name,
-        x_ticks=axis_ticks(axis, 350.0),
+        x_ticks=axis_ticks(axis),
     )
     drawn = mean
     if axis.length > MOST_POINTS:
@@ -159,7 +161,7 @@ def forecast_chart(axis: Axis, observed: Array, fitted: Array, mean: Array, low:
         f"Forecast along {axis.name}",
         height=200.0,
         x_title=axis.name,
-        x_ticks=axis_ticks(axis, 350.0),
+        x_ticks=axis_ticks(axis),
     )
     before, after = axis.values[:n_given], axis.values[n_given:]
     chart.band(after, low, high, "band two")
@@ -186,7 +188,7 @@ def fibre_chart(
         f"Observed and expected along {axis.name}",
         height=200.0,
         x_title=axis.name,
-        x_ticks=axis_ticks(axis, 350.0),
+        x_ticks=axis_ticks(axis),
     )
     chart.band(axis.values, low, high, "band one")
     chart.line(axis.values, expected, "line one")
@@ -348,7 +350,7 @@ def _bars_along(axis: Axis, heights: Array, y_title: str, style: str, least_top:
         height=150.0,
         x_title=x_title,
         y_title=y_title,
-        x_ticks=position_ticks(axis, 350.0),
+        x_ticks=position_ticks(axis, ROOM),
         y_ticks=Scale(0.0, top).ticks(3),
     )
     chart.bars(np.linspace(-0.5, axis.length - 0.5, heights.size + 1), heights, style, titles)
