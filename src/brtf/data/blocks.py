@@ -21,20 +21,13 @@ class Block:
 
     Attributes
     ----------
-    entries
-        Range of the block's m entries in the entry vector 0..M-1.
-    values
-        (m,) observed values, unscaled; a view.
-    rows
-        The b rows of mode 0 it covers; all of them for the coordinate layout.
-    mask
-        (b, I_1, ..., I_{N-1}) True = observed; masked layout only.
-    coords
-        (N, m) coordinates of the entries; coordinate layout only.
-    shape
-        (I_0, ..., I_{N-1}) of the whole tensor.
-    cache
-        Lists and positions of the entries that were computed already.
+    entries : range of the block's m entries in the entry vector 0..M-1
+    values : (m,) observed values, unscaled; a view
+    rows : the b rows of mode 0 it covers; all of them for the coordinate layout
+    mask : (b, I_1, ..., I_{N-1}) True = observed; masked layout only
+    coords : (N, m) coordinates of the entries; coordinate layout only
+    shape : (I_0, ..., I_{N-1}) of the whole tensor
+    cache : lists and positions of the entries that were computed already
     """
 
     entries: slice

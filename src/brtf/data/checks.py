@@ -27,12 +27,9 @@ class Labels:
 
     Attributes
     ----------
-    dims
-        A name per mode.
-    coords
-        Per mode an array (I_n,) with the labels of its positions; None for plain positions 0..I_n-1.
-    name
-        Name of the values, if they have one.
+    dims : a name per mode
+    coords : per mode an array (I_n,) with the labels of its positions; None for plain positions 0..I_n-1
+    name : name of the values, if they have one
     """
 
     dims: tuple[str, ...]

@@ -75,14 +75,10 @@ def observe_chunks(
 
     Parameters
     ----------
-    Y, mask
-        Arrays of one kind and shape.
-    labels
-        Names of modes and positions.
-    dtype
-        float32, float64 or None, as in `observe`.
-    n_entries
-        Target number of entries of a chunk; None for the default.
+    Y, mask : arrays of one kind and shape
+    labels : names of modes and positions
+    dtype : float32, float64 or None, as in `observe`
+    n_entries : target number of entries of a chunk; None for the default
     """
     shape = check_shape(Y.shape, "Y")
     read_numbers(np.empty((0, 0), Y.dtype), "Y")
@@ -122,12 +118,10 @@ def row_blocks(Y: Any, mask: Any, n_entries: int | None = None) -> Iterator[tupl
 
     Parameters
     ----------
-    Y
-        A Dask array, an xarray.DataArray of one (labels are kept), or a Zarr array.
-    mask
-        Of the same shape, or None.
-    n_entries
-        Target number of entries at a time of a Zarr array; None for the default. Blocks of Dask stay as they are.
+    Y : a Dask array, an xarray.DataArray of one (labels are kept), or a Zarr array
+    mask : of the same shape, or None
+    n_entries : target number of entries at a time of a Zarr array; None for the default. Blocks of Dask stay as they
+        are.
     """
     data = Y if hasattr(Y, "chunks") and not hasattr(Y, "dims") else Y.data
     lengths = data.chunks[0]

@@ -72,11 +72,9 @@ def executing(executor: Any, n_workers: int = 1, security: Any = None) -> Iterat
 
     Parameters
     ----------
-    executor
-        None: this process. ``"processes"``: a temporary cluster of ``n_workers`` processes on this machine. An address
-        such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
-    security
-        A ``distributed.Security`` for an address, as returned by :func:`certified`; None: Dask's configuration.
+    executor : None: this process. ``"processes"``: a temporary cluster of ``n_workers`` processes on this machine. An
+        address such as ``"tcp://host:8786"``, or a ``distributed.Client``: the cluster behind it.
+    security : a ``distributed.Security`` for an address, as returned by :func:`certified`; None: Dask's configuration
     """
     check_executor(executor)
     if executor is None:
@@ -149,10 +147,8 @@ def certified(address: str | None, ca_file: str, cert: str, key: str) -> Any:
 
     Parameters
     ----------
-    address
-        Where the scheduler is, ``tls://host:port``.
-    ca_file, cert, key
-        PEM files: the CA certificate that all sides trust, your own certificate, and its private key.
+    address : where the scheduler is, ``tls://host:port``
+    ca_file, cert, key : PEM files: the CA certificate that all sides trust, your own certificate, and its private key
     """
     if address is None or not address.startswith("tls://"):
         raise ValueError(f"Certificates are for a Dask scheduler at an address such as tls://host:8786, got {address}.")
@@ -167,10 +163,8 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
 
     Parameters
     ----------
-    n_workers
-        Processes, each with one thread.
-    memory_limit
-        Of each, as Dask writes it; its share of the machine's memory by default.
+    n_workers : processes, each with one thread
+    memory_limit : of each, as Dask writes it; its share of the machine's memory by default
     """
     dask, distributed = (require(name, extra="big", purpose="executor=") for name in ("dask", "distributed"))
     options = {

@@ -37,14 +37,10 @@ def long_table(
 
     Parameters
     ----------
-    observations
-        Whose labels to use.
-    coords
-        (N, M) entries, in the order of the rows.
-    numbers
-        Names and columns (M,). A name that is already taken gets a trailing underscore.
-    first_position
-        First position of modes without labels.
+    observations : whose labels to use
+    coords : (N, M) entries, in the order of the rows
+    numbers : names and columns (M,). A name that is already taken gets a trailing underscore.
+    first_position : first position of modes without labels
     """
     labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     positions = [
@@ -93,17 +89,12 @@ def to_dataset(
 
     Parameters
     ----------
-    observations
-        Whose labels to use.
-    tensors
-        Arrays of the shape of the data, by name.
-    factors
-        (…, R) by modes, which become ``factor_<mode>`` along the mode, or ``factor_<mode>_<mode>`` along modes that
-        were read as one, and ``component``.
-    slices
-        Arrays along some modes, by name: the modes and the array.
-    attrs
-        Plain numbers and text.
+    observations : whose labels to use
+    tensors : arrays of the shape of the data, by name
+    factors : (…, R) by modes, which become ``factor_<mode>`` along the mode, or ``factor_<mode>_<mode>`` along modes
+        that were read as one, and ``component``.
+    slices : arrays along some modes, by name: the modes and the array
+    attrs : plain numbers and text
     """
     xarray = require("xarray", extra="label", purpose="to_xarray()")
     dims, labels, own = mode_names(observations), observations.labels, observations.container

@@ -15,12 +15,9 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
 
     Parameters
     ----------
-    module
-        What to import.
-    extra
-        The extra of this package that installs it.
-    purpose
-        What it is needed for, to end "is needed for …".
+    module : what to import
+    extra : the extra of this package that installs it
+    purpose : what it is needed for, to end "is needed for …"
     """
     try:
         return import_module(module)

@@ -19,8 +19,7 @@ def available_bytes(root: str = "/") -> int:
 
     Parameters
     ----------
-    root
-        Where the system's own files are.
+    root : where the system's own files are
     """
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_process_limits(), *_group_limits(Path(root))])

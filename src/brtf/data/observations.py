@@ -45,28 +45,18 @@ class Observations:
 
     Attributes
     ----------
-    shape
-        (I_0, ..., I_{N-1}).
-    values
-        Complete layout: an array of `shape`, C-contiguous. Otherwise (M,), in the order of the entries.
-    mask
-        Array of `shape`, True = observed; masked layout only.
-    coords
-        (N, M), sorted in C order, without duplicates; coordinate layout only.
-    scale
-        Robust scale of the values, see :func:`brtf.data.scale.robust_scale`.
-    labels
-        Names of modes and positions, if the input had them.
-    mask_doubted
-        Whether the given mask looks inverted.
-    plan
-        Sizes at which the work on the entries is divided, cached or sent.
-    container
-        What the data came in; None if that is not known.
-    rounding
-        What tells the intervals that were rounded to the values, where rounding counts beside the noise; else None.
-    cache
-        Sizes and orders of the entries that were computed already.
+    shape : (I_0, ..., I_{N-1})
+    values : complete layout: an array of `shape`, C-contiguous. Otherwise (M,), in the order of the entries.
+    mask : array of `shape`, True = observed; masked layout only
+    coords : (N, M), sorted in C order, without duplicates; coordinate layout only
+    scale : robust scale of the values, see :func:`brtf.data.scale.robust_scale`
+    labels : names of modes and positions, if the input had them
+    mask_doubted : whether the given mask looks inverted
+    plan : sizes at which the work on the entries is divided, cached or sent
+    container : what the data came in; None if that is not known
+    rounding : what tells the intervals that were rounded to the values, where rounding counts beside the noise; else
+        None
+    cache : sizes and orders of the entries that were computed already
     """
 
     shape: tuple[int, ...]

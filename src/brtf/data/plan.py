@@ -16,37 +16,26 @@ class Plan:
 
     Attributes
     ----------
-    block_entries
-        Entries of a block.
-    small_data
-        Largest number of entries for which a pass per mode costs little.
-    cached_data
-        Largest number of entries for which results of blocks are cached: the points of a search hold up to ten numbers
-        per entry then, some ten megabytes each.
-    sketched_data
-        Number of entries from which components are looked for in a sketch of the data.
-    raced_data
-        Entries on which readings of the data race; larger data send a part.
-    weighted_rank
-        Largest rank at which complete data are searched with weighted entries, form 2 of the bound.
-    run_bytes
-        Largest size in bytes of a run of rows whose sums are added and finished together; long modes have several runs.
-    finished_bytes
-        The same of sums that are in memory already, which are only finished together: a part of the cache of a core.
-    partial_bytes, partial_share
-        Bytes of partial contractions that may be kept, and their share of the values in memory if that is more.
-    sparse_sums
-        Size from which a sum is checked for rows that are zero, which are not sent.
-    separate_bytes
-        Size in bytes from which the posterior of the rows of a mode is sent separately and kept between passes.
-    message_bytes
-        Size of a message in bytes from which a warning is given.
-    fewest_lanes
-        Smallest number of lanes, if there are that many chunks.
-    cached_share
-        Share of the memory of a process used for cached chunks.
-    free_share
-        Share of the disk that cached chunks leave free.
+    block_entries : entries of a block
+    small_data : largest number of entries for which a pass per mode costs little
+    cached_data : largest number of entries for which results of blocks are cached: the points of a search hold up to
+        ten numbers per entry then, some ten megabytes each.
+    sketched_data : number of entries from which components are looked for in a sketch of the data
+    raced_data : entries on which readings of the data race; larger data send a part
+    weighted_rank : largest rank at which complete data are searched with weighted entries, form 2 of the bound
+    run_bytes : largest size in bytes of a run of rows whose sums are added and finished together; long modes have
+        several runs
+    finished_bytes : the same of sums that are in memory already, which are only finished together: a part of the cache
+        of a core
+    partial_bytes, partial_share : bytes of partial contractions that may be kept, and their share of the values in
+        memory if that is more
+    sparse_sums : size from which a sum is checked for rows that are zero, which are not sent
+    separate_bytes : size in bytes from which the posterior of the rows of a mode is sent separately and kept between
+        passes
+    message_bytes : size of a message in bytes from which a warning is given
+    fewest_lanes : smallest number of lanes, if there are that many chunks
+    cached_share : share of the memory of a process used for cached chunks
+    free_share : share of the disk that cached chunks leave free
     """
 
     block_entries: int = BLOCK_ENTRIES

@@ -31,8 +31,7 @@ def robust_scale(values: Floats) -> float:
 
     Parameters
     ----------
-    values
-        Finite floats of any shape, at least one.
+    values : finite floats of any shape, at least one
     """
     flat = values.reshape(-1)
     pieces = [flat[start : start + PIECE_ENTRIES] for start in range(0, flat.size, PIECE_ENTRIES)]
@@ -51,14 +50,10 @@ def scale_by_counts(dtype: np.dtype[Any], n_values: int, largest: float, count: 
 
     Parameters
     ----------
-    dtype
-        float32 or float64.
-    n_values
-        How many there are.
-    largest
-        max |y|.
-    count
-        Of the |y| whose bits begin with each prefix, how many have each of the next sixteen bits.
+    dtype : float32 or float64
+    n_values : how many there are
+    largest : max |y|
+    count : of the |y| whose bits begin with each prefix, how many have each of the next sixteen bits
     """
     if largest == 0.0:
         return 1.0
@@ -89,14 +84,10 @@ def count_next_bits(counts: NDArray[Any], values: Floats, prefixes: list[int], s
 
     Parameters
     ----------
-    counts
-        To add to, (prefixes, 2**16).
-    values
-        Floats, (M,).
-    prefixes
-        The bits that come before; [0] where nothing does.
-    shift
-        How many bits come after the sixteen.
+    counts : to add to, (prefixes, 2**16)
+    values : floats, (M,)
+    prefixes : the bits that come before; [0] where nothing does
+    shift : how many bits come after the sixteen
     """
     kind: Any = _unsigned(values.dtype)
     bits = np.abs(values).view(kind) >> kind(shift)

@@ -23,12 +23,9 @@ def resolved(said: Any, dims: Sequence[str], order: int) -> dict[str, Any]:
 
     Parameters
     ----------
-    said
-        A width, or a dict of a width, modes by number or name, and a Raman shift.
-    dims
-        The names of the modes; none if they have none.
-    order
-        The number of modes.
+    said : a width, or a dict of a width, modes by number or name, and a Raman shift
+    dims : the names of the modes; none if they have none
+    order : the number of modes
     """
     given = dict(said) if isinstance(said, Mapping) else {"width": said}
     modes = {axis: _mode_of(axis, given.get(axis), dims, order) for axis in AXES}

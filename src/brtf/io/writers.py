@@ -39,12 +39,9 @@ def write_like(source: TensorFile, path: Path, tensor: NDArray[Any]) -> None:
 
     Parameters
     ----------
-    source
-        The file, as returned by `brtf.data.readers.read_file`.
-    path
-        Where to write; its suffix is that of the source.
-    tensor
-        Finite real numbers of the shape of the source.
+    source : the file, as returned by `brtf.data.readers.read_file`
+    path : where to write; its suffix is that of the source
+    tensor : finite real numbers of the shape of the source
     """
     with name_written(path):
         _WRITERS[source.suffix](source, path, tensor)

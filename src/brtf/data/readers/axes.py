@@ -20,14 +20,10 @@ def with_axes(tensor: Any, name: str, shapes: Mapping[str, Sequence[int] | None]
 
     Parameters
     ----------
-    tensor
-        An array, or a sparse matrix, which is left as it is.
-    name
-        Its name in the file.
-    shapes
-        The shapes of all arrays of numbers in the file, by name; None for other things.
-    read
-        Reads one of them.
+    tensor : an array, or a sparse matrix, which is left as it is
+    name : its name in the file
+    shapes : the shapes of all arrays of numbers in the file, by name; None for other things
+    read : reads one of them
     """
     if not isinstance(tensor, np.ndarray) or find_spec("xarray") is None:
         return tensor

@@ -46,10 +46,8 @@ def check_fits(shape: Sequence[int], dtype: np.dtype[Any], *, overhead: int = 0)
 
     Parameters
     ----------
-    shape, dtype
-        As the file declares them.
-    overhead
-        Additional bytes needed for reading.
+    shape, dtype : as the file declares them
+    overhead : additional bytes needed for reading
     """
     if any(length < 0 for length in shape):
         raise ValueError(f"it declares the shape {tuple(shape)}.")
