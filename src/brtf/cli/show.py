@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -41,9 +40,8 @@ def show(result: Path, as_json: bool) -> int:
     click.echo(f"\nStrength of the components (root mean square, in the units of {units})")
     click.echo(table([(str(component), f"{strength:.4g}") for component, strength in enumerate(strengths)]))
     click.echo(f"\nLast sweeps of {len(model.trace_)}")
-    click.echo(table([names, *([_cell(entry) for entry in record] for record in trace.tolist())]))
+    shown = (
+        [f"{entry:.8g}" if isinstance(entry, float) else str(entry) for entry in record] for record in trace.tolist()
+    )
+    click.echo(table([names, *shown]))
     return DONE
-
-
-def _cell(entry: Any) -> str:
-    return f"{entry:.8g}" if isinstance(entry, float) else str(entry)

@@ -105,11 +105,6 @@ class Arrangement:
     def _axes(self) -> tuple[int, ...]:
         return tuple(mode for group in self.groups for mode in group)
 
-    @property
-    def _keeps_order(self) -> bool:
-        """Whether the entries keep their order, so that merging is a mere change of shape."""
-        return self._axes == tuple(range(self.order))
-
     def merging(self, first: int, second: int) -> Arrangement:
         """The arrangement with two of its groups merged."""
         merged = tuple(sorted(self.groups[first] + self.groups[second]))
@@ -257,7 +252,7 @@ class Arrangement:
 
     def entry_order(self, observations: Observations) -> NDArray[np.intp] | None:
         """For every entry in the order of the groups its place in the entry vector, (M,); None if that is the same."""
-        if self._keeps_order:
+        if self._axes == tuple(range(self.order)):  # merging is a mere change of shape
             return None
         if observations.coords is not None:
             return np.lexsort(self.coords(observations.coords, observations.shape)[::-1])

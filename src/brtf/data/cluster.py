@@ -66,15 +66,13 @@ class Pieces:
         copies = [next(copies for rows, copies in self._copies if rows is piece) for piece in pieces]
         for piece, own in zip(pieces, copies, strict=True):
             missing = [address for address in addresses if address not in own]
-            sent = self._send(piece) if missing else None
+            if missing:
+                with _large_graphs():
+                    sent = self._client.submit(as_it_is, Parcel(piece), pure=False)
             for address in missing:
                 home = [address] if address else None
                 own[address] = self._client.submit(as_it_is, sent, workers=home, allow_other_workers=True, pure=False)
         return {address: [own[address] for own in copies] for address in addresses}
-
-    def _send(self, rows: SentOnce) -> Any:
-        with _large_graphs():
-            return self._client.submit(as_it_is, Parcel(rows), pure=False)
 
 
 PIECES: ContextVar[Pieces] = ContextVar("brtf_pieces")

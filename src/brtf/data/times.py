@@ -41,7 +41,7 @@ def as_times(labels: NDArray[Any]) -> Times | None:
     if not given or not all(isinstance(label, datetime.date) for label in given):
         return None
     clock = _by_clock(given)
-    if all(_zone_of(label) is None for label in given) or _daily(clock):
+    if all(_zone_of(label) is None for label in given) or (np.diff(clock) % DAY == np.timedelta64(0)).all():
         return clock
     return np.array([_plain(label if label != label else label.astimezone(datetime.UTC)) for label in given], "M8[us]")
 
@@ -122,10 +122,6 @@ def _plain(label: Any) -> Any:
 
 def _zone_of(label: Any) -> Any:
     return getattr(label, "tzinfo", None)
-
-
-def _daily(clock: Times) -> bool:
-    return bool((np.diff(clock) % DAY == np.timedelta64(0)).all())
 
 
 def _like(given: Any, time: datetime.datetime, on_clock: bool) -> Any:

@@ -133,11 +133,8 @@ class Checkpoint:
         if not isinstance(packed["init"], str):
             packed["init"] = "spectral"  # as in every result that is read: the initial factors are not in the file
         with refusing(self.path, "a checkpoint"):
-            settings, (header, arrays) = (
-                unpack_settings(packed),
-                (self.header["outline"], part_of(self.arrays, "outline.")),
-            )
-            observations = unpack_observations(header, arrays)
+            settings, header = unpack_settings(packed), self.header["outline"]
+            observations = unpack_observations(header, part_of(self.arrays, "outline."))
         chosen = self.chosen()
         moment = self.moment(replace(observations, shape=chosen.reading.arrangement.shape(observations.shape)))
         if moment.state is None:

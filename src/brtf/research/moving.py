@@ -35,10 +35,6 @@ def _images(clip: Clip) -> Array:
     return np.moveaxis(clip.values.reshape(clip.height, clip.width, clip.n_channels, -1), 3, 0)
 
 
-def _brtf(clip: Clip) -> Mask:
-    return foreground(clip).mask
-
-
 def _opencv(name: str) -> Callable[[Clip], Mask]:
     """A method of OpenCV with its defaults: it sees the clip twice, the second pass counts, shadows are scene."""
 
@@ -76,10 +72,6 @@ def _beyond(distance: Array, spread: Any) -> Mask:
     return np.asarray(np.moveaxis(np.sqrt(np.mean((distance / spread) ** 2, axis=3)) > SPREADS, 0, 2))
 
 
-def _filtered(find: Callable[[Clip], Mask]) -> Callable[[Clip], Mask]:
-    return lambda clip: median_filter(find(clip).astype(np.uint8), (FILTER, FILTER, 1)) > 0
-
-
 def _low_rank(name: str) -> Callable[[Clip], Mask]:
     """A low-rank method on grey frames; what it calls outliers moves, if it is far out for its pixel."""
 
@@ -97,11 +89,11 @@ def _low_rank(name: str) -> Callable[[Clip], Mask]:
 
 
 MOVING: dict[str, Callable[[Clip], Mask]] = {
-    "brtf": _brtf,
+    "brtf": lambda clip: foreground(clip).mask,
     **{name.lower(): _opencv(name) for name in ("MOG2", "KNN", "GSOC", "LSBP", "GMG", "CNT")},
     "median": _median,
     "mad": _mad,
-    "mad-filtered": _filtered(_mad),
+    "mad-filtered": lambda clip: median_filter(_mad(clip).astype(np.uint8), (FILTER, FILTER, 1)) > 0,
     "pcp": _low_rank("pcp"),
     "decolor": _low_rank("decolor"),
 }

@@ -26,8 +26,8 @@ MOST_CANDIDATES = 16
 """Largest number of values counted over all data, out of those that are common in some block."""
 RARER_VALUE = 0.02
 """Share of the rarer of two values from which data are considered binary."""
-MET = 0.005
-"""Outlier rate below which the data count as fitted exactly."""
+MET, NO_NOISE = 0.005, 1e-6
+"""Outlier rate and noise variance, for data of unit scale, below which the data count as fitted exactly."""
 BEYOND_CHANCE, N_CONTROLS, CLIP = 1.5, 5, 3.0
 """How much more the leading singular direction of the residuals must explain than with random signs, the number of
 random sign patterns, and the number of standard deviations at which residuals are clipped."""
@@ -131,7 +131,7 @@ def _cap(result: Result) -> Doubt | None:
 
 def _values(result: Result) -> Doubt | None:
     """Data with only two values, or one value nearly everywhere, which show no Gaussian noise."""
-    if result.outlier_rate < MET and _is_met(result):
+    if result.outlier_rate < MET and result.state.noise_variance < NO_NOISE:
         return None
     distinct, common, share = _tally(result.observations)
     rarer = min(share, 1.0 - share)
@@ -255,11 +255,6 @@ def _replacement(result: Result) -> Doubt | None:
         "The data do not support outliers that replace values: outliers are added to the data instead.",
         'Use outlier_kind="additive".',
     )
-
-
-def _is_met(result: Result) -> bool:
-    """Whether the fit reproduces the data up to negligible noise."""
-    return result.state.noise_variance < 1e-6
 
 
 def _has_structure(result: Result) -> bool:

@@ -234,13 +234,9 @@ class _Entries:
     def evidence(self) -> Array:
         """(3, G) ln Bayes factors of shift, spread and outliers."""
         regular = self.log_likelihood(self.log_spike(np.square(self.z) + self.variance), self.log_rates)
-        explanations = [self.shifted, self.spread, *([self.with_outliers] if self._has_slab else [])]
+        explanations = [self.shifted, self.spread, *([self.with_outliers] if np.isfinite(self.log_slab).any() else [])]
         found = [logsumexp(integrand(how, self.n_groups)[1], axis=0) - regular for how in explanations]
         return np.stack([*found, *([np.full(self.n_groups, -np.inf)] * (len(KINDS) - len(found)))])
-
-    @property
-    def _has_slab(self) -> bool:
-        return bool(np.isfinite(self.log_slab).any())
 
     def log_likelihood(self, log_spike: Array, log_rates: tuple[Array | float, Array | float]) -> Array:
         """(G,) ln of the probability of the entries of every group, with ln f of noise alone at every entry."""

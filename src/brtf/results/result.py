@@ -16,10 +16,10 @@ from brtf.data.observations import Observations
 from brtf.inference.statistics import fit_at_entries
 from brtf.model.predictive import ErrorLaw, error_law, split_conformal
 from brtf.model.uncertainty import hidden_law
+from brtf.results.fitted_entries import FittedEntries
 
 if TYPE_CHECKING:
     from brtf.results.summary import Summary
-from brtf.results.fitted_entries import FittedEntries
 
 Quantity = Literal["low_rank", "signal", "observation"]
 

@@ -83,7 +83,7 @@ def read_csv(
         )
         frame.columns = restored(frame.columns.tolist())
         texts = frame.columns[[kind == "labels" for kind in kinds_of(frame)]]
-        return frame.assign(**{name: restored(frame[name].tolist()) for name in texts if _is_inert(frame[name])})
+        return frame.assign(**{name: restored(frame[name].tolist()) for name in texts if _has_apostrophes(frame[name])})
 
     frame = read(list(MISSING))
     if separator != "," and any(_has_decimal_commas(frame[name]) for name in frame):
@@ -244,7 +244,7 @@ def restored(cells: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _is_inert(column: Any) -> bool:
+def _has_apostrophes(column: Any) -> bool:
     """Whether a column has cells that begin with an apostrophe."""
     return any(isinstance(cell, str) and cell.startswith("'") for cell in column.unique())
 

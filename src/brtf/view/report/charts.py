@@ -122,7 +122,7 @@ def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: boo
     if axis.kind == "name" and axis.length <= MOST_NAMED:
         return _named_profile(axis, mean, low, high, title)
     chart = Chart(
-        _spanning(axis),
+        Scale.around(axis.values, margin=0.0 if axis.length > 60 else 0.02),
         Scale.around([low, high], margin=0.04, zero=True),
         title,
         height=170.0,
@@ -198,10 +198,6 @@ def fibre_chart(
             words = f"{axis.text(k)}: observed {number(observed[k], 3)}, expected {number(expected[k], 3)}"
             chart.dot(axis.values[k], observed[k], "dot two" if listed[k] else "dot ink small", words)
     return chart.markup()
-
-
-def _spanning(axis: Axis) -> Scale:
-    return Scale.around(axis.values, margin=0.0 if axis.length > 60 else 0.02)
 
 
 def _named_profile(axis: Axis, mean: Array, low: Array, high: Array, title: str) -> Markup:
@@ -389,10 +385,8 @@ def map_chart(observations: Observations, probability: Array, modes: tuple[int, 
 def _cell_labels(axis: Axis, n_cells: int) -> list[str]:
     """The labels of the positions of every cell: of one, or of the first and the last."""
     of_cell = np.arange(axis.length) * n_cells // axis.length
-    first, last = (
-        np.searchsorted(of_cell, np.arange(n_cells)),
-        np.searchsorted(of_cell, np.arange(n_cells), "right") - 1,
-    )
+    first = np.searchsorted(of_cell, np.arange(n_cells))
+    last = np.searchsorted(of_cell, np.arange(n_cells), "right") - 1
     return [
         axis.text(int(low)) if low == high else f"{axis.text(int(low))} to {axis.text(int(high))}"
         for low, high in zip(first, last, strict=True)
@@ -401,6 +395,7 @@ def _cell_labels(axis: Axis, n_cells: int) -> list[str]:
 
 def calibration_chart(found: Calibration) -> Markup:
     """Share of held-out values inside their intervals against the level; the grey band is the variation by chance."""
+    percents = [(float(value), str(value)) for value in (0, 25, 50, 75, 100)]
     chart = Chart(
         Scale(0.0, 100.0),
         Scale(0.0, 100.0),
@@ -409,8 +404,8 @@ def calibration_chart(found: Calibration) -> Markup:
         height=300.0,
         x_title="level of the interval, %",
         y_title="held-out values inside, %",
-        x_ticks=_percents(),
-        y_ticks=_percents(),
+        x_ticks=percents,
+        y_ticks=percents,
     )
     level = np.linspace(0.0, 1.0, 101)
     chance = half_width(LEVEL) * np.sqrt(level * (1 - level) / found.n_entries)
@@ -421,7 +416,3 @@ def calibration_chart(found: Calibration) -> Markup:
         told = f"{100 * covered:.1f} % inside the {100 * level_:g} % intervals"
         chart.dot(100 * level_, 100 * covered, "dot one", told)
     return chart.markup()
-
-
-def _percents() -> Ticks:
-    return [(float(value), str(value)) for value in (0, 25, 50, 75, 100)]

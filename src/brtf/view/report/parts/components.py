@@ -10,7 +10,7 @@ import numpy as np
 from brtf.data.arrays import Array, evenly_spaced
 from brtf.results.summary import fitted_to
 from brtf.view.report import charts
-from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Part, Sides, Table, Words
+from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Part, Table, Words
 from brtf.view.report.frames import LONGEST_SIDE, labels_at, pixel_picture
 from brtf.view.report.subject import Subject
 from brtf.view.report.svg import number
@@ -67,14 +67,11 @@ def _card(subject: Subject, group: int, axis: Axis, mean: Array, std: Array, com
         return Card(pixel_picture(mean, layout.size, caption, subject.sides), caption)
     if len(modes) == 2:  # merged modes: a map
         size = shape[modes[0]], shape[modes[1]]
-        along = _sides([subject.axes[mode] for mode in modes], subject.sides)
-        return Card(pixel_picture(mean, size, caption, along), caption)
+        axes = [subject.axes[mode] for mode in modes]
+        rows, columns = (subject.sides(a.name, labels_at(a, evenly_spaced(a.length, LONGEST_SIDE))) for a in axes)
+        return Card(pixel_picture(mean, size, caption, (rows, columns)), caption)
     signed = result.state.row_priors[group].signed
     return Card(charts.profile_chart(axis, mean, std, subject.names[component], signed=signed), caption)
-
-
-def _sides(axes: Sequence[Axis], sides: Sides) -> Any:
-    return tuple(sides(axis.name, labels_at(axis, evenly_spaced(axis.length, LONGEST_SIDE))) for axis in axes)
 
 
 def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, leverage: Array | None = None) -> Table:
