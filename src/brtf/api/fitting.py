@@ -227,7 +227,7 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
 
 
 def _steps_to(block: Observations, earlier: Result) -> Array:
-    """Distances of the rows of a block from the last one and from each other, as their labels tell."""
+    """Distances of the rows of a block from the last one and from each other, according to their labels."""
     own, new = (None if one.labels is None else one.labels.coords[0] for one in (earlier.observations, block))
     if own is not None and new is not None and earlier.state.row_priors[0].ordered:
         check_times(joined(own, new), 0)
@@ -324,5 +324,5 @@ def _check_fit_memory(observations: Observations, settings: Settings) -> None:
 
 
 def processing(executor: Any, n_jobs: int | None) -> AbstractContextManager[str | None]:
-    """A context in which chunks are processed by an executor, or by so many workers; gives the dashboard's address."""
+    """A context in which an executor, or this many workers, process chunks; yields the address of the dashboard."""
     return executing(executor, count_workers(-1 if n_jobs is None else n_jobs))

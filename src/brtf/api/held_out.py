@@ -14,13 +14,13 @@ from brtf.data.observations import Observations, distinct_columns
 Mask = NDArray[np.bool_]
 
 HELD_OUT_SHARE = 20
-"""One in so many entries is held out."""
+"""One entry in this many is held out."""
 FEWEST_HELD_OUT = 100
 """Held-out entries below which a difference of densities says nothing."""
 SPARSEST = 16
-"""Cells per observed entry up to which it is worth to look at all cells: a list of entries takes as many bytes."""
+"""Cells per observed entry up to which all cells are examined: a list of the entries takes as many bytes."""
 LONGER, STANDARD_ERRORS = 2.0, 5.0
-"""Gaps are so many times as long as in random order, and their number is so far from chance."""
+"""How many times longer than in random order gaps must be, and by how many standard errors their number must differ."""
 MOST_COPIES = 50
 """Copies of the gaps that are moved into the observed entries, at most."""
 
@@ -65,7 +65,7 @@ def held_out(observations: Observations, rng: np.random.Generator) -> HeldOut | 
 
 
 def _misses_whole_fibres(observations: Observations, mode: int) -> bool:
-    """Whether most missing entries lie in fibres along a mode of which nothing was observed."""
+    """Whether most missing entries lie in wholly unobserved fibres along a mode."""
     length = observations.shape[mode]
     fibres = _numbered_along(observations, [other for other in range(observations.order) if other != mode])
     n_empty = observations.n_entries // length - (int(fibres.max()) + 1)

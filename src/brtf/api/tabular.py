@@ -25,7 +25,7 @@ from brtf.results.group_evidence import Evidence
 HALF = 0.5
 """Share of an anomaly from which the detector says that loadings take it up."""
 FAR = 1e3
-"""Evidence, in nats, at which a probability is one whatever the share of anomalies."""
+"""Evidence, in nats, at which the probability of an anomaly is one for any share of anomalies."""
 
 
 class _OnSamples(BaseEstimator):
@@ -46,7 +46,7 @@ class _OnSamples(BaseEstimator):
         scaled = np.asarray((samples - self.center_) / self.scale_)
         self._prepare(model, scaled.ndim)
         with warnings.catch_warnings():
-            # a sample or a feature of which nothing is known is usual in tables
+            # wholly missing samples or features are common in tables
             warnings.filterwarnings("ignore", "Mode . has .* empty slice", UserWarning)
             self.model_ = model.fit(scaled)
         self.n_iter_ = self.model_.n_iter_

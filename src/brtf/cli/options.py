@@ -70,7 +70,7 @@ def mode_option(words: str) -> Callable[[Any], Any]:
 
 
 def _said_of_modes(text: str) -> dict[int | str, tuple[str, ...]]:
-    """What is said of modes: MODE=WORD, separated by commas; several words of a mode are joined by +."""
+    """Words for modes: MODE=WORD, separated by commas; several words for one mode are joined by +."""
     said = [pair.strip().partition("=") for pair in text.split(",")]
     if not all(mode and words for mode, _, words in said):
         raise ValueError("a mode or a word is missing")

@@ -116,7 +116,7 @@ class Arrangement:
         return all(set(group) <= set(modes) or not set(group) & set(modes) for group in self.groups)
 
     def leaves(self, mode: int | None) -> bool:
-        """Whether a mode, if any is named, is read as it is."""
+        """Whether a mode is read as it is; true for None."""
         return mode is None or ((mode,) in self.groups and mode not in self.periods)
 
     def factor_numbers(self, modes: Sequence[int]) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ def check_dtype(dtype: DTypeLike | None) -> None:
         known = dtype is None or np.dtype(dtype) in (np.dtype(np.float32), np.dtype(np.float64))
     except TypeError:
         known = False
-    if not known or isinstance(dtype, np.generic):  # a number, of which NumPy would take the type
+    if not known or isinstance(dtype, np.generic):  # a number, whose type NumPy would take
         got = np.dtype(dtype).name if isinstance(dtype, type | np.dtype) else repr(dtype)
         raise ValueError(f"dtype must be float32 or float64, got {got}.")
 

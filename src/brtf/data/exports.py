@@ -64,7 +64,7 @@ def to_frame(table: Table) -> Any:
 
 
 def as_frame(table: Table, observations: Observations) -> Any:
-    """A table about some data as a polars.DataFrame if these came in one, else as a pandas.DataFrame.
+    """A table as a polars.DataFrame if the data came in one, otherwise as a pandas.DataFrame.
 
     Without pandas it is unchanged.
     """

@@ -29,10 +29,10 @@ FEW_ROWS = 128
 
 
 class Rounding(Protocol):
-    """What was rounded, and how: a link, of which the data layer knows no more than this."""
+    """How the values were rounded: all that the data layer needs to know about a link."""
 
     def widths(self, modelled: NDArray[np.floating[Any]], /) -> Array:
-        """Lengths of the intervals of which the given values are the middles."""
+        """Lengths of the intervals with the given midpoints."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -60,7 +60,7 @@ def workers(n_jobs: int | None) -> Iterator[None]:
 
 
 def count_workers(n_jobs: int | None) -> int:
-    """The number of threads that ``n_jobs`` stands for."""
+    """The number of threads for this ``n_jobs``."""
     n_cores = os.cpu_count() or 1
     n_threads = 1 if n_jobs is None else n_jobs if n_jobs > 0 else n_cores + 1 + n_jobs
     return max(1, min(n_threads, LANES))

@@ -19,17 +19,17 @@ from brtf.data.times import as_times
 NEEDLESS = 0.01
 """Chance that a mode without a period seems to have one."""
 FEWEST_CYCLES = 3
-"""A pattern that is seen less often cannot be told from a slow change."""
+"""Cycles needed to distinguish a period from a slow change."""
 SHORTEST = 3
 """Shortest period: one of two positions lies at the end of the spectrum, where one side has no neighbours."""
 MOST = 2
-"""Periods of a mode that are told apart, the clearest ones."""
+"""Largest number of periods found along a mode."""
 WEIGHTS = math.pi**2 / 6 - 1.25
 """Σ 1/P² over all periods of at least three positions."""
 NUMBERS = 2**18
-"""Numbers of which the spectrum is taken; of larger data that of some fibres."""
+"""Largest number of values whose spectrum is computed; of larger data some fibres are used."""
 LARGEST_SIZE = 3.0
-"""Standard deviations at which values are cut, lest a few outliers hide a period."""
+"""Standard deviations at which values are clipped, so that a few outliers cannot hide a period."""
 LONGEST = 2**14
 """Longest period that is looked for in a spectrum: a week has 10,080 minutes."""
 HARMONICS = 16

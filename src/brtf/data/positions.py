@@ -44,7 +44,7 @@ class Positions:
 
     @classmethod
     def of(cls, labels: NDArray[Any] | None, n_rows: int) -> Positions:
-        """The positions that labels tell; even ones where labels tell none, or are not in order."""
+        """The positions according to the labels; evenly spaced if these are no numbers or times in order."""
         along = None if labels is None else _numbers(labels)
         if along is None:
             return cls(np.ones(max(n_rows - 1, 0)), (), np.arange(n_rows))
@@ -107,7 +107,7 @@ def continued(labels: NDArray[Any] | None, n_rows: int, n_more: int) -> NDArray[
 
 
 def steps_onward(labels: NDArray[Any] | None, more: NDArray[Any] | None, n_more: int) -> Array:
-    """Typical steps (n_more,) from the last position to each further one; 1, 2, 3, … where labels tell no others."""
+    """Typical steps (n_more,) from the last position to each further one; 1, 2, 3, … if the labels give none."""
     along = None if labels is None or more is None else _numbers(joined(labels, more))
     if along is None:
         return np.arange(1.0, n_more + 1.0)

@@ -87,7 +87,7 @@ def _wavelengths(axis: str, mode: int, labels: Labels | None) -> Array:
 def without_scatter(
     observations: Observations, said: Mapping[str, Any] | None, labels: Labels | None = None
 ) -> Observations:
-    """The observations without the entries where scattered light is expected; unchanged if nothing is said of it.
+    """The observations without the entries where scattered light is expected; unchanged without the option.
 
     Wavelengths are the given labels, or those of the observations.
     """

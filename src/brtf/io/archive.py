@@ -98,7 +98,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
 
 
 def tell_of_entries(result: Result, header: Header) -> None:
-    """Set the numbers of a result without entries that depend on all of them: see :func:`pack_outline`."""
+    """Set the numbers that a result without its entries cannot compute: see :func:`pack_outline`."""
     rate = math.nan if header["outlier_rate"] is None else float(header["outlier_rate"])
     if not (math.isnan(rate) or 0 <= rate <= 1):
         raise ValueError(f"the outlier rate is {rate}")

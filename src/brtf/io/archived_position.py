@@ -46,7 +46,7 @@ PROPOSAL_NUMBERS: dict[str, tuple[tuple[type, ...], float]] = {
     "n_before": ((int,), 0),
     "bounds": ((tuple,), 0),
 }
-"""The plain parts of a proposal, likewise."""
+"""The same for the plain parts of a proposal."""
 
 
 def pack_position(position: Position, header: Header, arrays: Arrays) -> None:

@@ -81,7 +81,7 @@ def name_written(path: str | os.PathLike[str]) -> Iterator[None]:
         if error.errno is None:
             raise OSError(f"{os.fspath(path)} cannot be written: {error}") from error
         error.filename = os.fspath(path)
-        del error.filename2  # None would be told as a second file
+        del error.filename2  # None would be shown as a second file
         raise
 
 

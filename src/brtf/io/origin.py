@@ -98,7 +98,7 @@ def _digest_of_data(observations: Observations) -> str:
 
 
 def _digest_of_labels(labels: Labels | None) -> str | None:
-    """SHA-256 of the labels, of which times say how far rows in order are apart; None if there are none."""
+    """SHA-256 of the labels, since times and numbers set the distances of rows in order; None if there are none."""
     coords = [] if labels is None else [None if one is None else one.astype(str).tolist() for one in labels.coords]
     return hashlib.sha256(repr(coords).encode()).hexdigest() if any(one is not None for one in coords) else None
 

@@ -1,4 +1,4 @@
-"""Signals that end a process, SIGTERM and SIGHUP: what runs ends as by Ctrl-C, so that it can keep its work."""
+"""SIGTERM and SIGHUP end the running code as Ctrl-C does, so that it can save its work."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def ended_by_signals() -> Iterator[frozenset[int]]:
 
 @contextmanager
 def dying_of_signals() -> Iterator[None]:
-    """A context which SIGTERM and SIGHUP leave as Ctrl-C does, and only then end the process, as ever.
+    """A context in which SIGTERM and SIGHUP first raise like Ctrl-C, and end the process once the context is left.
 
-    So the code within can write what it has, and whoever sent the signal sees the process die of it.
+    The code inside can save its work, and the sender of the signal still sees the process die of it.
     """
     own: frozenset[int] = frozenset()
     try:
@@ -56,7 +56,7 @@ def dying_of_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """A context in which Ctrl-C, SIGTERM and SIGHUP wait for its end, so that what it does is done wholly."""
+    """A context that defers Ctrl-C, SIGTERM and SIGHUP to its end, so that the code inside is not interrupted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -17,7 +17,7 @@ NOISES = ("common", "per-slice", "auto")
 OUTLIER_KINDS = ("auto", "additive", "one-sided", "replacement")
 LINKS = ("auto", "sqrt", "log", "log1p")
 MODE_WORDS = ("ordered", "cyclic", "unordered", "nonnegative")
-"""What can be said of a mode."""
+"""Words that describe a mode."""
 RENAMED = {"outliers": "robust", "transform": "link"}
 """Option names that collide with methods, and the option to use instead."""
 FEWEST_SMOOTH = 8
@@ -209,7 +209,7 @@ class Settings:
         return tuple((names.index(mode) if isinstance(mode, str) else mode, words) for mode, words in self.modes)
 
     def said_of_modes(self, order: int) -> dict[int, tuple[str, ...]]:
-        """What is said of each mode that ``modes`` names."""
+        """The words that ``modes`` gives for each mode it names."""
         if self.modes in (None, "auto"):
             return {}
         given = tuple(mode for mode, _ in self.modes)
@@ -217,7 +217,7 @@ class Settings:
         return {int(mode) % order: words for mode, words in self.modes}
 
     def undecided_modes(self, order: int) -> tuple[int, ...]:
-        """The modes of which nothing is said, so that the bound chooses."""
+        """The modes that ``modes`` leaves to the bound."""
         said = self.said_of_modes(order)
         return () if self.modes is None else tuple(mode for mode in range(order) if mode not in said)
 

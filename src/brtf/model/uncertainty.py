@@ -23,7 +23,7 @@ LARGEST_RATIO = 50.0
 """Ratio of the smallest detectable power to the mean power found, above which all noise may be hidden components."""
 
 NEARLY_ZERO = 1e-12
-"""Share of a variance that stands for zero where a width is tabulated over logarithms."""
+"""Share of a variance used in place of zero, which has no logarithm, in a table of widths."""
 
 
 @lru_cache(maxsize=64)

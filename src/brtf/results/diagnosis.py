@@ -35,7 +35,7 @@ FEWEST_CODES, OTHER_CODE = 5, 0.1
 """How often a value must occur to be taken for a code, and how often, relative to it, the value at the other end may:
 dead and saturated pixels, at both ends, are outliers and no code."""
 NINES = re.compile(r"-99+")
-"""What stands for a missing value in many files."""
+"""Codes for a missing value in many files: −99, −999, …"""
 HIDDEN = 0.01
 """Smallest noise that a fit distinguishes, over the spread of the data, from which it may hide structure."""
 LARGEST_SAMPLE = 2**16

@@ -41,7 +41,7 @@ class Forecast:
     mean, std, low, high : of the shape of the data, with h positions along the mode
     level : probability of the interval from ``low`` to ``high``
     of : "observation" for new observations, "low_rank" for the low-rank part
-    observations : the new positions as data of which nothing is known yet, in the container of those that came in
+    observations : the new positions as data without any entry, in the container of the fitted data
     """
 
     mode: int
@@ -105,7 +105,7 @@ def forecast(
 
 
 def _unseen(seen: Observations, shape: tuple[int, ...], mode: int, labels: NDArray[Any]) -> Observations:
-    """Other positions of one mode, with their labels, as data of which nothing is known."""
+    """Other positions of one mode, with their labels, as data without any entry."""
     own = (None,) * seen.order if seen.labels is None else seen.labels.coords
     name = None if seen.labels is None else seen.labels.name
     named = Labels(tuple(mode_names(seen)), (*own[:mode], labels, *own[mode + 1 :]), name)
@@ -179,7 +179,7 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
 
 
 def _continued(result: Result, mode: int, horizon: int) -> Result:
-    """The result with further positions along a mode, of which nothing is observed."""
+    """The result with further, unobserved positions along a mode."""
     observations, arrangement = result.observations, result.arrangement
     length = observations.shape[mode]
     shape = (*observations.shape[:mode], length + horizon, *observations.shape[mode + 1 :])
@@ -214,7 +214,7 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
 
 
 def _misfit_ahead(result: Result, mode: int, steps: Array) -> MisfitAhead | None:
-    """What the low-rank part misses and will miss again, with the same periods; a smooth residual has it already.
+    """The part of the residuals that repeats with a period, continued; None beside a smooth residual, which covers it.
 
     ``steps`` are the distances from the last position to those that follow.
     """
@@ -231,7 +231,7 @@ def _misfit_ahead(result: Result, mode: int, steps: Array) -> MisfitAhead | None
 
 
 def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, steps: Array) -> RowGaussians:
-    """The rows at these distances from the last one, with the periods that labels tell or the rows suggest."""
+    """The rows at these distances from the last one, with the periods given by the labels or suggested by the rows."""
     if rows.n_rows < 2:
         raise ValueError(f"Mode {mode} has one position only: nothing tells how it goes on.")
     if not rows.rank:

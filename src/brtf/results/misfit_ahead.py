@@ -1,4 +1,4 @@
-"""What the low-rank part misses of every fibre, and misses again a period later: its part in a forecast.
+"""The part of the residuals of every fibre that repeats with a period, as a contribution to a forecast.
 
 Where few components describe many fibres, some of what is left over repeats itself: a station that is busier on Fridays
 than the others. The residuals of all fibres together tell how alike those of one, two, … periods apart are. The best

@@ -1,4 +1,4 @@
-"""The rows that follow the last one: every course goes on as a mixture of all that could have made its past.
+"""The rows that follow the last one: every course continues as a mixture of all processes that fit its past.
 
 A course is a Gaussian process: a constant, a level that is forgotten, a pattern that repeats itself and changes slowly,
 and what belongs to one row only, in many proportions; they are averaged with their evidence. The courses are those of
@@ -31,7 +31,7 @@ FEWEST_ROWS = 256
 MOST_ROWS = 1024
 """Rows that are looked at, at most: the cost grows with their cube."""
 LEAST_TOLD = 0.1
-"""Rows of which the data tell less, relative to a typical one, are not looked at: they were filled in from others."""
+"""Rows with less information than this share of a typical row are ignored: they were filled in from the others."""
 ALONE = (0.001, 0.01, 0.1, 0.3, 0.6)
 """Shares of what belongs to one row only, in a course without a pattern."""
 PATTERN = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -39,7 +39,7 @@ PATTERN = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 ROUNDS = (2.0, 8.0, math.inf)
 """Rounds after which a pattern is forgotten."""
 FEWEST_BEFORE, FEWEST_CHECKED = 2, 3
-"""Rows beyond a period from which rows that were seen are forecast, and the fewest of them that tell anything."""
+"""Observed rows needed beyond a period before the next are forecast as a check, and the fewest checks that count."""
 MOST_ORIGINS = 8
 """Rows, at most, after which such forecasts begin, in the second half; a quarter of them in long series."""
 KEPT_PERIODS = 2
@@ -61,7 +61,7 @@ def rows_ahead(
     Parameters
     ----------
     places, ahead : (I,) and (H,) of the rows and of those that follow
-    known : periods that labels tell
+    known : periods given by the labels
     likely : periods that the rows may have
     gram : (R, R) the squares of the entries of a row a add up to aᵀGa; in units of the noise if None
     """
@@ -94,7 +94,7 @@ def rows_ahead(
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Rows that were seen: their means (I, R), covariances and what the data tell of them, (I, R, R), and places (I,).
+    """Observed rows: their means (I, R), covariances and information, both (I, R, R), and places (I,).
 
     ``most`` is the number of last rows that are looked at, ``regular`` whether a row is as expected, (I,).
     """
@@ -114,13 +114,13 @@ class Seen:
 
     @cached_property
     def turned(self) -> tuple[Array, Array]:
-        """Directions and their units in which a difference of length one is told from none by a typical row."""
+        """Directions, and their units: a difference of one unit is what a typical row can just resolve."""
         values, vectors = np.linalg.eigh(self.precision.mean(axis=0))
         return vectors, np.sqrt(np.maximum(values, np.finfo(float).eps ** 0.5 * values[-1]))
 
     @cached_property
     def told(self) -> Array:
-        """How much the data tell of every row, relative to a typical one, (I,)."""
+        """Information in every row, relative to a typical one, (I,)."""
         vectors, roots = self.turned
         return np.asarray(np.einsum("trs,rs->t", self.precision, (vectors / roots**2) @ vectors.T) / len(roots))
 
@@ -251,7 +251,7 @@ class Past:
     Attributes
     ----------
     values : (I, D), with mean zero
-    told : (I,) how much the data tell about a row, relative to a typical one
+    told : (I,) information in every row, relative to a typical one
     places : (I,)
     ahead : (H,) places to forecast
     odd : (I,) further variance of rows that are not as expected, in units of the courses; 0 for all others
@@ -266,7 +266,7 @@ class Past:
     def continued(self, known: Sequence[int], likely: Sequence[int]) -> Continued:
         """The rows ahead, averaged over the courses.
 
-        Periods that labels tell are as probable as none; those that are merely possible share that chance.
+        Each period given by the labels is as probable as no period; the merely possible ones share that probability.
         """
         likely = [period for period in likely if period not in known]
         best = sorted(likely, key=self.nats_of, reverse=True)
@@ -346,7 +346,7 @@ class Past:
 
 
 class Fit:
-    """A course about a constant of which nothing is known, given the past.
+    """A course about an unknown constant, given the past.
 
     With LLᵀ the covariance of the rows, u = L⁻¹1 and e = L⁻¹y less its part along u, the evidence of a direction, all
     sizes of the course being as probable, is |L|⁻¹ |u|⁻¹ |e|^(1 − I).

@@ -155,9 +155,9 @@ def _open(path: Path) -> Any:
 
 
 def _arrays_in(path: Path) -> dict[str, Any]:
-    """The arrays of a Zarr group by their names, opened one by one; a warning tells what is none and no group either.
+    """The arrays of a Zarr group by their names; warns of anything in it that is neither an array nor a group.
 
-    All at once, Zarr leaves errors behind that are printed later.
+    They are opened one by one: opened together, Zarr leaves errors behind that are printed later.
     """
     zarr = require("zarr", extra="big", purpose=".zarr stores")
     nodes, strays = {}, []
@@ -178,7 +178,7 @@ def _arrays_in(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _told_of_strays() -> Iterator[None]:
-    """Keep back what Zarr says of things in a group that are no arrays: `_arrays_in` has said it."""
+    """Silence Zarr's warning about other files in a group: `_arrays_in` has warned of them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Object at .* is not recognized as a component of a Zarr hierarchy")
         yield

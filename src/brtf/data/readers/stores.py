@@ -59,7 +59,7 @@ def read_stored(array: Any, rows: slice | None = None) -> NDArray[Any]:
 
 @contextmanager
 def decoding() -> Iterator[None]:
-    """Whatever stops Zarr from decoding an array within is damage of its chunks, and is said so."""
+    """A context in which an error of Zarr while decoding an array is reported as damage of its chunks."""
     try:
         yield
     except (MemoryError, OSError):

@@ -223,7 +223,7 @@ def _arrow_content(pyarrow: Any) -> Iterator[None]:
 def _observed(
     frame: Any, header: list[str], index: Sequence[str] | None, value: str | None, wide: bool
 ) -> Observations:
-    """The entries of a table that is read as a whole: wide if it is said to be or looks like it, or long."""
+    """The entries of a table: of a wide one if the caller says so or it looks wide, otherwise of a long one."""
     if wide or (index is None and value is None and is_wide(frame)):
         return from_wide(frame, row_labels(header, index, value))
     return from_table(frame, *_columns(header, index, value))

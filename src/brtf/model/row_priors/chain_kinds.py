@@ -20,14 +20,14 @@ from brtf.data.arrays import Array
 HARMONICS = 3
 """Harmonics of a period that a chain may ride on: a pattern with more of them has several components."""
 SMALLEST_CARRIER = 1e-6
-"""Carriers below it vanish: they are told from zero by rounding only."""
+"""Size below which a carrier counts as zero: it differs from zero only by rounding."""
 NO_CARRIERS = np.zeros((0, 2))
 NO_CARRIERS.flags.writeable = False
 
 
 LONGEST_SECOND = 256
-"""Longest memory of a chain of second order, in its smallest steps: the numbers of Q grow with its cube, and beyond it
-more than half of their digits cancel."""
+"""Longest memory of a chain of second order, in its smallest steps. The entries of Q grow with its cube; beyond it they
+cancel to less than half of their digits."""
 
 
 class Form(NamedTuple):

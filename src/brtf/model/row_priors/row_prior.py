@@ -63,7 +63,7 @@ class RowPrior(ABC):
     name: ClassVar[str]
     """Name in files and events."""
     words: ClassVar[str]
-    """What is said of the loadings of a mode with this prior, in plain words."""
+    """How the loadings of a mode with this prior vary, in plain words: the end of a sentence about them."""
     rotates: ClassVar[bool] = False
     """Whether the prior of a row is N(0, diag(λ)⁻¹), but for a factor: only then may components be rotated."""
     signed: ClassVar[bool] = True
@@ -131,7 +131,7 @@ class RowPrior(ABC):
         return rows.gram + rows.cov_sum
 
     def evened(self, rows: RowGaussians, lam: Gamma) -> RowPrior:
-        """The prior under which rows that the data tell equally much about share one covariance: this, or its like."""
+        """This prior, or the one closest to it under which rows of equal statistics have equal covariances."""
         return self
 
     def adapted(self, rows: RowGaussians, lam: Gamma) -> tuple[RowGaussians, RowPrior]:
@@ -146,7 +146,7 @@ class RowPrior(ABC):
         return self.adapted(rows, lam)
 
     def moved(self, rows: RowGaussians, mean: Array) -> tuple[RowGaussians, RowPrior]:
-        """The posterior with means (I, R) in place of its own, or near them, and the prior to go with it."""
+        """The posterior with its means replaced by the given ones, (I, R), or close to them, and the matching prior."""
         return rows.with_mean(mean), self
 
     def reported(self, rows: RowGaussians, lam: Gamma) -> RowGaussians:

@@ -20,7 +20,7 @@ from brtf.model.row_priors.row_prior import IndependentRows, RowPrior, RowTerms,
 from brtf.model.row_priors.zero_mean import ZeroMean
 
 SMALLEST = 2.0
-"""Smallest c: with less, a row of which nothing is known would vary by more than twice what q(a) q(η) says."""
+"""Smallest c: with less, the variance of an unobserved row would be more than twice that of q(a) q(η)."""
 ROUNDS = 3
 """Rounds of centre and sizes in a proposal."""
 
@@ -103,7 +103,7 @@ class KnownUnequal(IndependentRows):
         return self._with_sizes(float(self.concentration), half_squares, rows.rank)
 
     def reported(self, rows: RowGaussians, lam: Gamma) -> RowGaussians:
-        """C33: (V_i⁻¹ − η̄_i diag(λ̄)/c)⁻¹: a row of which nothing is known varies as Student's t, by c/((c − 1)λ̄).
+        """C33: (V_i⁻¹ − η̄_i diag(λ̄)/c)⁻¹: an unobserved row varies as Student's t, by c/((c − 1)λ̄).
 
         V_i⁻¹ has the prior's η̄_i diag λ̄ of the last update; what the data say is its excess over the present one.
         """

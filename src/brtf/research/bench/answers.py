@@ -68,7 +68,7 @@ class Kept(Generic[Answer]):
 
 
 def answers(effort: Effort) -> Iterator[Measurement]:
-    """Target 10: whole fits, told nothing, against methods that are told what they need; one counted run of each."""
+    """Target 10: whole fits with default settings against methods given what they need; one timed run of each."""
     for make in QUESTIONS:
         question = make(quick=effort.quick)
         if find_spec(question.package) is None:

@@ -1,4 +1,4 @@
-"""Templates of pages, filled in: whatever words come from the data, they stay words."""
+"""Fill in the templates of pages; text from the data is escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def asset(name: str) -> str:
 
 
 def render(name: str, *, css: str, **context: Any) -> str:
-    """The template of that name with styles, with a nonce for its scripts, and with whatever else it asks for."""
+    """The template of that name, filled in with styles, a nonce for its scripts, and the context."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 

@@ -16,7 +16,7 @@ from brtf.view.report.svg import number
 from brtf.view.view_data import residual_histogram
 
 TOLD = 1.1
-"""Factor by which uncertainties must be understated, or overstated, along a mode to be told: a tenth."""
+"""Factor by which uncertainties along a mode must be understated, or overstated, to be reported."""
 LASTING = 0.5
 """Share of the correlation of neighbours that is left at long distances where whole fibres are off."""
 MISSES = 0.2
@@ -24,7 +24,7 @@ MISSES = 0.2
 LEANING = 0.05
 """By how much the share of residuals above zero may differ from what was fitted."""
 WITH_LEVEL = 0.1
-"""Rank correlation of the size of residuals with the level from which it is told."""
+"""Rank correlation of the size of residuals with the level from which it is reported."""
 FAR = 3.29
 """Normal score that a thousandth of the residuals exceeds in size."""
 
