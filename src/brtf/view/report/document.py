@@ -77,6 +77,7 @@ def html(document: Document, version: str) -> str:
     return render(
         "document.html",
         css=asset("page.css") + asset("document.css"),
+        title=document.title,
         document=document,
         version=version,
         number=number,
