@@ -6,8 +6,8 @@ import pytest
 from brtf import BRTF
 from brtf.datasets import synthetic
 from brtf.ranks import core_consistency, split_half
-from brtf.results.core import consistency_of
-from brtf.results.halves import congruences
+from brtf.results.core_consistency import consistency_of
+from brtf.results.split_half import congruences
 
 DATA = synthetic((24, 14, 12), 3, missing=0.1, seed=4)
 

@@ -15,9 +15,9 @@ from brtf.api.evaluation import draw_hidden, text_table
 from brtf.data.observe import observe
 from brtf.inference.trace import FitWarning
 from brtf.model.settings import Settings
-from brtf.results.core import balanced, consistency
-from brtf.results.halves import SplitHalf, compared
+from brtf.results.core_consistency import balanced, consistency
 from brtf.results.result import Result
+from brtf.results.split_half import SplitHalf, compared
 
 __all__ = ["RankCurve", "SplitHalf", "bound_curve", "core_consistency", "split_half"]
 

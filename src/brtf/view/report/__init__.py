@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from brtf.data.extras import require
 
 if TYPE_CHECKING:
-    from brtf.results.halves import SplitHalf
     from brtf.results.result import Result
+    from brtf.results.split_half import SplitHalf
 
 __all__ = ["require_page", "write_report"]
 

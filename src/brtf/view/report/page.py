@@ -11,10 +11,10 @@ from brtf.data.arrays import Array
 from brtf.data.checks import count_of
 from brtf.data.observations import Observations
 from brtf.results.choice_words import FEWEST
-from brtf.results.halves import SplitHalf
 from brtf.results.headline import headline as findings
 from brtf.results.headline import percent
 from brtf.results.result import Result
+from brtf.results.split_half import SplitHalf
 from brtf.results.summary import fitted_to, scatter_in_words
 from brtf.view.entries import unseen
 from brtf.view.report.blocks import Part, Sides

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.observations import Observations
-from brtf.results.halves import SplitHalf
 from brtf.results.result import Result
+from brtf.results.split_half import SplitHalf
 from brtf.view.report.blocks import Sides
 from brtf.view.report.layout import Layout
 from brtf.view.view_data import Axis, axis_of, by_strength

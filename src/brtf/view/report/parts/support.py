@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import beta
 
 from brtf.data.arrays import Array
-from brtf.results.core import consistency_of
+from brtf.results.core_consistency import consistency_of
 from brtf.view.report import residual_charts
 from brtf.view.report.blocks import Card, Cards, Cell, Heading, Part, Table, Verdict, Verdicts, Words
 from brtf.view.report.subject import Subject
