@@ -102,11 +102,7 @@ def has_the_last_word(result: Result) -> bool:
 
 
 def last_word(
-    result: Result,
-    settings: Settings,
-    rng: np.random.Generator,
-    deadline: Deadline,
-    watch: Callable[[Record], object],
+    result: Result, settings: Settings, rng: np.random.Generator, deadline: Deadline, watch: Callable[[Record], object]
 ) -> Result:
     """The result with the rank that predicts held-out entries best, and a posterior wide enough for them.
 

@@ -116,13 +116,7 @@ def reads_input(command: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(command)
     def collected(
-        source: Path,
-        mask: Path | None,
-        key: str | None,
-        index: str | None,
-        value: str | None,
-        wide: bool,
-        **rest: Any,
+        source: Path, mask: Path | None, key: str | None, index: str | None, value: str | None, wide: bool, **rest: Any
     ) -> int:
         return command(given=Input(source, mask, key, index, value, wide), **rest)
 

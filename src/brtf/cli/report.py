@@ -39,10 +39,7 @@ def _numbers(_: click.Context, parameter: click.Parameter, text: str | None) -> 
     "--image-modes", metavar="0,1", callback=_numbers, help="Modes that make up a picture: rows, columns[, colours]."
 )
 @click.option(
-    "--image-size",
-    metavar="48x64",
-    callback=_numbers,
-    help="Height and width, if --image-modes is pixels[, colours].",
+    "--image-size", metavar="48x64", callback=_numbers, help="Height and width, if --image-modes is pixels[, colours]."
 )
 @click.option("--title", help="Title of the page.")
 @click.option("--names", metavar="A,B", help="Names of the components, strongest first, separated by commas.")

@@ -14,16 +14,7 @@ from brtf.data.arrays import SentOnce
 from brtf.data.blas import blas_on_one_thread
 from brtf.data.chunks import ChunkError
 from brtf.data.extras import require
-from brtf.data.tasks import (
-    Adding,
-    Finished,
-    Lane,
-    Message,
-    Parcel,
-    Value,
-    as_it_is,
-    in_tree,
-)
+from brtf.data.tasks import Adding, Finished, Lane, Message, Parcel, Value, as_it_is, in_tree
 
 LATE_DEATHS = 1.0
 """Seconds after which the scheduler has noticed workers that died in the last pass."""

@@ -23,17 +23,7 @@ from brtf.data.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece
 from brtf.data.cluster import PIECES, Pieces, on_cluster
 from brtf.data.extras import require
 from brtf.data.plan import DEFAULT_PLAN, Plan
-from brtf.data.tasks import (
-    Adding,
-    Finished,
-    Lane,
-    Task,
-    Value,
-    as_it_is,
-    in_tree,
-    pack_task,
-    unpack_task,
-)
+from brtf.data.tasks import Adding, Finished, Lane, Task, Value, as_it_is, in_tree, pack_task, unpack_task
 
 ALLOWED_FAILURES = 3
 """Number of workers that may die over one chunk before it is given up, in clusters started here."""
@@ -198,11 +188,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def over_lanes(
-    lanes: tuple[Lane, ...],
-    task: Task[Value],
-    add: Adding[Value],
-    pool: Pool | None = None,
-    plan: Plan = DEFAULT_PLAN,
+    lanes: tuple[Lane, ...], task: Task[Value], add: Adding[Value], pool: Pool | None = None, plan: Plan = DEFAULT_PLAN
 ) -> Value:
     """Run the task on all lanes and add the values in the fixed tree; ``add`` returns a new value."""
     (total,) = parts_over_lanes(lanes, lambda lane: (task(lane),), 1, add, as_it_is, pool, plan)

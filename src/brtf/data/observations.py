@@ -14,11 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from brtf.data.arrays import Array, Cache, read_only
 from brtf.data.blocks import Block, Layout, block_positions, layout_of
-from brtf.data.checks import (
-    Labels,
-    cast_values,
-    count_of,
-)
+from brtf.data.checks import Labels, cast_values, count_of
 from brtf.data.containers import Container, container_of
 from brtf.data.description import described
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
@@ -320,12 +316,7 @@ class Observations:
 
     @classmethod
     def from_frame(
-        cls,
-        frame: Any,
-        index: Sequence[Any] | None = None,
-        value: Any = None,
-        *,
-        shape: Sequence[int] | None = None,
+        cls, frame: Any, index: Sequence[Any] | None = None, value: Any = None, *, shape: Sequence[int] | None = None
     ) -> Observations:
         """Observations from a long table: a row per observed entry.
 

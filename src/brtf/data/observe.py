@@ -27,14 +27,7 @@ from brtf.data.checks import (
     type_name,
 )
 from brtf.data.containers import LongFrame, container_of
-from brtf.data.dataframes import (
-    LARGEST_GUESSED_ORDER,
-    as_pandas,
-    kinds_of,
-    numbers_in,
-    refuse_long,
-    row_label,
-)
+from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, kinds_of, numbers_in, refuse_long, row_label
 from brtf.data.observations import Observations, build
 from brtf.data.scale import robust_scale
 

@@ -12,15 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.checks import Labels
-from brtf.data.containers import (
-    Container,
-    Coordinate,
-    LabelledArrays,
-    LongFrame,
-    MaskedArrays,
-    SparseArrays,
-    WideFrame,
-)
+from brtf.data.containers import Container, Coordinate, LabelledArrays, LongFrame, MaskedArrays, SparseArrays, WideFrame
 from brtf.io.contents import Arrays, Header
 
 STORED_KINDS = "biufUSmM"

@@ -150,12 +150,7 @@ def _expected_seconds(
 
 
 def _measure(
-    method: str,
-    shown: Observations,
-    held_out: Observations,
-    rank: int | None,
-    options: Mapping[str, Any],
-    seed: int,
+    method: str, shown: Observations, held_out: Observations, rank: int | None, options: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
     """The numbers of one fit."""
     values = held_out.values.astype(np.float64)

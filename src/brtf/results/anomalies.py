@@ -189,12 +189,7 @@ GROUP_COLUMNS = (
 
 
 def _describe(
-    result: Result,
-    found: Evidence,
-    probability: Array,
-    chosen: NDArray[np.intp],
-    level: float,
-    first_position: int,
+    result: Result, found: Evidence, probability: Array, chosen: NDArray[np.intp], level: float, first_position: int
 ) -> dict[int | str, NDArray[Any]]:
     """The columns of some groups of one kind; modes by number.
 

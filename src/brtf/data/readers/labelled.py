@@ -15,14 +15,7 @@ from brtf.data.extras import require
 from brtf.data.memory import check_memory
 from brtf.data.readers.hdf5 import check_links, check_written
 from brtf.data.readers.sizes import check_fits, check_numbers, choose
-from brtf.data.readers.stores import (
-    check_chunks,
-    check_stored_labels,
-    codecs_of,
-    decoding,
-    read_stored,
-    warn_of_damage,
-)
+from brtf.data.readers.stores import check_chunks, check_stored_labels, codecs_of, decoding, read_stored, warn_of_damage
 
 NO_NAME = "__xarray_dataarray_variable__"
 """xarray's name in a file for a variable without a name."""
@@ -104,10 +97,7 @@ def read_zarr(path: Path, *, key: str | None = None) -> tuple[Any, str | None]:
             with decoding():
                 array[...]
     xarray = require("xarray", extra="label", purpose="labels")
-    with (
-        _told_of_strays(),
-        xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset,
-    ):
+    with _told_of_strays(), xarray.open_zarr(path, chunks=None, consolidated=False, decode_timedelta=False) as dataset:
         name = choose(_shapes(dataset), key)
         for label in dataset[name].coords:
             if label not in dataset.indexes and label in arrays:

@@ -270,8 +270,7 @@ def read_parquet(
             columns = [*index, value]
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         n_bytes = max(
-            sum(group.total_byte_size for group in groups),
-            file.metadata.num_rows * len(columns) * BYTES_PER_CELL,
+            sum(group.total_byte_size for group in groups), file.metadata.num_rows * len(columns) * BYTES_PER_CELL
         )
         check_memory(n_bytes, f"its table of {file.metadata.num_rows} rows", "cut it into smaller files")
         texts = [field.name for field in file.schema_arrow if str(_stored_once(pyarrow, field.type)) in TEXT_TYPES]

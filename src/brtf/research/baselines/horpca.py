@@ -6,14 +6,7 @@ import math
 
 import numpy as np
 
-from brtf.research.baselines.algebra import (
-    Array,
-    fold,
-    soft_threshold,
-    squared_norm,
-    typical_size,
-    unfold,
-)
+from brtf.research.baselines.algebra import Array, fold, soft_threshold, squared_norm, typical_size, unfold
 from brtf.research.baselines.matrix import shrink_singular
 from brtf.research.baselines.registry import Mask, Method, Recovery
 

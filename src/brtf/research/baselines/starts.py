@@ -42,12 +42,7 @@ def hold_out(observed: Mask, rng: np.random.Generator) -> tuple[Mask, Mask]:
 
 
 def best_start(
-    fit: Fit,
-    starts: Sequence[Factors],
-    tensor: Array,
-    observed: Mask,
-    rng: np.random.Generator,
-    loss: Loss = np.square,
+    fit: Fit, starts: Sequence[Factors], tensor: Array, observed: Mask, rng: np.random.Generator, loss: Loss = np.square
 ) -> Factors:
     """Fit all starts to nine tenths of the observed entries, and go on from the best with all of them.
 

@@ -73,13 +73,7 @@ def write_report(
     build_page = require_page().build_page
     given = None if data is None else observe(data)
     page = build_page(
-        result,
-        given,
-        image_modes=image_modes,
-        image_size=image_size,
-        title=title,
-        names=names,
-        split_half=split_half,
+        result, given, image_modes=image_modes, image_size=image_size, title=title, names=names, split_half=split_half
     )
     with atomic_file(path) as file:
         file.write(page.encode("utf-8", "replace"))  # a label may hold half a surrogate pair
