@@ -67,12 +67,11 @@ def positions_of(observations: Observations, coords: Any) -> Any:
     absent = [name for name in names if name not in columns]
     if absent:
         raise ValueError(f"coords needs labels of every mode, {names}, but has none of {absent}.")
-    labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     given = [np.atleast_1d(np.asarray(columns[name])) for name in names]
     if len({column.shape for column in given}) > 1 or given[0].ndim != 1:
         lengths = {name: column.shape for name, column in zip(names, given, strict=True)}
         raise ValueError(f"coords needs as many labels of one mode as of the others, got {lengths}.")
-    return [_look_up(name, own, asked) for name, own, asked in zip(names, labels, given, strict=True)]
+    return [_look_up(name, own, asked) for name, own, asked in zip(names, observations.mode_labels, given, strict=True)]
 
 
 def _look_up(name: str, labels: NDArray[Any] | None, asked: NDArray[Any]) -> NDArray[Any]:

@@ -310,8 +310,7 @@ class BRTF(
                     "array, a file mapped by numpy.load(…, mmap_mode='r') or Observations.from_parts, got "
                     f"{type_name(Y)}."
                 )
-            names = () if observations.labels is None else observations.labels.dims
-            settings = settings.with_numbered_modes(names, observations.order)
+            settings = settings.with_numbered_modes(observations.dim_names, observations.order)
             rng = generator(self.random_state)
             earlier, keeper = begin(observations, settings, rng, checkpoint, every, resume)
             if earlier is not None:

@@ -113,8 +113,7 @@ def evaluate(
         shown, held_out = observations.select(~hidden), observations.select(hidden)
         for given in models.values():  # what one of them leaves out is asked of none
             if given.scatter is not None:
-                names = () if held_out.labels is None else held_out.labels.dims
-                held_out = without_scatter(held_out, resolved(given.scatter, names, held_out.order))
+                held_out = without_scatter(held_out, resolved(given.scatter, held_out.dim_names, held_out.order))
         for name, given in models.items():
             options = copy.deepcopy(given.get_params())
             if options["random_state"] is None:

@@ -228,7 +228,7 @@ def fit_on(block: Observations, earlier: Result, *, progress: str | None) -> Res
 
 def _steps_to(block: Observations, earlier: Result) -> Array:
     """Distances of the rows of a block from the last one and from each other, according to their labels."""
-    own, new = (None if one.labels is None else one.labels.coords[0] for one in (earlier.observations, block))
+    own, new = earlier.observations.mode_labels[0], block.mode_labels[0]
     if own is not None and new is not None and earlier.state.row_priors[0].ordered:
         check_times(joined(own, new), 0)
     return np.diff(steps_onward(own, new, block.shape[0]), prepend=0.0)
@@ -266,8 +266,7 @@ def new_data(Y: Any, result: Result, mask: Any = None, *, same_rows: bool = Fals
     check_like_fitted(observations, result.observations, same_rows=same_rows)
     labels = result.observations.labels
     if labels is not None and not same_rows:
-        own = None if observations.labels is None else observations.labels.coords[0]
-        labels = replace(labels, coords=(own, *labels.coords[1:]))
+        labels = replace(labels, coords=(observations.mode_labels[0], *labels.coords[1:]))
     return without_scatter(observations, result.settings.scatter, labels)
 
 

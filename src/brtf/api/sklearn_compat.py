@@ -140,7 +140,7 @@ def _check_labels_alike(got: Labels, wanted: Labels, *, first_mode: int) -> None
 
 def feature_names(observations: Observations) -> NDArray[Any] | None:
     """The column labels of a matrix if they are strings, as scikit-learn defines feature names."""
-    columns = None if observations.labels is None else observations.labels.coords[1]
+    columns = observations.mode_labels[1]
     if columns is None or observations.order != 2 or not all(isinstance(name, str) for name in columns):
         return None
     return columns.astype(object)

@@ -149,15 +149,13 @@ def understood(source: Path, observations: Observations, dialect: Dialect | None
 
 def say_before_the_fit(read: str, model: BRTF, observations: Observations) -> None:
     """Print what was read while there is time to stop, unless the options are wrong: then raise for these."""
-    names = () if observations.labels is None else observations.labels.dims
-    model._settings().with_numbered_modes(names, observations.order)
+    model._settings().with_numbered_modes(observations.dim_names, observations.order)
     click.echo(f"{read}\n")
 
 
 def page_title(source: Path, observations: Observations) -> str:
     """What was measured, and the file that it is in."""
-    name = None if observations.labels is None else observations.labels.name
-    return source.name if name is None else f"{name} in {source.name}"
+    return source.name if observations.name is None else f"{observations.name} in {source.name}"
 
 
 def _security(scheduler: str | None, *files: str | None) -> Any:

@@ -164,7 +164,7 @@ class LongFrame(Container):
         from brtf.data.exports import mode_names
 
         pandas = require("pandas", extra="label", purpose="tables")
-        own = (None,) * observations.order if observations.labels is None else observations.labels.coords
+        own = observations.mode_labels
         positions = [np.arange(observations.shape[mode]) if own[mode] is None else own[mode] for mode in modes]
         dims = [mode_names(observations)[mode] for mode in modes]
         if len(modes) == 1:
@@ -184,8 +184,7 @@ class LongFrame(Container):
         """A row per entry: its labels, the columns that come before the values, and these."""
         from brtf.data.exports import long_table, to_frame
 
-        own = None if observations.labels is None else observations.labels.name
-        columns = long_table(observations, coords, [*before, (name or own or "value", values)])
+        columns = long_table(observations, coords, [*before, (name or observations.name or "value", values)])
         if self.is_polars:
             return require("polars", extra="polars", purpose="polars tables").DataFrame(columns)
         return to_frame(columns)

@@ -13,19 +13,16 @@ if TYPE_CHECKING:
 
 def described(observations: Observations) -> str:
     """Modes with their lengths, names and first and last labels, what is missing, the name and the units."""
-    labels, shape = observations.labels, observations.shape
-    dims = [None] * len(shape) if labels is None else list(labels.dims)
-    coords = (None,) * len(shape) if labels is None else labels.coords
+    dims = observations.dim_names or (None,) * observations.order
     modes = []
-    for length, dim, own in zip(shape, dims, coords, strict=True):
+    for length, dim, own in zip(observations.shape, dims, observations.mode_labels, strict=True):
         ends = "" if own is None or not len(own) else f" ({label_text(own[0])} … {label_text(own[-1])})"
         modes.append(f"{length:,}{'' if dim is None else f' {dim}'}{ends}")
     missing = 1.0 - observations.n_observed / observations.n_entries
     told = f"{' × '.join(modes)}; {observations.n_observed:,} values, {100 * missing:.3g} % missing"
-    name = None if labels is None else labels.name
     units = getattr(observations.container, "attrs", {}).get("units")
-    if name or units:
-        told += f"; {name or 'values'}{f' in {units}' if units else ''}"
+    if observations.name or units:
+        told += f"; {observations.name or 'values'}{f' in {units}' if units else ''}"
     return told
 
 

@@ -42,10 +42,9 @@ def long_table(
     numbers : names and columns (M,). A name that is already taken gets a trailing underscore.
     first_position : first position of modes without labels
     """
-    labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     positions = [
         entries + first_position if labelled is None else labelled[entries]
-        for labelled, entries in zip(labels, coords, strict=True)
+        for labelled, entries in zip(observations.mode_labels, coords, strict=True)
     ]
     names = distinct_names([*mode_names(observations), *(name for name, _ in numbers)])
     return dict(zip(names, [*positions, *(column for _, column in numbers)], strict=True))

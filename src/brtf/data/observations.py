@@ -76,6 +76,21 @@ class Observations:
         return len(self.shape)
 
     @property
+    def dim_names(self) -> tuple[str, ...]:
+        """The user's names of the modes; empty without names."""
+        return () if self.labels is None else self.labels.dims
+
+    @property
+    def mode_labels(self) -> tuple[NDArray[Any] | None, ...]:
+        """Per mode the labels of its positions, (I_n,); None for plain positions."""
+        return (None,) * self.order if self.labels is None else self.labels.coords
+
+    @property
+    def name(self) -> str | None:
+        """Name of the values, if they have one."""
+        return None if self.labels is None else self.labels.name
+
+    @property
     def n_observed(self) -> int:
         """Number of observed entries, M."""
         return self.values.size

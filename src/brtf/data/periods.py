@@ -52,7 +52,7 @@ def suggested_periods(observations: Observations, mode: int) -> list[int]:
 
 def calendar_periods(observations: Observations, mode: int) -> list[int]:
     """A day and a week, or a year of months, in positions of a mode with evenly spaced time stamps."""
-    labels = None if observations.labels is None else observations.labels.coords[mode]
+    labels = observations.mode_labels[mode]
     stamps, length = None if labels is None else as_times(labels), observations.shape[mode]
     if stamps is None or length < FEWEST_CYCLES * SHORTEST or np.isnat(stamps).any():
         return []

@@ -61,7 +61,7 @@ def write_result(result: Result, path: str | os.PathLike[str], what: Sequence[Wr
 def _create(group: Any, observations: ChunkedObservations, what: Sequence[str]) -> None:
     """Create arrays such that no stored chunk is shared by two of our chunks, so that writers need not wait."""
     n_rows = math.gcd(*(chunk.rows.start for chunk in observations.chunks[1:])) or observations.shape[0]
-    dims = None if observations.labels is None else observations.labels.dims
+    dims = observations.dim_names or None
     for name in what:
         _new_array(group, name, observations.shape, (n_rows, *observations.shape[1:]), observations.values.dtype, dims)
     _write_labels(group, observations.labels)

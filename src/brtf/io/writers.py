@@ -197,8 +197,7 @@ def _as_table(observations: Observations, tensor: NDArray[Any]) -> Table:
         labels, columns = observations.labels.coords
         names = [*([] if labels is None else observations.labels.dims[:1]), *np.asarray(columns).tolist()]
         return dict(zip(distinct_names(names), [*([] if labels is None else [labels]), *tensor.T], strict=True))
-    name = "value" if observations.labels is None else observations.labels.name or "value"
-    return long_table(observations, _coords(tensor), [(name, tensor.ravel())])
+    return long_table(observations, _coords(tensor), [(observations.name or "value", tensor.ravel())])
 
 
 def _coords(tensor: NDArray[Any]) -> NDArray[np.intp]:

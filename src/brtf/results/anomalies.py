@@ -216,10 +216,9 @@ def _describe(
     reach = 0.5 * (high - low)
     unit = float(reach.max(initial=0.0)) or 1.0  # squares of very large or small numbers have no room
     half = unit * np.sqrt(sums(np.square(weight * (reach / unit)))) / total
-    labels = (None,) * observations.order if observations.labels is None else observations.labels.coords
     columns: dict[int | str, NDArray[Any]] = {}
     for mode, positions in zip(found.fixed, found.positions[:, chosen], strict=True):
-        own = labels[mode]
+        own = observations.mode_labels[mode]
         columns[mode] = positions + first_position if own is None else own[positions]
     return columns | {
         "n_observed": np.bincount(group, minlength=chosen.size),

@@ -87,10 +87,8 @@ def modes_in_words(modes: Sequence[int]) -> str:
 
 def named_modes(result: Result, modes: Sequence[int]) -> str:
     """Modes by their names, such as time and latitude; by their numbers where they have none."""
-    labels = result.observations.labels
-    if labels is None:
-        return modes_in_words(modes)
-    return listed([str(labels.dims[mode]) for mode in modes])
+    dims = result.observations.dim_names
+    return listed([str(dims[mode]) for mode in modes]) if dims else modes_in_words(modes)
 
 
 def _noise(result: Result) -> Choice:

@@ -80,7 +80,7 @@ def forecast(
     if not is_whole(horizon) or not 1 <= horizon <= LONGEST:
         raise ValueError(f"horizon must be a whole number of positions between 1 and {LONGEST}, got {horizon!r}.")
     chosen = _ordered_mode(result, mode)
-    check_times(_labels_of(result.observations, chosen), chosen, backwards=False)
+    check_times(result.observations.mode_labels[chosen], chosen, backwards=False)
     ahead = _continued(result, chosen, int(horizon))
     shape = list(ahead.observations.shape)
     first, shape[chosen] = shape[chosen] - int(horizon), int(horizon)
@@ -106,9 +106,8 @@ def forecast(
 
 def _unseen(seen: Observations, shape: tuple[int, ...], mode: int, labels: NDArray[Any]) -> Observations:
     """Other positions of one mode, with their labels, as data without any entry."""
-    own = (None,) * seen.order if seen.labels is None else seen.labels.coords
-    name = None if seen.labels is None else seen.labels.name
-    named = Labels(tuple(mode_names(seen)), (*own[:mode], labels, *own[mode + 1 :]), name)
+    own = seen.mode_labels
+    named = Labels(tuple(mode_names(seen)), (*own[:mode], labels, *own[mode + 1 :]), seen.name)
     container = None if seen.container is None else seen.container.followed_by(None, named, mode)
     nothing = np.zeros((seen.order, 0), np.intp)
     return Observations(shape, np.zeros(0), None, nothing, seen.scale, named, container=container)
@@ -126,19 +125,15 @@ def _goes_on(result: Result, mode: int, prior: Any) -> bool:
     return isinstance(prior, Ordered) and not prior.form.ring and result.state.row_priors[first] is prior
 
 
-def _labels_of(observations: Observations, mode: int) -> NDArray[Any] | None:
-    return None if observations.labels is None else observations.labels.coords[mode]
-
-
 def _has_times(observations: Observations, mode: int) -> bool:
-    own = _labels_of(observations, mode)
+    own = observations.mode_labels[mode]
     return own is not None and as_times(own) is not None
 
 
 def _ordered_mode(result: Result, mode: int | str | None) -> int:
     """The mode asked for, or the only ordered one, or the only one of these whose labels are times."""
     known, order = forecast_modes(result), result.observations.order
-    names = () if result.observations.labels is None else result.observations.labels.dims
+    names = result.observations.dim_names
     if mode is None:
         of_times = [ordered for ordered in known if _has_times(result.observations, ordered)]
         for candidates in (known, of_times):
@@ -188,7 +183,7 @@ def _continued(result: Result, mode: int, horizon: int) -> Result:
     n_more = arrangement.shape(shape)[factor] - rows.n_rows
     if not isinstance(prior, Ordered):
         raise TypeError(f"the rows of mode {mode} are in no order")
-    labels, own = observations.labels, _labels_of(observations, mode)
+    labels, own = observations.labels, observations.mode_labels[mode]
     later = None if own is None else continued(own, length, horizon)
     steps = steps_onward(own, later, horizon)
     folded = mode in arrangement.periods
@@ -219,7 +214,7 @@ def _misfit_ahead(result: Result, mode: int, steps: Array) -> MisfitAhead | None
     ``steps`` are the distances from the last position to those that follow.
     """
     observations = result.observations
-    along = Positions.of(_labels_of(observations, mode), observations.shape[mode])
+    along = Positions.of(observations.mode_labels[mode], observations.shape[mode])
     periods: Sequence[int] = along.periods
     if not periods and result.rank and mode not in result.arrangement.periods:
         factor = result.arrangement.read_modes.index((mode,))
@@ -237,7 +232,7 @@ def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, s
     if not rows.rank:
         return RowGaussians(np.zeros((steps.size, 0)), np.zeros((steps.size, 0, 0)))
     fold = result.arrangement.periods.get(mode, 1)
-    along = Positions.of(_labels_of(result.observations, mode), result.observations.shape[mode])
+    along = Positions.of(result.observations.mode_labels[mode], result.observations.shape[mode])
     calendar = [period // fold for period in along.periods if period % fold == 0]
     places = prior.places[-rows.n_rows :]
     own = Positions(prior.steps, (), np.rint(places).astype(np.int64))

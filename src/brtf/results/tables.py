@@ -60,8 +60,11 @@ def imputed_table(result: Result) -> Table:
     n_bytes = 8 * (observations.order + 3) * observations.n_entries
     check_memory(n_bytes, f"a table of all entries of shape {observations.shape}", "ask predict() for some")
     missing = np.isnan(result._given())
-    name = None if observations.labels is None else observations.labels.name
-    numbers = [(name or "value", result.impute().ravel()), ("std", result.std().ravel()), ("missing", missing.ravel())]
+    numbers = [
+        (observations.name or "value", result.impute().ravel()),
+        ("std", result.std().ravel()),
+        ("missing", missing.ravel()),
+    ]
     return long_table(observations, np.indices(missing.shape).reshape(missing.ndim, -1), numbers)
 
 

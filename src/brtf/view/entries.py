@@ -110,8 +110,7 @@ def _aligned(result: Result, given: Observations) -> Observations:
         raise ValueError(f"data have shape {given.shape}, but the fit was of shape {shape}: give data of that order.")
     coords = given.entry_coords().copy()
     for mode, length in enumerate(shape):
-        ours = None if labels is None else labels.coords[mode]
-        theirs = None if given.labels is None else given.labels.coords[mode]
+        ours, theirs = observations.mode_labels[mode], given.mode_labels[mode]
         if ours is not None and theirs is not None:
             place = {label: position for position, label in enumerate(_keys(ours, theirs))}
             found = np.array([place.get(label, -1) for label in _keys(theirs, ours)], dtype=np.intp)

@@ -69,9 +69,8 @@ class Axis:
 
 def axis_of(observations: Observations, mode: int) -> Axis:
     """The axis of a mode, with its labels if it has any."""
-    length, labels = observations.shape[mode], observations.labels
-    name = f"mode {mode}" if labels is None else str(labels.dims[mode])
-    given = None if labels is None else labels.coords[mode]
+    length, given = observations.shape[mode], observations.mode_labels[mode]
+    name = str(observations.dim_names[mode]) if observations.dim_names else f"mode {mode}"
     if given is None:
         return Axis(name, "position", np.arange(length, dtype=np.float64), np.arange(length))
     return _labelled_axis(name, given)

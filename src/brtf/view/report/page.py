@@ -111,8 +111,7 @@ def _described(observations: Observations) -> str:
 
 
 def _title(observations: Observations) -> str:
-    name = None if observations.labels is None else observations.labels.name
-    return _described(observations) if name is None else name
+    return _described(observations) if observations.name is None else observations.name
 
 
 def _units(result: Result) -> str:
