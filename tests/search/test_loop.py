@@ -112,6 +112,22 @@ class TestRefusals:
         assert search._is_refused(move("death"))
 
 
+class TestForm:
+    """Births that made weighted Grams expensive are followed by form 1; nothing else in a round is."""
+
+    @pytest.mark.parametrize("successes, work, kind", [(1, 0, Kind.FORM), (0, 0, Kind.BIRTH), (1, 2**26, Kind.BIRTH)])
+    def test_of_what_has_grown_expensive(self, search, monkeypatch, successes, work, kind):
+        for module in ("brtf.search.moves.birth", "brtf.search.moves.form"):
+            monkeypatch.setattr(f"{module}.COLLAPSED_WORK", work)
+        monkeypatch.setattr("brtf.search.moves.birth.birth", lambda problem, point, *_, **__: point.state)
+        search.progress.most = 10
+        trial, memory = move("birth").propose(search.progress, (0, successes, (), -1))
+        assert trial.kind is kind
+        if kind is Kind.FORM:
+            assert not trial.collapsed
+            assert memory == move("birth").learn_from(memory, trial, accepted=True) == (0, successes, (), -1)
+
+
 @pytest.mark.parametrize("phase, n_sweeps, again", [("rough", 2, True), ("rough", 10, False), ("fine", 10, True)])
 def test_a_rough_round_follows_only_where_sweeps_gain_more_than_rough_ones(search, phase, n_sweeps, again):
     """Five nats in ten sweeps are less than those of a point that has roughly converged: what is left is for later."""

@@ -77,6 +77,34 @@ class TestSketch:
         np.testing.assert_allclose(found.core, projected, rtol=1e-9, atol=1e-9 * np.abs(projected).max())
 
 
+class TestShortModes:
+    """Modes shorter than the rank, whose rows together are not too many: the first mode shows the components."""
+
+    SHAPE = (400, 7, 6, 8)
+
+    def observations(self, rank, layout, seed):
+        rng = np.random.default_rng(seed)
+        columns = [rng.standard_normal((length, rank)) for length in self.SHAPE]
+        x = np.einsum("ir,jr,kr,lr->ijkl", *columns, optimize=True)
+        return in_layout(x + rng.standard_normal(self.SHAPE), layout, rng)[0]
+
+    @pytest.mark.parametrize("layout", ["complete", "masked"])
+    def test_hide_fewer_components(self, layout):
+        """Not all: components that are alike in all short modes do not stand out beside each other."""
+        found = sketch_of(self.observations(20, layout, 0), np.random.default_rng(0))
+        n_shown = found.n_components
+        assert max(self.SHAPE[1:]) < n_shown <= 20
+        assert found.core.shape == (n_shown, *self.SHAPE[1:])
+        columns = found.components(n_shown, 1.0, np.random.default_rng(1))
+        assert [column.shape for column in columns] == [(length, n_shown) for length in self.SHAPE]
+
+    def test_rarely_show_anything_in_noise(self):
+        shown = [
+            sketch_of(self.observations(0, "complete", k), np.random.default_rng(k)).n_components for k in range(20)
+        ]
+        assert sum(shown) <= 6  # a chance of a few per cent in each
+
+
 def test_is_for_large_data_whose_components_it_shows():
     def sketched(observations):
         return is_sketched(Problem(observations, tuple(range(observations.order)), collapsed=True))

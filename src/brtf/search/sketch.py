@@ -47,7 +47,7 @@ class Sketch:
     ----------
     bases : (I_n, k_n) orthonormal columns of every mode
     core : (k_1, …, k_N) Σ_m t_m ∘_n bases⁽ⁿ⁾[i_n]
-    n_components : number of directions beyond chance, the most of any mode
+    n_components : number of directions beyond chance, the most of any mode; of the first where others are short
     """
 
     bases: list[Array]
@@ -86,6 +86,7 @@ def sketch(observations: Observations, targets: Field, rng: np.random.Generator,
         vectors, n_shown = _beyond(gram, _edge(np.linalg.eigvalsh(control)[-1], power))
         n_components = max(n_components, n_shown)
         bases.append(vectors)
+    bases = bases[: observations.order - 1]
     n_components = min(n_components, most)
     bases = [basis[:, :n_components] for basis in bases]
     if not n_components:
@@ -123,9 +124,13 @@ def _beyond(gram: Array, edge: float) -> tuple[Array, int]:
 def _hollow_grams(observations: Observations, targets: Field, seed: int) -> tuple[Sums, list[Array]]:
     """X Xᵀ without its diagonal for every mode but the first, each followed by that of randomly signed entries.
 
-    Also returns the diagonals, one for every mode.
+    Also returns the diagonals, one for every mode. What short modes make together comes last: the first mode may have
+    more directions than any of them has rows.
     """
-    lengths = observations.shape[1:]
+    lengths = list(observations.shape[1:])
+    together = math.prod(lengths)
+    if len(lengths) > 1 and together <= LARGEST_BLOCK_GRAM:
+        lengths.append(together)
 
     def add(sums: Sums, block: Block) -> None:
         values = targets(block)
@@ -133,7 +138,8 @@ def _hollow_grams(observations: Observations, targets: Field, seed: int) -> tupl
         for which, signed in enumerate((values, np.where(signs, values, -values))):
             dense = dense_block(block, signed)
             for mode, length in enumerate(lengths, start=1):
-                unfolded = np.moveaxis(dense, mode, 0).reshape(length, -1)
+                moved = np.moveaxis(dense, mode, 0) if mode < dense.ndim else dense.reshape(len(dense), -1).T
+                unfolded = moved.reshape(length, -1)
                 sums[2 * mode - 2 + which][...] += unfolded @ unfolded.T
 
     sums = add_up(observations, lambda: tuple(np.zeros((n, n)) for n in lengths for _ in range(2)), add)

@@ -3,8 +3,9 @@
 Proposes all components that a sketch of the weighted or the clipped residual shows; from small data one or a few, by
 rank-one fits, and after every success twice as many; there also, after three births in a row, and then after six,
 twelve, …, many at once. A sketch costs two passes, the fits a few dozen, many at once 30 to 130 sweeps; settling costs
-up to 68 sweeps, and 60 more where the proposal is far from an accurate fit. After a success it proposes again; after a
-failure it tries another variant, unless the residual shows no more structure than chance.
+up to 68 sweeps, and 60 more where the proposal is far from an accurate fit. After a success it proposes again, of
+complete data that grew expensive in form 1 of the bound; after a failure it tries another variant, unless the residual
+shows no more structure than chance.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from brtf.inference.trace import Kind
 from brtf.model.state import State
 from brtf.search.components import add_components, effective_rows
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole, settled
-from brtf.search.moves.form import LARGEST_COLLAPSED_WORK, cheaper_form
+from brtf.search.moves.form import COLLAPSED_WORK, LARGEST_COLLAPSED_WORK, cheaper_form
 from brtf.search.rank_one import best_rank_one, relative_weights
 from brtf.search.sketch import is_sketched, sketch
 from brtf.search.starts import CLIP, START_COMPONENTS, anneal, least_squares
@@ -162,6 +163,10 @@ class Birth(Move):
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         failures, successes, hopeless, attempt = memory or (0, 0, (), -1)
         rank, most = progress.point.rank, progress.most
+        if successes and not progress.affords(rank, COLLAPSED_WORK):
+            form = cheaper_form(progress, rank)
+            if form is not None:
+                return form, (failures, successes, hopeless, attempt)
         n_many, sketched = min(MANY_TIMES * rank, most), is_sketched(progress.problem)
         is_time = failures == 0 and _is_time_for_many(successes) and START_COMPONENTS < rank <= n_many // 2
         if attempt < 0 and is_time and not sketched:
