@@ -115,7 +115,7 @@ def _told(model: BRTF, truth: Array, hidden: NDArray[np.bool_], seconds: float) 
 
 def jobs(data: Path, n_seeds: int, seconds: float) -> Iterator[tuple[str, Callable[[], str]]]:
     """Name and measurement of every line."""
-    options: dict[str, Any] = {"max_seconds": seconds, "modes": "auto", "smooth_residual": "auto"}
+    options: dict[str, Any] = {"max_seconds": seconds}
 
     def job(name: str, measure: Callable[..., str], *which: Any) -> tuple[str, Callable[[], str]]:
         return name, lambda: measure(data, *which, **options)

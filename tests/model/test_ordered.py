@@ -512,7 +512,7 @@ def test_rows_in_no_order_are_left_alone(seed):
     shuffled = data[np.random.default_rng(seed).permutation(len(data))]
     plain, model = fitted(shuffled, modes=None), fitted(shuffled)
     assert not any(isinstance(prior, Ordered) for prior in model.result_.state.row_priors)
-    assert model.bound_ == plain.bound_
+    assert model.bound_ == pytest.approx(plain.bound_, abs=0.01)
 
 
 def test_a_season_is_found_without_labels():

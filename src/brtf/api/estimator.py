@@ -64,14 +64,14 @@ class BRTF(
     init : {"spectral", "random"} or list of arrays
         Start from the singular vectors of the unfoldings or from standard normal factors. Given factor matrices (I_n,
         R) are an additional start: the bound picks the best.
-    modes : None, "auto" or dict
+    modes : "auto", None or dict
         What is known of the modes, by number or name: {"time": "ordered", "emission": "nonnegative"}. Along
         an "ordered" mode every component follows a Markov chain, in the order of the rows as stored and with the
         spacing of their labels if these are times or numbers; along a "cyclic" one, such as the hours of a day, the
         last row is followed by the first. The loadings of a "nonnegative" mode are never negative.
-        Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried as non-negative where
-        nearly all of its loadings have one sign. "unordered", and None, the default, for all modes: nothing is known,
-        rows are a set and loadings have either sign.
+        Of modes that are not named, and with "auto" of all, the bound decides; a mode is tried in order where its
+        rows resemble their neighbours beyond chance, and as non-negative where nearly all of its loadings have one
+        sign. "unordered", and None for all modes: rows are a set and loadings have either sign, nothing is tried.
     noise : {"auto", "common", "per-slice"}
         One noise level for all entries, or one per slice; "auto" lets the bound decide.
     noise_modes : sequence of int or None
@@ -191,7 +191,7 @@ class BRTF(
         inference: str = "calibrated",
         robust: bool = True,
         init: Any = "spectral",
-        modes: Any = None,
+        modes: Any = "auto",
         noise: str = "auto",
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,

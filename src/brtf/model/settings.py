@@ -126,7 +126,7 @@ class Settings:
     inference: str = "calibrated"
     robust: bool = True
     init: Any = "spectral"
-    modes: Any = None
+    modes: Any = "auto"
     noise: str = "auto"
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None

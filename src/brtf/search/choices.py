@@ -9,7 +9,7 @@ what was found with as few numbers, a mode is folded only by periods that time s
 and fibres have smooth courses of their own only where neighbouring residuals are alike. Where modes were merged or
 folded, the links race once more, as what looks multiplicative as given may not be so then. Smooth courses and
 components replace each other, so that neither can be judged beside the other: the two ways of explaining the data race
-from the start.
+from the start. A race is over where a search has found all components; whether rows are in order is looked at after it.
 
 Large data race on a part, random positions along every mode (along one that may be folded, neighbouring ones; where
 fibres may have courses, runs of neighbours), and the bounds are scaled to the whole: the likelihood by the number of

@@ -84,7 +84,6 @@ ROUGH = (
     OutlierKinds(coarse=True),
     REFRESH,
     *COMPONENTS,
-    *ORDER,
 )
 FINE = (
     Noise(),
@@ -101,6 +100,13 @@ FINE = (
     Reconsider(),
     WithoutNegative(),
 )
+
+
+def to_convergence(progress: Progress) -> Sweeps:
+    """Sweeps after which the best point has converged."""
+    return Sweeps(0.1 * WORTH, 100)
+
+
 PHASES = (
     Phase("start", (Start(),)),
     Phase("asked for", ASKED_FOR),
@@ -112,13 +118,15 @@ PHASES = (
         per_sweep=lambda progress: progress.roughly,
         skipped=lambda progress: progress.skips_rough,
     ),
+    Phase("order", (RowPriors(), *ORDER), to_convergence, follow_up="rough"),
     Phase("cap", (Cap(),), holds_cap=True),
-    Phase("fine", FINE, lambda progress: Sweeps(0.1 * WORTH, 100), counted=DOUBT.name),
+    Phase("fine", FINE, to_convergence, counted=DOUBT.name),
     Phase("tighter", (Tighter(),), follow_up="fine"),
     Phase("end", (), lambda progress: Sweeps(progress.options.converged_gain, progress.max_sweeps)),
     Phase("replacement", (Replacement(last=True),), follow_up="rough"),
     Phase("beyond the cap", (Beyond(),)),
 )
-"""The phases in order. Components and noise are found on roughly converged states; the other choices, with all local
-models, are made on converged ones."""
+"""The phases in order. Components and noise are found on roughly converged states, at first with rows in no order:
+chains can follow much of what components or a common centre explain. The other choices, with all local models, are
+made on converged states."""
 NAMES = tuple(phase.name for phase in PHASES)
