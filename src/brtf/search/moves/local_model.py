@@ -2,9 +2,9 @@
 
 Proposes the best one at the current factors, if it comes within a nat of the current model; on converged states any
 gain above the accuracy of the search will do, as all have the same number of parameters. Costs one evaluation on the
-histogram of deviations and up to 20 sweeps. Up to 60 follow, as the moves after it read the weights of the entries:
-these may be quite others. While components are still missing, only models whose outliers pull are proposed: a flat slab
-would treat entries that are merely not yet explained as outliers.
+histogram of deviations, as if outliers had one rate, and up to 20 sweeps. Up to 60 follow, as the moves after it read
+the weights of the entries: these may be quite others. While components are still missing, only models whose outliers
+pull are proposed: a flat slab would treat entries that are merely not yet explained as outliers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from brtf.inference.judge import WORTH
 from brtf.inference.learn_noise import noise_worth, with_local_model
 from brtf.inference.trace import Kind
 from brtf.model.local_models import rivals
+from brtf.model.state import OutlierStructure
 from brtf.search.move import Memory, Once, Progress, Sweeps, Trial, settled
 
 
@@ -27,9 +28,9 @@ class LocalModels(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         point = progress.point
-        structure = point.state.structure
+        structure = point.state.structure or OutlierStructure()
         kinds = [kind for kind in rivals(point.state.local_model) if kind.pulls or not self.pulling]
-        if not kinds or (structure is not None and not structure.one_by_one):
+        if not kinds or structure.modes or structure.law is not None:
             return None
         others = [with_local_model(progress.problem, point, kind) for kind in kinds]
         best = max(others, key=partial(noise_worth, point))
