@@ -480,6 +480,7 @@ class TestNewData:
             {"robust": False},
             {"noise": "per-slice"},
             {"outlier_modes": (2,)},
+            {"outlier_labels": np.eye(9, 7, dtype=int)[None]},
             {"outlier_kind": "replacement"},
             {"calibrate": "conformal"},
         ],

@@ -151,7 +151,13 @@ class TestSameAsInMemory:
     def test_new_structures_of_noise_and_outliers(self, tmp_path):
         tensor = np.array(brtf.datasets.synthetic(SHAPE, 2, outliers=0.05, noise=0.1, seed=4).observed)
         chunked = in_chunks("zarr", tmp_path, tensor)
-        for options in ({"noise": "per-slice"}, {"outlier_modes": (2,)}, {"outlier_kind": "replacement"}):
+        labels = np.random.default_rng(0).integers(0, 2, (SHAPE[0], 1, SHAPE[2]))
+        for options in (
+            {"noise": "per-slice"},
+            {"outlier_modes": (2,)},
+            {"outlier_kind": "replacement"},
+            {"outlier_labels": labels},
+        ):
             same_fit(BRTF(**FEW, **options).fit(as_large(tensor)), BRTF(**FEW, **options).fit(chunked), ROUNDING)
 
 

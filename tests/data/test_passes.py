@@ -38,6 +38,7 @@ OPTIONS = {
     "plain": {},
     "replaced": {"noise": "per-slice", "outlier_kind": "replacement"},
     "shared": {"outlier_modes": (2,)},
+    "rates of labels": {"outlier_labels": np.random.default_rng(0).integers(0, 3, (9, 1, 4))},
 }
 
 

@@ -111,6 +111,7 @@ def walk(length):
     return np.cumsum(np.random.default_rng(3).standard_normal(length))
 
 
+LABELS = np.random.default_rng(7).integers(0, 3, (9, 8, 1))
 ONE_SIDED = np.random.default_rng(5).uniform(0.0, 1.3, SMALL.shape)
 ONE_COMPONENT = [np.random.default_rng(0).standard_normal((length, 1)) for length in (9, 8, 7)]
 RUNS = {
@@ -136,6 +137,7 @@ RUNS = {
     "noise per slice": (stretched((9, 8, 7), 2, outliers=0.1), {"noise": "per-slice"}),
     "noise as the bound decides": (stretched((20, 8, 7), 2, outliers=0.1), {"noise": "auto"}),
     "shared outliers": (synthetic((9, 8, 3), 2, outliers=0.1, seed=2).observed, {"outlier_modes": (2,)}),
+    "rates of labels": (synthetic((9, 8, 3), 2, outliers=0.1, seed=2).observed, {"outlier_labels": LABELS}),
     "replacement": (synthetic((9, 8, 7), 2, outliers=0.1, seed=2).observed, {"outlier_kind": "replacement"}),
     "in order": (walking((12, 8, 7), 2), {"modes": ((0, ("ordered",)),)}),
     "no negative loadings": (
@@ -164,6 +166,7 @@ QUICK = (
     "uniform outliers",
     "noise as the bound decides",
     "shared outliers",
+    "rates of labels",
     "replacement",
     "in order",
     "no negative loadings",

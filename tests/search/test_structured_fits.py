@@ -38,6 +38,10 @@ def make(kind):
         hit = np.zeros(SHAPE, dtype=bool)
         hit[:3] = rng.random((3, 10, 6)) < 0.4
         return low_rank, hit, data + hit * rng.uniform(-8, 8, SHAPE), {"noise": "per-slice"}
+    if kind == "labels":
+        labels = rng.integers(3, 6, (1, 10, 6))
+        hit = rng.random(SHAPE) < np.array([0.0, 0.4, 0.1])[labels - 3]
+        return low_rank, hit, data + hit * rng.uniform(-8, 8, SHAPE), {"outlier_labels": labels}
     hit = np.zeros(SHAPE, dtype=bool)
     hit[:, 2], hit[:, 7] = rng.random((16, 6)) < 0.7, rng.random((16, 6)) < 0.5
     options = {"outlier_kind": "replacement"}
@@ -46,7 +50,7 @@ def make(kind):
     return low_rank, hit, np.where(hit, 0.3, data), options
 
 
-KINDS = ("shared", "rates", "replaced", "replaced, slices")
+KINDS = ("shared", "rates", "labels", "replaced", "replaced, slices")
 TRUTH = {kind: make(kind) for kind in KINDS}
 
 
@@ -58,6 +62,7 @@ def fit(request):
 
 def test_the_structure_is_found(fit):
     kind, low_rank, hit, _, model = fit
+    labels = model.outlier_labels
     structure = model.result_.state.structure
     assert model.converged_
     assert model.rank_ == 2
@@ -67,7 +72,11 @@ def test_the_structure_is_found(fit):
     assert model.outlier_rate_ == pytest.approx(hit.mean(), abs=0.03)
     assert structure.modes == ((2,) if kind == "shared" else ())
     assert (structure.law is not None) == kind.startswith("replaced")
-    assert (structure.rates is not None) == (kind == "rates")
+    assert (structure.rates is not None) == (kind in ("rates", "labels"))
+    if kind == "labels":
+        rates = [model.outlier_rates_[labels == label] for label in range(3, 6)]
+        np.testing.assert_allclose([rate.mean() for rate in rates], [0.0, 0.4, 0.1], atol=0.05)
+        assert all(np.ptp(rate) == 0.0 for rate in rates)
     assert np.mean(model.noise_variances_) == pytest.approx(0.01, rel=0.15)
 
 
@@ -258,7 +267,10 @@ def test_a_file_keeps_everything(fit, tmp_path):
     if theirs.law is not None:
         assert (ours.law.lowest, ours.law.highest) == (theirs.law.lowest, theirs.law.highest)
         np.testing.assert_array_equal(ours.law.density, theirs.law.density)
+    np.testing.assert_array_equal(again.outlier_labels, model.outlier_labels)
+    np.testing.assert_array_equal(again.outlier_rates_, model.outlier_rates_)
     if theirs.rates is not None:
+        np.testing.assert_array_equal(ours.rates.labels, theirs.rates.labels)
         assert (ours.rates.modes, ours.rates.prior) == (theirs.rates.modes, theirs.rates.prior)
         np.testing.assert_array_equal(ours.rates.outlying, theirs.rates.outlying)
         np.testing.assert_array_equal(ours.rates.regular, theirs.rates.regular)
@@ -364,6 +376,9 @@ def test_hostile_files_are_refused(packed, kind, tmp_path):
 # ---- what is refused ---------------------------------------------------------------------------------------
 
 
+LABELS = np.eye(4, 5, dtype=int)[None]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -378,10 +393,29 @@ def test_hostile_files_are_refused(packed, kind, tmp_path):
         ({"outlier_modes": (1.0,)}, "outlier_modes must be None or a list of modes"),
         ({"outlier_modes": (True,)}, "outlier_modes must be None or a list of modes"),
         ({"noise": "per-slice", "noise_modes": 1}, "noise_modes must be None or a list of modes, got 1"),
-        ({"outlier_modes": (1,), "robust": False}, "outlier_modes and outlier_kind need robust=True"),
+        ({"outlier_modes": (1,), "robust": False}, "outlier_modes, outlier_labels and outlier_kind need robust=True"),
         ({"outlier_kind": "replacement", "robust": False}, "need robust=True"),
         ({"outlier_modes": (1,), "inference": "paper"}, 'need inference="calibrated"'),
         ({"outlier_kind": "replacement", "inference": "paper"}, 'need inference="calibrated"'),
+        ({"outlier_labels": np.ones((1, 4, 5), int)}, "outlier_labels must be .* not all equal"),
+        ({"outlier_labels": -np.eye(4, 5, dtype=int)[None]}, "outlier_labels must be .* integers of at least 0"),
+        ({"outlier_labels": np.eye(4, 5)[None]}, "outlier_labels must be .* integers"),
+        ({"outlier_labels": "diagonal"}, "outlier_labels must be .* integers"),
+        (
+            {"outlier_labels": np.eye(4, 5, dtype=int)},
+            r"outlier_labels must have the shape of Y, \(3, 4, 5\),.*got \(4, 5",
+        ),
+        (
+            {"outlier_labels": np.eye(5, 4, dtype=int)[None]},
+            r"outlier_labels must have the shape of Y.*got \(1, 5, 4\)",
+        ),
+        ({"outlier_labels": LABELS, "outlier_modes": (0,)}, "outlier_labels needs outliers each on its own"),
+        ({"outlier_labels": LABELS, "robust": False}, "outlier_labels and outlier_kind need robust=True"),
+        ({"outlier_labels": LABELS, "inference": "paper"}, 'need inference="calibrated"'),
+        (
+            {"outlier_labels": LABELS, "arrangement": ((0, 1), (2,))},
+            "outlier_labels of shape .* not go with arrangement",
+        ),
         ({"outlier_kind": "both"}, "outlier_kind must be one of .*'one-sided', 'replacement'.*got 'both'"),
         ({"outlier_kind": None}, "outlier_kind must be one of"),
     ],
@@ -399,10 +433,95 @@ def test_any_sequence_of_modes_will_do():
 
 
 def test_partial_fit_is_refused(fit):
-    _, _, _, data, model = fit
+    kind, _, _, data, model = fit
+    if kind == "labels":
+        with pytest.raises(ValueError, match="partial_fit has outliers of one rate, got outlier_labels"):
+            BRTF(outlier_labels=model.outlier_labels).partial_fit(data)
     reason = "one noise level" if model.noise_ == "per-slice" else "outliers each on its own"
     with pytest.raises(ValueError, match=f"partial_fit needs {reason}"):
         model.partial_fit(data)
+
+
+# ---- labels ------------------------------------------------------------------------------------------------
+
+
+class TestLabels:
+    """Labels say which entries have one outlier rate; what else is said of the data does not matter."""
+
+    LOW_RANK, HIT, DATA, OPTIONS = TRUTH["labels"]
+
+    def fit(self, labels=None, **options):
+        labels = self.OPTIONS["outlier_labels"] if labels is None else labels
+        return BRTF(3, random_state=0, outlier_labels=labels, **options)
+
+    def test_only_their_partition_counts(self):
+        labels = self.OPTIONS["outlier_labels"]
+        whole = np.broadcast_to(labels, SHAPE)
+        first, second, third = (
+            self.fit(given, max_sweeps=60).fit(self.DATA) for given in (labels, 9 - labels, whole.astype(np.uint8))
+        )
+        for other in (second, third):  # the prior of the rates comes from an optimiser that ends at a gain of 1e-9
+            assert other.bound_ == pytest.approx(first.bound_, abs=1e-3)
+            np.testing.assert_allclose(
+                np.broadcast_to(other.outlier_rates_, SHAPE)[:1], first.outlier_rates_, rtol=1e-3
+            )
+
+    def test_a_list_and_a_mask_will_do(self):
+        mask = self.OPTIONS["outlier_labels"] == 4
+        listed, masked = (self.fit(given, max_sweeps=30).fit(self.DATA) for given in (mask.tolist(), mask))
+        assert listed.bound_ == masked.bound_
+        assert np.unique(masked.outlier_rates_).size == 2
+
+    def test_are_kept_where_they_do_not_pay(self):
+        labels = np.random.default_rng(5).integers(0, 4, (1, 10, 6))
+        model = self.fit(labels).fit(self.DATA)
+        assert model.result_.state.structure.rates.labels.size == 60
+        assert model.bound_ < BRTF(3, random_state=0).fit(self.DATA).bound_ + 50.0
+
+    @pytest.mark.parametrize(
+        ("arrangement", "labels"),
+        [
+            (((0,), (1, 2)), OPTIONS["outlier_labels"]),
+            (((0, 2), (1,)), np.random.default_rng(2).integers(0, 2, (16, 1, 6))),
+            ({0: 5}, np.arange(16).reshape(-1, 1, 1) % 5 // 4),
+            ({0: 5}, OPTIONS["outlier_labels"]),
+        ],
+        ids=["merged", "merged, not neighbours", "folded along", "folded beside"],
+    )
+    @pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # folding does not suit these data
+    def test_modes_read_otherwise(self, arrangement, labels):
+        model = self.fit(labels, arrangement=arrangement).fit(self.DATA)
+        rates, numbers = model.outlier_rates_, np.unique(labels, return_inverse=True)[1].reshape(labels.shape)
+        rates = np.broadcast_to(rates, np.broadcast_shapes(rates.shape, labels.shape))
+        numbers = np.broadcast_to(numbers, rates.shape)
+        expected = model.outlier_probability()
+        for label in range(int(numbers.max()) + 1):
+            (rate,) = np.unique(rates[numbers == label])
+            of_label = np.broadcast_to(labels == np.unique(labels)[label], SHAPE)
+            assert rate == pytest.approx(expected[of_label].mean(), abs=0.02)
+
+    def test_links_and_readings_are_chosen_beside_them(self):
+        data = np.exp(0.3 * self.DATA)
+        model = self.fit().fit(data)
+        assert model.link_ == "log"
+        assert model.result_.state.structure.rates.outlying.size == 3
+
+    def test_a_race_on_a_part_is_without_them(self):
+        plan = replace(observe(self.DATA).plan, raced_data=300)
+        model = self.fit(max_sweeps=80).fit(replace(observe(self.DATA), plan=plan))
+        assert model.result_.state.structure.rates.labels.size == 60
+
+    def test_new_slices_have_the_rates_of_their_labels(self):
+        model = self.fit().fit(self.DATA)
+        np.testing.assert_allclose(model.transform(self.DATA[:3]), model.factors_[0][:3], atol=0.05)
+        found = model.anomalies(0.1, of="fibres")
+        assert np.isfinite(found.probability).all()
+
+    def test_the_page_and_the_summary_tell_them(self, tmp_path):
+        model = self.fit().fit(self.DATA)
+        model.report(tmp_path / "page.html")
+        assert "rates of labels along modes 1, 2" in (tmp_path / "page.html").read_text()
+        assert "differ in number" not in str(model.summary())
 
 
 # ---- accidents ---------------------------------------------------------------------------------------------

@@ -19,11 +19,10 @@ from brtf.api.shown import Shown
 from brtf.api.sklearn_compat import (
     TakesY,
     UnavailableError,
-    as_tuple,
     check_options,
     generator,
     mask_argument,
-    said_of_modes,
+    settings_of,
     suggests_options,
 )
 from brtf.data.checks import type_name
@@ -84,8 +83,10 @@ class BRTF(
         Outliers are added to the data, mostly with one sign if "one-sided", or replace them with values from a learnt
         distribution: salt and pepper, saturation, dead sensors, sentinel values. "auto": the bound chooses,
         replacement only where most outliers repeat exact values; it also chooses whether outliers are shared along a
-        mode, and whether their rate differs along one, or with the distance of two whose labels compare, such as
-        wavelengths of emission and excitation. With "additive" it still chooses whether they have one sign.
+        mode, differ in rate along one or with the distance of two, and have one sign, the last also with "additive".
+    outlier_labels : array of integers or None
+        Every label has an outlier rate of its own: the zones of a map, the diagonal of origins × destinations. The
+        array has the shape of Y, or 1 for the length of modes along which labels do not vary.
     calibrate : None or "conformal"
         ``"conformal"`` sets aside a random 5 % of the observed entries and scales the intervals of new observations so
         that they cover these: see :meth:`predict_interval`.
@@ -164,6 +165,7 @@ class BRTF(
     modes_ : what each mode is taken to be, by number: ("ordered",), ("cyclic",), ("unordered", "nonnegative"), …
     noise_modes_ : the modes along which the noise differs, in increasing order; empty if it does not
     outlier_rate_ : mean outlier probability of the observed entries
+    outlier_rates_ : the rates at which outliers are expected, of the shape of Y, or 1 along modes where they are equal
     bound_ : final lower bound of ln p(Y), in nats; with a link it includes Σ ln |dt/dy|
     trace_ : structured array, a row per accepted sweep and per proposal: sweep, bound, rank, noise_variance, event
     n_sweeps_, converged_, stop_reason_ : number of sweeps, whether the fit converged, and how it ended, as a sentence
@@ -196,6 +198,7 @@ class BRTF(
         noise_modes: Sequence[int] | None = None,
         outlier_modes: Sequence[int] | None = None,
         outlier_kind: str = "auto",
+        outlier_labels: Any = None,
         calibrate: str | None = None,
         link: str | None = "auto",
         arrangement: Any = "auto",
@@ -220,6 +223,7 @@ class BRTF(
         self.noise_modes = noise_modes
         self.outlier_modes = outlier_modes
         self.outlier_kind = outlier_kind
+        self.outlier_labels = outlier_labels
         self.calibrate = calibrate
         self.link = link
         self.arrangement = arrangement
@@ -284,9 +288,7 @@ class BRTF(
 
     def _settings(self) -> Settings:
         """The options, checked."""
-        given = {name: getattr(self, name) for name in Settings.__dataclass_fields__}
-        given |= {name: as_tuple(given[name]) for name in ("noise_modes", "outlier_modes")}
-        return Settings(**given | {"modes": said_of_modes(self.modes)})
+        return settings_of({name: getattr(self, name) for name in Settings.__dataclass_fields__})
 
     def _fit(
         self,

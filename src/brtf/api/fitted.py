@@ -44,6 +44,7 @@ class Fitted:
         self.folding_ = result.arrangement.periods
         self.smooth_residual_ = result.smooth_mode
         self.outlier_rate_ = result.outlier_rate
+        self.outlier_rates_ = result.outlier_rates
         self.bound_ = result.bound
         self.trace_ = as_structured(result.trace, result.bound_shift, result.scale)
         self.n_sweeps_ = result.trace[-1].sweep

@@ -25,7 +25,7 @@ from brtf.data.positions import joined, steps_onward
 from brtf.data.scatter import without_scatter
 from brtf.data.times import check_times
 from brtf.inference.trace import Record, StopReason
-from brtf.io.archive import pack_reading
+from brtf.io.archive import pack_labels, pack_reading
 from brtf.io.archived_data import pack_outline
 from brtf.io.checkpoint import Checkpoint, Keeper
 from brtf.model.settings import Settings
@@ -137,6 +137,7 @@ class Fitting:
         header, arrays = self.keeper.outline
         header["undecided"] = chosen.interrupt is not None
         pack_outline(self.observations, header, arrays)
+        pack_labels(self.settings, arrays)
         pack_reading(chosen.reading, chosen.comparisons, header)
         header["bound_shift"] = chosen.reading.link.bound_shift(self.observations)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from brtf.data.checks import Labels
 from brtf.data.observations import Observations
-from brtf.model.settings import RENAMED
+from brtf.model.settings import RENAMED, Settings
 
 P = ParamSpec("P")
 
@@ -144,6 +144,14 @@ def feature_names(observations: Observations) -> NDArray[Any] | None:
     if columns is None or observations.order != 2 or not all(isinstance(name, str) for name in columns):
         return None
     return columns.astype(object)
+
+
+def settings_of(options: Mapping[str, Any]) -> Settings:
+    """The settings that options give, in whatever types they are given; raises where these are wrong."""
+    given = dict(options) | {name: as_tuple(options[name]) for name in ("noise_modes", "outlier_modes")}
+    if given["outlier_labels"] is not None:
+        given["outlier_labels"] = np.asarray(given["outlier_labels"])
+    return Settings(**given | {"modes": said_of_modes(given["modes"])})
 
 
 def as_tuple(modes: Any) -> Any:

@@ -168,6 +168,21 @@ class Arrangement:
             ]
         )
 
+    def read(self, array: NDArray[Any]) -> NDArray[Any]:
+        """An array that broadcasts to the tensor as given, so that it does to the tensor as read.
+
+        It varies along all modes of a group or none. Beyond the end of a folded mode it goes on as it ended.
+        """
+        if not self.folds:
+            lengths = [math.prod(array.shape[mode] for mode in group) for group in self.groups]
+            return array.transpose(self._axes).reshape(lengths)
+        lengths, beyond = [], []
+        for mode, length in enumerate(array.shape):
+            period = self.periods.get(mode, 0) if length > 1 else 1
+            lengths += [-(-length // period), period] if mode in self.periods else [length]
+            beyond.append((0, -length % period if mode in self.periods else 0))
+        return np.pad(array, beyond, mode="edge").reshape(lengths)
+
     def tensor(self, merged: NDArray[Any], shape: Sequence[int]) -> NDArray[Any]:
         """A tensor along the modes as read in the user's shape; further leading axes stay in front."""
         return self.along(range(len(self.read_modes)), merged, shape)

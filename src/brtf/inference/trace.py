@@ -47,7 +47,7 @@ IMPOSED = {
     Kind.ORDER: "rows in order, as asked for",
     Kind.NOISE: "noise that differs between slices, as asked for",
     Kind.SMOOTH: "a smooth residual, as asked for",
-    Kind.STRUCTURE: "outliers that are shared or replace the data, as asked for",
+    Kind.STRUCTURE: "outliers that are shared, have rates of labels or replace the data, as asked for",
     Kind.ADDITIVE: "adding outliers where the data do not support replaced values",
 }
 """Descriptions of the kinds of events that may be accepted although they lower the bound."""

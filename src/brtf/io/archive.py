@@ -24,21 +24,23 @@ from brtf.search.reading import Reading
 
 CHECKPOINT = "checkpoint"
 """Value of the header's ``kind`` for files other than results."""
+LABELS = "settings.outlier_labels"
+"""Name of the array of the labels of outlier rates that were given."""
 TRACE_COLUMNS = ("sweep", "bound", "rank", "noise_variance")
 
 
 def pack(result: Result) -> tuple[Header, Arrays]:
     """Header and arrays that describe a result completely."""
+    arrays: Arrays = {}
     header: Header = {
         "library": result.version,
-        "settings": _pack_settings(result.settings),
+        "settings": _pack_settings(result.settings, arrays),
         "stop_reason": result.stop_reason.name,
         "seconds": result.seconds,
         "cap_gain": result.cap_gain,
         "widening": result.widening,
         "diagnosis": [asdict(doubt) for doubt in result.diagnosis],
     }
-    arrays: Arrays = {}
     pack_reading(Reading(result.link, result.arrangement, result.state.smooth is not None), result.comparisons, header)
     if result.observations.in_chunks:  # the entries are not saved, but the numbers computed from all of them are
         pack_outline(result.observations, header, arrays)
@@ -69,7 +71,7 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
-    settings, link = unpack_settings(header["settings"]), reading.link
+    settings, link = unpack_settings(header["settings"], arrays), reading.link
     held_back = unpack_held_back(arrays, observations)
     in_memory = [data for data in (observations, held_back) if data is not None and not data.in_chunks]
     for data in in_memory:
@@ -145,8 +147,17 @@ def plain_arrangement(settings: Settings) -> Any:
     return {str(mode): int(period) for mode, period in given.items()} if isinstance(given, dict) else given
 
 
-def unpack_settings(packed: Header) -> Settings:
-    """Settings from plain values as JSON gives them back: lists for tuples, text for the keys of a dict."""
+def pack_labels(settings: Settings, arrays: Arrays) -> None:
+    """Add the labels of outlier rates, if any are given."""
+    if settings.outlier_labels is not None:
+        arrays[LABELS] = settings.outlier_labels
+
+
+def unpack_settings(packed: Header, arrays: Arrays) -> Settings:
+    """Settings from plain values as JSON gives them back: lists for tuples, text for the keys of a dict.
+
+    The labels of outlier rates are among the arrays.
+    """
     given, said = packed["arrangement"], packed["modes"]
     if isinstance(given, list):
         packed = {**packed, "arrangement": tuple(tuple(group) for group in given)}
@@ -154,7 +165,7 @@ def unpack_settings(packed: Header) -> Settings:
         packed = {**packed, "arrangement": {int(mode): period for mode, period in given.items()}}
     if isinstance(said, list):
         packed = {**packed, "modes": tuple((mode, tuple(words)) for mode, words in said)}
-    return Settings(**packed)
+    return Settings(**{**packed, "outlier_labels": arrays.get(LABELS)})
 
 
 def pack_trace(trace: Sequence[Record], header: Header, arrays: Arrays) -> None:
@@ -189,9 +200,11 @@ def _unpack_event(packed: Any) -> Event:
     return Event(Kind(kind), accepted, float(gain), words)
 
 
-def _pack_settings(settings: Settings) -> dict[str, Any]:
+def _pack_settings(settings: Settings, arrays: Arrays) -> dict[str, Any]:
     packed = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
     if not isinstance(packed["init"], str):  # the initial factors are not part of the result
         packed["init"] = "spectral"
     packed["arrangement"] = plain_arrangement(settings)
+    packed["outlier_labels"] = None
+    pack_labels(settings, arrays)
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in packed.items()}

@@ -133,8 +133,9 @@ class Checkpoint:
         if not isinstance(packed["init"], str):
             packed["init"] = "spectral"  # as in every result that is read: the initial factors are not in the file
         with refusing(self.path, "a checkpoint"):
-            settings, header = unpack_settings(packed), self.header["outline"]
-            observations = unpack_observations(header, part_of(self.arrays, "outline."))
+            header, arrays = self.header["outline"], part_of(self.arrays, "outline.")
+            settings = unpack_settings(packed, arrays)
+            observations = unpack_observations(header, arrays)
         chosen = self.chosen()
         moment = self.moment(replace(observations, shape=chosen.reading.arrangement.shape(observations.shape)))
         if moment.state is None:

@@ -31,7 +31,7 @@ class Origin:
 
     Attributes
     ----------
-    settings : all that affect the result; initial factors by their SHA-256
+    settings : all that affect the result; initial factors and labels of outlier rates by their SHA-256
     data : shape, number of entries, layout, type, and digests of the entries and of the labels, the same for data in
         memory and in chunks
     rng : state of the bit generator
@@ -48,6 +48,8 @@ class Origin:
         chosen["arrangement"] = plain_arrangement(settings)
         if not isinstance(settings.init, str):
             chosen["init"] = [_digest(np.asarray(factor, dtype=np.float64)) for factor in settings.init]
+        if settings.outlier_labels is not None:
+            chosen["outlier_labels"] = _digest(settings.outlier_labels.astype(np.int64))
         digests = _digest_of_data(observations), _digest_of_labels(observations.labels)
         values = (observations.shape, observations.n_observed, observations.layout, observations.values.dtype.name)
         data = dict(zip(DATA_NAMES, (*values, *digests), strict=True))

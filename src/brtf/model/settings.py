@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from brtf.data.checks import did_you_mean, is_real, is_whole
 from brtf.data.scatter import resolved
 
@@ -62,6 +64,16 @@ def _is_said_of_mode(pair: Any) -> bool:
     )
 
 
+def _is_labels(value: Any) -> bool:
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype.kind in "iub"
+        and value.size > 1
+        and bool(value.min() >= 0)
+        and bool(value.min() < value.max())
+    )
+
+
 def _is_scatter(value: Any) -> bool:
     if not isinstance(value, dict):
         return is_real(value) and value > 0
@@ -92,6 +104,10 @@ RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "noise_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
     "outlier_modes": (lambda v: v is None or _is_modes(v), "None or a list of modes"),
     "outlier_kind": (lambda v: isinstance(v, str) and v in OUTLIER_KINDS, f"one of {OUTLIER_KINDS}"),
+    "outlier_labels": (
+        lambda v: v is None or _is_labels(v),
+        "None or an array of integers of at least 0 that are not all equal",
+    ),
     "calibrate": (lambda v: v is None or (isinstance(v, str) and v == "conformal"), 'None or "conformal"'),
     "link": (lambda v: v is None or (isinstance(v, str) and v in LINKS), f"None or one of {LINKS}"),
     "arrangement": (
@@ -119,7 +135,7 @@ class Settings:
     """How to fit.
 
     ``init`` may also be a list of factor matrices, one per mode (warm start). ``modes`` is "auto", None, or pairs of a
-    mode and a tuple of words.
+    mode and a tuple of words. ``outlier_labels`` are an array, or None.
     """
 
     max_rank: int | None = None
@@ -131,6 +147,7 @@ class Settings:
     noise_modes: tuple[int, ...] | None = None
     outlier_modes: tuple[int, ...] | None = None
     outlier_kind: str = "auto"
+    outlier_labels: Any = None
     calibrate: str | None = None
     link: str | None = "auto"
     arrangement: Any = "auto"
@@ -163,13 +180,16 @@ class Settings:
             raise ValueError('smooth_residual needs inference="calibrated": the paper has none.')
         if self.outlier_modes is not None and self.outlier_kind == "one-sided":
             raise ValueError('outlier_kind="one-sided" needs outliers each on its own: leave out outlier_modes.')
-        if self.outlier_modes is not None or self.outlier_kind in ("one-sided", "replacement"):
+        if self.outlier_modes is not None and self.outlier_labels is not None:
+            raise ValueError("outlier_labels needs outliers each on its own: leave out outlier_modes.")
+        named = self.outlier_modes is not None or self.outlier_labels is not None
+        if named or self.outlier_kind in ("one-sided", "replacement"):
             if not self.robust:
-                raise ValueError("outlier_modes and outlier_kind need robust=True.")
+                raise ValueError("outlier_modes, outlier_labels and outlier_kind need robust=True.")
             if self.inference == "paper":
                 raise ValueError(
-                    'outlier_modes and outlier_kind need inference="calibrated": the paper\'s outliers are additive, '
-                    "each on its own."
+                    'outlier_modes, outlier_labels and outlier_kind need inference="calibrated": the paper\'s outliers '
+                    "are additive, each on its own, at one rate."
                 )
 
     def for_streaming(self) -> Settings:
@@ -183,6 +203,11 @@ class Settings:
             raise ValueError(
                 f"partial_fit has no smooth residual, got smooth_residual={self.smooth_residual!r}, which keeps "
                 "numbers for every entry. Fit all data at once, or use smooth_residual=None."
+            )
+        if self.outlier_labels is not None:
+            raise ValueError(
+                "partial_fit has outliers of one rate, got outlier_labels. Fit all data at once, or use "
+                "outlier_labels=None."
             )
         changes: dict[str, Any] = {"smooth_residual": None}
         if self.arrangement == "auto":
@@ -259,6 +284,23 @@ class Settings:
         if len(modes) == order:
             raise ValueError("outlier_modes must leave out at least one mode: otherwise all entries are one.")
         return modes
+
+    @property
+    def labelled_modes(self) -> tuple[int, ...]:
+        """The modes along which the labels of outlier rates vary."""
+        shape = () if self.outlier_labels is None else self.outlier_labels.shape
+        return tuple(mode for mode, length in enumerate(shape) if length > 1)
+
+    def check_outlier_labels(self, shape: tuple[int, ...]) -> None:
+        """Raise unless the labels of outlier rates go with a tensor of that shape."""
+        labels = self.outlier_labels
+        if labels is None:
+            return
+        if labels.ndim != len(shape) or any(labels.shape[mode] != shape[mode] for mode in self.labelled_modes):
+            raise ValueError(
+                f"outlier_labels must have the shape of Y, {shape}, or 1 in place of the lengths of modes along which "
+                f"they do not vary, got {labels.shape}."
+            )
 
     def rank_limit(self, shape: tuple[int, ...], n_observed: int, *, in_order: bool = False) -> int:
         """Upper limit of the rank of the result: ``max_rank``, but no more than any tensor of that shape needs.

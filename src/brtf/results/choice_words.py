@@ -131,7 +131,7 @@ def _outliers(result: Result) -> Choice:
         gains.append(known.get(Kind.SHARED))
         modes = named_modes(result, result.arrangement.modes_of(structure.modes))
         told.append(f"are shared along {modes}{better(gains[-1], 'each on its own')}")
-    if structure.rates is not None:
+    if structure.rates is not None and result.settings.outlier_labels is None:
         back = [event.gain for event in judged if event.kind is Kind.ONE_RATE]
         gains.append(-back[-1] if back else known.get(Kind.RATES))
         modes = named_modes(result, result.arrangement.modes_of(structure.rates.modes))

@@ -72,6 +72,22 @@ class FittedEntries(FittedSignal):
 
         return float(add_up(observations, lambda: (np.zeros(()),), add)[0]) / observations.n_observed
 
+    @property
+    def outlier_rates(self) -> Array:
+        """The rates at which outliers are expected, with an axis per mode; of length 1 where they do not differ.
+
+        In the paper's inference, which has no rate, the share of the observed entries that are outliers.
+        """
+        state, shape = self.state, self.observations.shape
+        rates = None if state.structure is None else state.structure.rates
+        if rates is None:
+            common = self.outlier_rate if isinstance(state.local, MeanFieldOutliers) else state.local_model.probability
+            return np.full((1,) * len(shape), common)
+        lengths = [self.arrangement.shape(shape)[mode] for mode in rates.modes]
+        along = self.arrangement.along(rates.modes, rates.at_positions(rates.mean).reshape(lengths), shape)
+        modes = self.arrangement.modes_of(rates.modes)
+        return np.expand_dims(along, tuple(mode for mode in range(len(shape)) if mode not in modes))
+
     def outliers_at_entries(self) -> Array:
         """Posterior mean of s at the observed entries, (M,); with a link y − t⁻¹(t(y) − s̄)."""
         outliers = self.state.local

@@ -220,7 +220,7 @@ class Search:
         if progress.best is None or progress.most == progress.options.cap or progress.n_sweeps < progress.budget:
             return
         state, options = progress.point.state, progress.options
-        lacks_structure = state.structure is None and bool(options.shared_modes or options.replaced)
+        lacks_structure = state.structure is None and options.structured
         lacks_noise = state.slices is None and options.noise_differs
         progress.most, progress.skips_rough = options.cap, lacks_structure or lacks_noise
         self._enter(NAMES.index("asked for" if progress.skips_rough else "cap"))

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from brtf.data.observations import Observations
 from brtf.data.positions import Positions
+from brtf.inference.entry_posterior import initial_rates
 from brtf.model.settings import Settings
-from brtf.model.state import State
+from brtf.model.state import OutlierStructure, State
 from brtf.search.starts import START_COMPONENTS
 
 
@@ -27,6 +32,8 @@ class SearchOptions:
     noise_modes : candidate sets of modes along which the noise may differ
     noise_differs : whether it must differ
     shared_modes : modes along which outliers are shared
+    labelled_modes, labels : modes along which given labels of outlier rates vary, and these, 0, 1, …, of every position
+        along them in C order
     replaced : whether outliers replace the data
     one_sided : whether outliers must have sides
     kinds_open : whether the bound chooses the kind of outliers
@@ -47,6 +54,8 @@ class SearchOptions:
     noise_modes: tuple[tuple[int, ...], ...]
     noise_differs: bool
     shared_modes: tuple[int, ...]
+    labelled_modes: tuple[int, ...]
+    labels: NDArray[np.int64]
     replaced: bool
     one_sided: bool
     kinds_open: bool
@@ -77,6 +86,8 @@ class SearchOptions:
             noise_modes=tuple(settings.noise_candidates(observations.shape, observations.n_observed)),
             noise_differs=settings.noise == "per-slice",
             shared_modes=settings.shared_modes(order),
+            labelled_modes=settings.labelled_modes,
+            labels=_numbered(settings.outlier_labels),
             replaced=settings.outlier_kind == "replacement",
             one_sided=settings.outlier_kind == "one-sided",
             kinds_open=settings.outlier_kind == "auto",
@@ -87,9 +98,30 @@ class SearchOptions:
             converged_gain=settings.tol * observations.n_observed,
         )
 
+    @property
+    def structured(self) -> bool:
+        """Whether outliers must not be independent, additive and of one rate."""
+        return bool(self.shared_modes or self.labelled_modes or self.replaced)
+
+    def structure(self, rate: float) -> OutlierStructure | None:
+        """What is asked for of how outliers hang together, apart from a law of replaced values: None if nothing is.
+
+        Rates that are to differ are equal at first.
+        """
+        if self.labelled_modes:
+            n_rates = int(self.labels.max()) + 1
+            return OutlierStructure(rates=initial_rates(self.labelled_modes, n_rates, rate, self.labels))
+        return OutlierStructure(self.shared_modes) if self.shared_modes else None
+
     def limit(self, state: State) -> int:
         """The largest rank of the result, if it has the row priors of this state."""
         return self.cap_in_order if state.is_ordered else self.cap
+
+
+def _numbered(labels: NDArray[Any] | None) -> NDArray[np.int64]:
+    """Labels as numbers 0, 1, …, in C order; none if there are none."""
+    distinct = np.unique([] if labels is None else labels, return_inverse=True)[1]
+    return distinct.reshape(-1).astype(np.int64)
 
 
 def _modes_said_to_be(settings: Settings, order: int, *any_of: str) -> tuple[int, ...]:

@@ -266,6 +266,8 @@ class Runner:
         watch: Callable[[Moment], object],
     ) -> None:
         self.reading, self.rng, self.deadline, self.watch = reading, rng, deadline, watch
+        if part.shape != whole.shape:  # these are labels of all positions
+            settings = replace(settings, outlier_labels=None)
         self.settings = replace(reading.settings(settings), max_seconds=None)
         self.modelled = reading.apply(part)
         self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))

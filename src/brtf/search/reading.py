@@ -55,6 +55,8 @@ class Reading:
             "noise_modes": noise,
             "outlier_modes": outliers,
         }
+        if settings.outlier_labels is not None:
+            changed["outlier_labels"] = self.arrangement.read(settings.outlier_labels)
         return replace(settings, link=self.link.name, arrangement=None, smooth_residual=smooth, **changed)
 
 
@@ -63,6 +65,7 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
     order = observations.order
     settings.noise_candidates(observations.shape, observations.n_observed)
     settings.shared_modes(order)
+    settings.check_outlier_labels(observations.shape)
     settings.said_of_modes(order)
     settings.smooth_modes(observations.shape)
     _check_times(observations, settings)
@@ -74,10 +77,10 @@ def given_reading(observations: Observations, settings: Settings) -> Reading:
         arrangement = Arrangement.folded(settings.arrangement, observations.shape)
     else:
         arrangement = Arrangement.checked(settings.arrangement, order)
-    for name, modes in kept_modes(settings, order):
+    for said, modes in kept_modes(settings, order):
         if not arrangement.keeps(modes):
             raise ValueError(
-                f"{name}={getattr(settings, name)} does not go with arrangement={as_text(arrangement.groups)}, which "
+                f"{said} does not go with arrangement={as_text(arrangement.groups)}, which "
                 "merges one of these modes with another. Name all modes of a group, or none."
             )
     if not arrangement.leaves(smooth_mode_of(settings, order)):
@@ -129,10 +132,12 @@ def _named_modes(settings: Settings, order: int) -> tuple[tuple[int, ...] | None
 
 
 def kept_modes(settings: Settings, order: int) -> list[tuple[str, tuple[int, ...]]]:
-    """Sets of modes that must stay whole groups, each with the option that names them."""
+    """Sets of modes that must stay whole groups, each with the option that names them, in words."""
     named = zip(("noise_modes", "outlier_modes"), _named_modes(settings, order), strict=True)
-    kept = [(name, modes) for name, modes in named if modes is not None]
-    return kept + [("modes", (mode,)) for mode in settings.said_of_modes(order)]
+    kept = [(f"{name}={getattr(settings, name)}", modes) for name, modes in named if modes is not None]
+    if settings.outlier_labels is not None:
+        kept.append((f"outlier_labels of shape {settings.outlier_labels.shape}", settings.labelled_modes))
+    return kept + [(f"modes={settings.modes}", (mode,)) for mode in settings.said_of_modes(order)]
 
 
 def smooth_mode_of(settings: Settings, order: int) -> int | None:

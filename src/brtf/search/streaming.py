@@ -166,8 +166,8 @@ def absorb(
         )
     if state.structure is not None and not state.structure.one_by_one:
         raise ValueError(
-            "partial_fit needs outliers each on its own, added to the data, at one rate. Fit without outlier_modes and "
-            'outlier_kind, and with noise="common".'
+            "partial_fit needs outliers each on its own, added to the data, at one rate. Fit without "
+            'outlier_modes, outlier_labels and outlier_kind, and with noise="common".'
         )
     with workers(settings.n_jobs):
         steps = np.ones(observations.shape[0]) if steps is None else steps

@@ -47,7 +47,7 @@ class FewOutliers(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         point, problem, options = progress.point, progress.problem, progress.options
-        if not are_mostly_outliers(point.state) or options.shared_modes or options.replaced:
+        if not are_mostly_outliers(point.state) or options.structured:
             return None
         few = settled_with_few_outliers(problem, point)
         return progress.trial(Kind.LOCAL_MODEL, "few outliers", few, worth=-WORTH, then=Sweeps(progress.roughly, 60))

@@ -70,7 +70,7 @@ class OutlierKinds(Once):
             return None
         structure = point.state.structure or OutlierStructure()
         law = law_of_values(problem) if options.may_replace and structure.law is None else None
-        alone = structure.law is None and not structure.modes
+        alone = structure.law is None and not structure.modes and not options.labelled_modes
         rated = [] if self.coarse or not alone else possible_rates(problem, point.state)
         shared = [one.modes[0] for one in rated if one.labels is None and _may_share(problem, one.modes[0])]
         n_kinds = (law is not None) + len(rated) + len(shared)

@@ -29,10 +29,12 @@ class Plainer(Once):
         self.name = "plainer noise of pulling local models" if pulling else "plainer noise"
 
     def proposal(self, progress: Progress) -> Trial | None:
-        point, problem = progress.point, progress.problem
+        point, problem, options = progress.point, progress.problem, progress.options
         points = [
             settle_noise(problem, self._with_best_model(problem, evaluate_at(problem, state, point.fit)))
-            for state in plainer(point.state, noise_differs=progress.options.noise_differs)
+            for state in plainer(
+                point.state, noise_differs=options.noise_differs, rates_differ=bool(options.labelled_modes)
+            )
         ]
         if not points:
             return None
@@ -52,12 +54,12 @@ class Plainer(Once):
         return evaluate_at(problem, best, point.fit)
 
 
-def plainer(state: State, *, noise_differs: bool) -> Iterator[State]:
-    """The state with common noise, with one rate of outliers, and with both, as far as these differ."""
+def plainer(state: State, *, noise_differs: bool, rates_differ: bool = False) -> Iterator[State]:
+    """The state with common noise, with one rate of outliers, and with both, as far as these differ but need not."""
     common = replace(state, slices=None)
     if state.slices is not None and not noise_differs:
         yield common
-    if _rates(state) is not None and state.structure is not None:
+    if _rates(state) is not None and state.structure is not None and not rates_differ:
         structure = replace(state.structure, rates=None)
         one_rate = replace(state, structure=None if structure.is_plain else structure)
         yield one_rate

@@ -15,7 +15,6 @@ from brtf.inference.learn_noise import learn_noise_globally, settle_noise, slice
 from brtf.inference.point import Point, evaluate_at
 from brtf.inference.trace import Kind
 from brtf.model.local_models import PROBABILITY_RANGE
-from brtf.model.state import OutlierStructure
 from brtf.search.move import Once, Progress, Sweeps, Trial
 from brtf.search.starts import START_MODEL
 
@@ -49,14 +48,14 @@ class Replacement(Once):
 
 def with_added_outliers(progress: Progress) -> Point:
     """The best point with additive outliers, noise and outlier parameters re-estimated at its factors."""
-    problem, point, shared_modes = progress.problem, progress.point, progress.options.shared_modes
+    problem, point = progress.problem, progress.point
     slices = point.state.slices
     state = with_noise(point.state, 1.0, START_MODEL, problem.observations.n_observed)
     point = evaluate_at(problem, replace(state, slices=None, structure=None), point.fit)
     point = evaluate_at(problem, learn_noise_globally(problem, point), point.fit)
     if slices is not None:
         point = evaluate_at(problem, slice_noise(problem, point.state, slices.modes), point.fit)
-    if shared_modes:
-        state = replace(point.state, structure=OutlierStructure(shared_modes))
-        point = evaluate_at(problem, state, point.fit)
+    structure = progress.options.structure(point.state.local_model.probability)
+    if structure is not None:
+        point = evaluate_at(problem, replace(point.state, structure=structure), point.fit)
     return settle_noise(problem, point)

@@ -1,4 +1,4 @@
-"""Outliers that are shared between entries or replace the data, as the user requires.
+"""Outliers that are shared between entries, have rates of labels or replace the data, as the user requires.
 
 Proposes them with their parameters settled at fixed factors; always accepted. Costs about ten passes, once.
 """
@@ -28,10 +28,11 @@ class Structure(Once):
 
     def proposal(self, progress: Progress) -> Trial | None:
         options, problem, point = progress.options, progress.problem, progress.point
-        if not (options.shared_modes or options.replaced):
+        if not options.structured:
             return None
         law = law_of_values(problem) if options.replaced else None
-        state = replace(point.state, structure=OutlierStructure(options.shared_modes, law=law))
+        asked = options.structure(point.state.local_model.probability) or OutlierStructure()
+        state = replace(point.state, structure=replace(asked, law=law))
         settled = settle_noise(problem, evaluate_at(problem, state, point.fit))
         return progress.trial(
             Kind.STRUCTURE, "outliers structured", settled, worth=-math.inf, then=Sweeps(progress.roughly, 60)

@@ -117,5 +117,7 @@ def details_part(subject: Subject) -> Part:
 def _outliers_asked(settings: Settings) -> str:
     if not settings.robust:
         return "none"
-    modes = settings.outlier_modes
-    return settings.outlier_kind + (f", shared along modes {', '.join(map(str, modes))}" if modes else "")
+    modes, labelled = settings.outlier_modes, settings.labelled_modes
+    shared = f", shared along modes {', '.join(map(str, modes))}" if modes else ""
+    rates = f", rates of labels along modes {', '.join(map(str, labelled))}" if labelled else ""
+    return settings.outlier_kind + shared + rates
