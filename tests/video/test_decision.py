@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.special import gammaln
+from scipy.stats import multivariate_t, norm
 
 import brtf
 from brtf.kernels.masks import drop_fringe
-from brtf.kernels.pixels import course_of_levels, displaced_density
+from brtf.kernels.pixels import course_of_levels, displaced_density, level_density
 from brtf.metrics import f_measure
 from brtf.video.camera import shifted
 from brtf.video.light import even_light
-from brtf.video.steady import ROUNDING, find_levels, gusts
+from brtf.video.steady import ROUNDING, find_levels, gusts, learnt_spill
 from brtf.video.whole import whole_objects
 
 HEIGHT, WIDTH, FRAMES = 72, 96, 90
@@ -302,3 +306,64 @@ def test_a_gust_moves_the_scene_elsewhere_too_and_an_object_does_not() -> None:
     assert found[0, 0] == pytest.approx(2, rel=0.2)  # but from afar it might be one
     np.testing.assert_allclose(found[:, 1], 10, rtol=0.1)
     assert found[:, 2].max() < 0.1
+
+
+def compressed(images: np.ndarray, quality: int) -> np.ndarray:
+    """Frames as JPEG images of that quality."""
+    from PIL import Image
+
+    found = []
+    for image in images:
+        stored = io.BytesIO()
+        Image.fromarray(image.astype(np.uint8).squeeze()).save(stored, "JPEG", quality=quality)
+        found.append(np.asarray(Image.open(stored)).reshape(image.shape))
+    return np.stack(found)
+
+
+@pytest.mark.parametrize(("bands", "least"), [(1, 0.98), (3, 0.96)])
+def test_compression_draws_no_halo_around_objects(bands: int, least: float) -> None:
+    images, true, edge = clip("street", bands, seed=4)
+    mask = brtf.foreground(compressed(images, 40)).mask
+    assert f_measure(mask, true, ignore=edge) >= least  # .965 and .855 without noise that spills
+
+
+def test_noise_that_spills_from_what_deviates_is_learnt() -> None:
+    rng = np.random.default_rng(0)
+    height, width, frames, share = 40, 50, 40, np.array([[0.006], [0.002]])
+    scene = rng.normal(100, 20, (height * width, 1, 1)) + rng.normal(0, 1, (height * width, 1, frames))
+    levels = find_levels(scene.astype(np.float32))
+    near = rng.uniform(0, 2000, (2, height * width, frames)).astype(np.float32)
+    rest = scene - levels.mean[:, 0, :, None]
+    noisy = rest + np.sqrt(np.einsum("sc,spt->pct", share, near)) * rng.standard_t(4, scene.shape)
+    hidden = rng.random(scene.shape) < 0.2  # objects
+    noisy[hidden] = rng.uniform(-100, 100, hidden.sum())
+    levels = replace(levels, values=(levels.mean[:, 0, :, None] + noisy).astype(np.float32))
+    scene_share = np.eye(3, dtype=np.float32)[np.zeros(height * width, dtype=int)]
+    np.testing.assert_allclose(learnt_spill(levels, scene_share, near), share, rtol=0.25)
+    np.testing.assert_array_equal(learnt_spill(levels, scene_share, np.zeros_like(near)), 0)
+
+
+@pytest.mark.parametrize("bands", [1, 3])
+def test_densities_of_levels_equal_plain_loops(bands: int) -> None:
+    rng = np.random.default_rng(bands)
+    values = rng.normal(100, 3, (6, bands, 7)).astype(np.float32)
+    values[2, :, 3] = np.nan
+    mean = rng.normal(100, 3, (6, 2, bands)).astype(np.float32)
+    variance = rng.uniform(1, 4, mean.shape).astype(np.float32)
+    share = np.array([[0.7, 0.3], [1, 0]], dtype=np.float32)[[0, 1, 0, 0, 1, 0]]
+    spill, around = rng.uniform(0, 0.1, (2, bands)), rng.uniform(0, 50, (2, 6, 7)).astype(np.float32)
+    density, distance, rest = np.empty((3, 6, 7), dtype=np.float32)
+    constant = gammaln((5 + bands) / 2) - gammaln(2.5) - bands / 2 * np.log(5 * np.pi)
+    level_density(values, mean, variance, share, 5.0, constant, spill, around, density, distance, rest)
+    for p, t in np.ndindex(6, 7):
+        if np.isnan(values[p, 0, t]):
+            assert np.isnan([density[p, t], distance[p, t], rest[p, t]]).all()
+            continue
+        noise = [np.diag(variance[p, k] + spill.T @ around[:, p, t]) for k in range(2)]
+        laws = [multivariate_t(mean[p, k], noise[k], 5.0) for k in range(2)]
+        off = [values[p, :, t] - mean[p, k] for k in range(2) if share[p, k] > 0]
+        far = [d @ np.linalg.solve(v, d) for d, v in zip(off, noise, strict=False)]
+        whole = sum(share[p, k] * laws[k].pdf(values[p, :, t]) for k in range(2))
+        nearest = int(np.argmin(far))
+        expected = np.log(whole), far[nearest], np.mean(off[nearest] ** 2)
+        np.testing.assert_allclose([density[p, t], distance[p, t], rest[p, t]], expected, rtol=1e-4)

@@ -197,32 +197,41 @@ def nearest_level(values: Any, mean: Any, variance: Any, share: Any, slab: Any, 
 
 
 @loop
-def level_density(values: Any, mean: Any, variance: Any, share: Any, degrees: Any, constant: Any, density: Any,
-                  distance: Any) -> None:  # fmt: skip
-    """Log density of a mixture of multivariate t around the levels, and the squared distance to the nearest one."""
+def level_density(values: Any, mean: Any, variance: Any, share: Any, degrees: Any, constant: Any, spill: Any,
+                  around: Any, density: Any, distance: Any, rest: Any) -> None:  # fmt: skip
+    """Log density of a mixture of multivariate t around the levels, and what deviates from the nearest one.
+
+    ``distance`` (pixels, frames) is squared and in noise units, ``rest`` its mean over the channels in their own units.
+    The noise of a channel has shares ``spill`` (squares, channels) of what deviates ``around`` (squares, pixels,
+    frames) added to it.
+    """
     n_pixels, n_channels, n_frames = values.shape
     n_levels = mean.shape[1]
     power = 0.5 * (degrees + n_channels)
-    size = np.empty(n_levels)
     for p in range(n_pixels):
-        for j in range(n_levels):
-            size[j] = 0.0
-            for c in range(n_channels):
-                size[j] += 0.5 * math.log(variance[p, j, c])
         for t in range(n_frames):
             if math.isnan(values[p, 0, t]):
                 density[p, t] = np.nan
                 distance[p, t] = np.nan
+                rest[p, t] = np.nan
                 continue
             largest, whole, nearest = -1e30, 0.0, 1e30
             for j in range(n_levels):
                 if share[p, j] <= 0:
                     continue
-                d = 0.0
+                d, size, away = 0.0, 1.0, 0.0
                 for c in range(n_channels):
-                    d += (values[p, c, t] - mean[p, j, c]) ** 2 / variance[p, j, c]
-                nearest = min(nearest, d)
-                score = math.log(share[p, j]) - size[j] - power * math.log1p(d / degrees)
+                    square = (values[p, c, t] - mean[p, j, c]) ** 2
+                    spread = variance[p, j, c]
+                    for s in range(len(spill)):
+                        spread += spill[s, c] * around[s, p, t]
+                    d += square / spread
+                    size *= spread
+                    away += square
+                if d < nearest:
+                    nearest = d
+                    rest[p, t] = away / n_channels
+                score = math.log(share[p, j]) - 0.5 * math.log(size) - power * math.log1p(d / degrees)
                 if score > largest:
                     whole = whole * math.exp(largest - score) + 1
                     largest = score

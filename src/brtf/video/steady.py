@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import uniform_filter
 from scipy.sparse import coo_array
-from scipy.special import gammaln
+from scipy.special import expit, gammaln
 
 from brtf.kernels.pixels import difference_noise, displaced_density, fit_levels, level_density
 
@@ -28,7 +28,8 @@ QUIETEST = 0.3
 """Noise variance of a pixel relative to the median pixel, at least: few frames may agree by chance."""
 DEGREES = (2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
 """Degrees of freedom among which the tails of the noise are chosen."""
-N_SAMPLED = 100_000
+N_SAMPLED, N_LOOKED_AT = 100_000, 1_000_000
+"""Entries from which laws are learnt, and among which those are found that are near something."""
 REACH = 5
 """Pixels by which a part of the scene may move: leaves in the wind, what is left of a shaking camera."""
 STRANGE = 0.3
@@ -44,6 +45,14 @@ PRIOR_FRAMES = 10.0
 SQUARE = 8
 """Side in pixels of the squares in which what moves is counted."""
 N_RATES = 8
+SPILL_SIDES = (9, 17)
+"""Sides in pixels of the squares over which what deviates spills: codecs work on blocks of 8 and 16 pixels."""
+CLEAR = 3.0
+"""Standard deviations beyond which something is no noise of the camera."""
+SPILL_DEGREES = 4.0
+"""Degrees of freedom of the noise while its spill is learnt: in some blocks there is more of it than in others."""
+LEAST_SPILL, N_SPILL, FEWEST_SPILLED = 1e-5, 40, 100
+"""Share to begin with, rounds of expectation and maximisation, and the entries that these need."""
 UNIFORM = 0.1
 """Share of colours of an object that follow no law but lie anywhere between 0 and 255."""
 
@@ -168,8 +177,9 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     The scene has the density ρ₀ Σ_k s_k t(y | level k) + ρ g(y), where g has the levels of the pixels around: leaves
     move, and a camera shakes, and neighbours move together. Its share ρ and the share of objects are learnt in the
     neighbourhood of every pixel, ρ times how much the rest of the frame moves (gusts), and the degrees of freedom of t
-    from all pixels. Only what shows the scene elsewhere counts as movement: several objects are no gust. An object has
-    a normal law of colours, that of what deviates from the scene, or any colour.
+    from all pixels. Near what deviates the noise is larger, as codecs and lenses spill its light around it.
+    Only what shows the scene elsewhere counts as movement: several objects are no gust. An object has a normal law of
+    colours, that of what deviates from the scene, or any colour.
 
     Parameters
     ----------
@@ -180,14 +190,8 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
         Of a frame.
     """
     values, mean, variance = levels.values, levels.mean, levels.variance
-    n_pixels, n_channels, n_frames = values.shape
-    density = np.empty((n_pixels, n_frames), dtype=np.float32)
-    distance = np.empty_like(density)
-    level_density(values, mean, variance, share, 1e6, 0.0, density, distance)
-    deviates = distance > n_channels + 3 * math.sqrt(2 * n_channels)
-    broad = _object_density(levels, deviates)
-    degrees = _tails(levels, share, distance, broad)
-    level_density(values, mean, variance, share, degrees, _t_constant(degrees, n_channels), density, distance)
+    n_pixels = len(values)
+    density, deviates, broad, degrees = _still_scene(levels, share, width)
     moved, explained = np.full_like(density, -1e4), np.zeros_like(density)
     reach = np.arange(-REACH, REACH + 1)
     near = np.exp(-0.5 * (reach[:, None] ** 2 + reach**2) / (1 + REACH / 2) ** 2)
@@ -198,7 +202,7 @@ def foreground_evidence(levels: Levels, share: Single, width: int) -> Evidence:
     def pooled(counts: NDArray[Any]) -> Array:
         return np.asarray(uniform_filter(counts.reshape(-1, width), REGION, mode="nearest").ravel())
 
-    seen = ~np.isnan(distance)
+    seen = ~np.isnan(density)
     n_seen = pooled(np.count_nonzero(seen, axis=1).astype(np.float64))
     objects, moving, gust = np.full(n_pixels, 0.05), np.full(n_pixels, 0.05), np.ones_like(density)
     pixel, frame = np.nonzero(deviates)
@@ -242,6 +246,75 @@ def gusts(entry: Entries, moved: Array, rate: Array, seen: NDArray[np.bool_], wi
         around = 9 * uniform_filter(count.reshape(-1, across, n_frames), (3, 3, 1), mode="constant")
         others.append(np.maximum(count.sum(axis=0) - around.reshape(count.shape), 0))
     return np.asarray((others[0] + 1) / (others[1] + 1), dtype=np.float32)[square]
+
+
+def _still_scene(levels: Levels, share: Single, width: int) -> tuple[Single, NDArray[np.bool_], Single, float]:
+    """Log density of a scene that does not move, what is far from it, log density of objects, degrees of freedom."""
+    values, mean, variance = levels.values, levels.mean, levels.variance
+    n_pixels, n_channels, n_frames = values.shape
+    density = np.empty((n_pixels, n_frames), dtype=np.float32)
+    distance, rest = np.empty_like(density), np.empty_like(density)
+    gate = n_channels + 3 * math.sqrt(2 * n_channels)
+    spill, around = np.zeros((0, n_channels)), np.zeros((0, n_pixels, n_frames), dtype=np.float32)
+    level_density(values, mean, variance, share, 1e6, 0.0, spill, around, density, distance, rest)
+    broad = _object_density(levels, distance > gate)
+    around = _around(rest, width)
+    spill = learnt_spill(levels, share, around)
+    level_density(values, mean, variance, share, 1e6, 0.0, spill, around, density, distance, rest)
+    deviates = distance > gate
+    degrees = _tails(levels, share, distance, broad)
+    constant = _t_constant(degrees, n_channels)
+    level_density(values, mean, variance, share, degrees, constant, spill, around, density, distance, rest)
+    return density, deviates, broad, degrees
+
+
+def _around(rest: Single, width: int) -> Single:
+    """What deviates around every pixel of every frame, (squares, pixels, frames): means of ``rest`` over squares."""
+    seen = ~np.isnan(rest)
+    shape = -1, width, rest.shape[1]
+    around = np.empty((len(SPILL_SIDES), *rest.shape), dtype=np.float32)
+    for mean, side in zip(around, SPILL_SIDES, strict=True):
+        whole = np.where(seen, rest, np.float32(0)).reshape(shape)
+        uniform_filter(whole, (side, side, 1), output=mean.reshape(shape), mode="nearest")
+        if not seen.all():
+            known = uniform_filter(seen.astype(np.float32).reshape(shape), (side, side, 1), mode="nearest")
+            mean /= np.maximum(known.reshape(rest.shape), 1 / side**2)
+    return around
+
+
+def learnt_spill(levels: Levels, share: Single, around: Single) -> Array:
+    """Shares (squares, channels) of what deviates around a pixel that its noise has on top, by maximum likelihood.
+
+    It is asked where these surroundings deviate by more than the noise of the camera. A pixel that deviates less than
+    half as much as they do is the scene with such noise, by a t, or a part of an object like the scene, which may have
+    any colour within that limit.
+    """
+    n_channels = levels.values.shape[1]
+    pixels, usual = np.arange(len(share)), share.argmax(axis=1)
+    noise = levels.variance[pixels, usual]
+    strongest = around.max(axis=0)  # of the squares
+    few = np.random.default_rng(0).integers(0, strongest.size, N_LOOKED_AT)
+    few = few[strongest.ravel()[few] > 4 * CLEAR**2 * np.median(noise.mean(axis=1))][:N_SAMPLED]
+    pixel, frame = np.divmod(few, strongest.shape[1])
+    square = (levels.values[pixel, :, frame] - levels.mean[pixel, usual[pixel]]).astype(np.float64) ** 2
+    limit = strongest[pixel, frame] / 4
+    small = square.mean(axis=1) < limit
+    if np.count_nonzero(small) < FEWEST_SPILLED:
+        return np.zeros((len(around), n_channels))
+    pixel, frame, square = pixel[small], frame[small], square[small]
+    near, camera = around[:, pixel, frame].astype(np.float64), noise[pixel].astype(np.float64)
+    ball = gammaln(n_channels / 2 + 1) - n_channels / 2 * np.log(math.pi * n_channels * limit[small])
+    spill, rate = np.full((len(around), n_channels), LEAST_SPILL), 0.1
+    for _ in range(N_SPILL):
+        variance = camera + near.T @ spill
+        distance = (square / variance).sum(axis=1)
+        scene = _t_constant(SPILL_DEGREES, n_channels) - 0.5 * np.log(variance).sum(axis=1)
+        scene -= 0.5 * (SPILL_DEGREES + n_channels) * np.log1p(distance / SPILL_DEGREES)
+        weight = expit(math.log1p(-rate) + scene - math.log(rate) - ball)
+        rate = float(np.clip(1 - weight.mean(), 0.01, 0.99))
+        scaled = weight * (SPILL_DEGREES + n_channels) / (SPILL_DEGREES + distance)
+        spill *= (near * scaled @ (square / variance**2)) / (near * weight @ (1 / variance))
+    return spill
 
 
 def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:

@@ -29,8 +29,8 @@ __all__ = [
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
 
-BYTES_PER_PIXEL, BYTES_PER_LEVEL = 55, 17
-"""Memory that a decision takes for a pixel of a frame, and for each of its channels: 71 and 106 together were measured
+BYTES_PER_PIXEL, BYTES_PER_LEVEL = 73, 17
+"""Memory that a decision takes for a pixel of a frame, and for each of its channels: 90 and 123 together were measured
 in grey and in colour (``python benchmarks/long_clips.py --whole``)."""
 
 
