@@ -17,7 +17,7 @@ from brtf.inference.update_rows import gaussian_rows
 from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.row_priors import Ordered
 from brtf.results.misfit_ahead import misfit_ahead
-from brtf.results.rows_ahead import Fit, Past, Seen, best_repetition, rows_ahead
+from brtf.results.rows_ahead import FittedCourse, Past, Seen, best_repetition, rows_ahead
 
 HORIZON = 10
 
@@ -54,7 +54,7 @@ def test_a_course_goes_on_as_dense_algebra_says():
     contrasts = np.linalg.qr(np.column_stack([np.ones(n_rows), np.eye(n_rows)[:, 1:]]))[0][:, 1:].T
     beyond = []
     for course in courses_of(past):
-        fit = Fit(past, course)
+        fit = FittedCourse(past, course)
         cov = course.going_on[:, :n_rows] + np.diag(course.alone / told + odd)
         squares = np.einsum(
             "id,id->d", contrasts @ values, np.linalg.solve(contrasts @ cov @ contrasts.T, contrasts @ values)
@@ -81,10 +81,10 @@ def test_a_row_of_its_own_is_one_that_the_others_do_not_expect():
     values = rng.standard_normal((12, 3))
     past = Past(values - values.mean(axis=0), np.ones(12), np.arange(12.0), np.arange(12.0, 14.0))
     for course in courses_of(past):
-        fit, kept = Fit(past, course), np.arange(12) != 5
+        fit, kept = FittedCourse(past, course), np.arange(12) != 5
         left_out = Past(past.values[kept], np.ones(11), past.places[kept], np.array([5.0]))
         alike = course._replace(going_on=course.going_on[np.ix_(kept, np.append(np.flatnonzero(kept), 5))])
-        other = Fit(left_out, alike)
+        other = FittedCourse(left_out, alike)
         mean, variance = other.forecast
         expected = variance[0] / (other.squares / 8)
         ratio = np.sum((past.values[5] - mean[0]) ** 2) / expected[0] / (fit.squares.sum() / 11)

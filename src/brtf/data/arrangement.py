@@ -211,8 +211,8 @@ class Arrangement:
         kept = (slice(None),) * n_leading + tuple(slice(shape[mode]) for mode in modes)
         return array.reshape(*leading, *whole)[kept]
 
-    def _fold(self, observations: Observations) -> Observations:
-        """The observations with the folded modes as rounds and phases; the entry vector stays as it is."""
+    def _folded(self, observations: Observations) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+        """Values, mask and coordinates with the folded modes as rounds and phases; entries keep their order."""
         shape = self._read(observations.shape)
         values, mask, coords = observations.values, observations.mask, observations.coords
         if coords is not None:
@@ -228,17 +228,10 @@ class Arrangement:
                 mask, values = padded.reshape(shape), values.reshape(-1)
             else:
                 values = values.reshape(shape)
-        for array in (mask, coords):
-            if array is not None and array.flags.owndata:
-                array.flags.writeable = False
-        return replace(observations, shape=shape, values=values, mask=mask, coords=coords, labels=None)
+        return values, mask, coords
 
-    def apply(self, observations: Observations) -> Observations:
-        """The observations in the modes as read; the entry vector may be in another order, see :meth:`entries`."""
-        if self.is_as_given:
-            return observations
-        if self.folds:
-            return self._fold(observations)
+    def _merged(self, observations: Observations) -> tuple[NDArray[Any], NDArray[Any] | None, NDArray[Any] | None]:
+        """Values, mask and coordinates in the order of the groups."""
         shape, order = self.shape(observations.shape), self.entry_order(observations)
         values, mask, coords = observations.values, observations.mask, observations.coords
         if mask is not None:
@@ -248,13 +241,18 @@ class Arrangement:
             coords = np.ascontiguousarray(coords if order is None else coords[:, order])
         if order is not None:
             values = values.reshape(-1)[order]
-        values = values.reshape(shape) if observations.layout == "complete" else values
+        return values.reshape(shape) if observations.layout == "complete" else values, mask, coords
+
+    def apply(self, observations: Observations) -> Observations:
+        """The observations in the modes as read; the entry vector may be in another order, see :meth:`entries`."""
+        if self.is_as_given:
+            return observations
+        values, mask, coords = self._folded(observations) if self.folds else self._merged(observations)
         for array in (values, mask, coords):
             if array is not None and array.flags.owndata:
                 array.flags.writeable = False
-        return replace(
-            observations, shape=shape, values=values, mask=mask, coords=coords, labels=self._labels(observations)
-        )
+        shape, labels = self.shape(observations.shape), None if self.folds else self._labels(observations)
+        return replace(observations, shape=shape, values=values, mask=mask, coords=coords, labels=labels)
 
     def _labels(self, observations: Observations) -> Labels | None:
         """The labels of the groups; positions of several modes have none."""

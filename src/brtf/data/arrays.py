@@ -1,4 +1,4 @@
-"""Array types shared by all packages, and read-only views."""
+"""What all packages share about arrays: their type, read-only views, even spacing, caches, and what is sent once."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from brtf.data.extras import require
 if TYPE_CHECKING:
     from brtf.data.observations import Observations
 
+Modes = tuple[int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Container:
@@ -35,9 +37,7 @@ class Container:
         """Several tensors of the shape of the data, (n, …)."""
         return values
 
-    def loadings(
-        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
-    ) -> Any:
+    def loadings(self, values: NDArray[Any], modes: Modes, names: Sequence[str], observations: Observations) -> Any:
         """Numbers per slice of the first mode, (n, R), or per position of it and of others read as one with it."""
         return values
 
@@ -108,9 +108,7 @@ class WideFrame(Container):
         *_, name = distinct_names([*stacked.columns, "draw"])
         return stacked.insert_column(0, polars.Series(name, np.repeat(np.arange(len(tables)), len(tables[0]))))
 
-    def loadings(
-        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
-    ) -> Any:
+    def loadings(self, values: NDArray[Any], modes: Modes, names: Sequence[str], observations: Observations) -> Any:
         """With the index of a pandas table; polars tables hold nothing but the loadings, which are features."""
         return (replace(self, index=None) if self.is_polars else self)._frame(values, list(names))
 
@@ -154,9 +152,7 @@ class LongFrame(Container):
         draw, *coords = np.indices(values.shape).reshape(values.ndim, -1)
         return self._table(like(values, observations).ravel(), np.array(coords), observations, None, ("draw", draw))
 
-    def loadings(
-        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
-    ) -> Any:
+    def loadings(self, values: NDArray[Any], modes: Modes, names: Sequence[str], observations: Observations) -> Any:
         """A row per slice, with its label as index; polars tables have no index."""
         flat = values.reshape(-1, values.shape[-1])
         if self.is_polars:
@@ -221,9 +217,7 @@ class LabelledArrays(Container):
         draw = next(name for name in itertools.accumulate(itertools.repeat("_"), initial="draw") if name not in taken)
         return self._array(like(values, observations), (draw, *self.dims), self.coords, self.attrs, self.name)
 
-    def loadings(
-        self, values: NDArray[Any], modes: tuple[int, ...], names: Sequence[str], observations: Observations
-    ) -> Any:
+    def loadings(self, values: NDArray[Any], modes: Modes, names: Sequence[str], observations: Observations) -> Any:
         dims = tuple(self.dims[mode] for mode in modes)
         own = {name: coord for name, coord in self.coords.items() if {*coord.dims} <= {*dims}}
         return self._array(values, (*dims, "component"), own, {}, None)

@@ -274,7 +274,7 @@ class Past:
         groups += [(-math.log(len(likely)), self._patterns(period)) for period in best[:KEPT_PERIODS]]
         chances, fits = [], []
         for chance, courses in groups:
-            found = [Fit(self, course) for course in courses]
+            found = [FittedCourse(self, course) for course in courses]
             fits += [(fit.evidence, *fit.forecast) for fit in found]
             chances += [chance - math.log(len(found))] * len(found)
         evidence, means, variances = (np.stack(part) for part in zip(*fits, strict=True))
@@ -287,7 +287,7 @@ class Past:
 
     def nats_of(self, period: int) -> float:
         """How likely a period is, by a few courses."""
-        return max(Fit(self, course).nats for course in self._rough(period))
+        return max(FittedCourse(self, course).nats for course in self._rough(period))
 
     def with_odd_rows(self, known: Sequence[int], likely: Sequence[int]) -> Past:
         """The same with a variance of their own for rows where it brings more than the choice of a row costs, ln I."""
@@ -295,7 +295,7 @@ class Past:
         past = replace(self, odd=np.zeros(n_rows))
         courses = [course for period in (0, *known, *likely) for course in self._rough(period)]
         for _ in range(n_rows // 4):
-            fits = [Fit(past, course) for course in courses]
+            fits = [FittedCourse(past, course) for course in courses]
             best = max(fits, key=lambda fit: fit.nats + fit.odd_gains.max(initial=0.0))
             row = int(np.argmax(best.odd_gains))
             if not best.odd_gains[row] > math.log(n_rows):
@@ -345,7 +345,7 @@ class Past:
                 yield Course(level.going_on + size * pattern, level.alone)
 
 
-class Fit:
+class FittedCourse:
     """A course about an unknown constant, given the past.
 
     With LLᵀ the covariance of the rows, u = L⁻¹1 and e = L⁻¹y less its part along u, the evidence of a direction, all
