@@ -66,7 +66,7 @@ def moments_of(observations, settings, *, seed=0):
 
 def content(moment, origin):
     """All that a checkpoint says, as bytes; the time aside."""
-    header, arrays = checkpoint._pack(moment, origin, 0.0)
+    header, arrays = checkpoint._pack(moment, origin, 0.0, ({}, {}))
     return json.dumps(header, sort_keys=True), {name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()}
 
 

@@ -72,7 +72,7 @@ class TestViewer:
         assert viewer.sliders[0].labels == viewer.source["names"] == [str(k) for k in range(9)]
         assert viewer.notes == []
         low_rank, std = filmed.low_rank(), filmed.std()
-        outliers = filmed.place(filmed.outliers_at_entries(), 0.0)
+        outliers = filmed.place(filmed.outliers_at_entries())
         seen = clip.mask.all(axis=1)
         for k in (0, 8):
             data, level, outlier, spread = map(pixels, frames_shown[k])
@@ -118,7 +118,7 @@ class TestViewer:
         result = model.result_
         sides = Sides()
         viewer = frames.make_viewer(result, [result.observations], layout_of(result.observations, None, None), sides)
-        outliers = result.place(result.outliers_at_entries(), 0.0)
+        outliers = result.place(result.outliers_at_entries())
         expected = np.where(DATA.mask, DATA.observed, np.nan), result.low_rank(), outliers, result.std()
         for shown, truth in zip(numbers_of(viewer), expected, strict=True):
             step = (np.nanmax(truth) - np.nanmin(truth)) / 65534

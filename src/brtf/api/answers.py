@@ -27,7 +27,7 @@ def contained(result: Result, values: Array, coords: Any = None, name: str | Non
 
 def entries_contained(result: Result, vector: Array, name: str) -> Any:
     """Numbers at the observed entries, (M,), in the container of the data."""
-    return _container(result.observations).entries(result.place(vector, 0.0), vector, result.observations, name)
+    return _container(result.observations).entries(result.place(vector), vector, result.observations, name)
 
 
 def draws_contained(result: Result, values: Array) -> Any:

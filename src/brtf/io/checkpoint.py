@@ -313,9 +313,7 @@ def _seconds(every: Any) -> float:
     return float(every)
 
 
-def _pack(
-    moment: Moment, origin: Origin, seconds: float, outline: tuple[Header, Arrays] = ({}, {})
-) -> tuple[Header, Arrays]:
+def _pack(moment: Moment, origin: Origin, seconds: float, outline: tuple[Header, Arrays]) -> tuple[Header, Arrays]:
     header: Header = {
         "kind": CHECKPOINT,
         "library": __version__,

@@ -303,7 +303,7 @@ LINKS: dict[str | None, type[Link]] = {kind.name: kind for kind in (Link, Square
 """The links by the option's value."""
 
 
-def link_named(name: str | None, observations: Observations, step: float = 0.0) -> Link:
+def link_named(name: str | None, observations: Observations, step: float) -> Link:
     """The link of that name for these observations; raises if they are outside its domain."""
     LINKS[name]().check(observations)
     return LINKS[name].for_data(observations.values, step)

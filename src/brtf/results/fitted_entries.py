@@ -172,14 +172,14 @@ class FittedEntries(FittedSignal):
         """t(y) − x̄ at the observed entries in standard deviations of their noise, (M,)."""
         return self._residual * np.sqrt(self.relative_precision_of(self.observations) / self.state.noise_variance)
 
-    def place(self, entry_vector: Array, fill: float) -> Any:
-        """An entry vector as a tensor: dense with ``fill`` where missing, a sparse coo_array for sparse data."""
+    def place(self, entry_vector: Array) -> Any:
+        """An entry vector as a tensor: dense with zeros where missing, a sparse coo_array for sparse data."""
         observations = self.observations
         if observations.coords is not None:
             return coo_array((entry_vector, tuple(observations.coords)), shape=observations.shape)
         if observations.mask is None:
             return entry_vector.reshape(observations.shape)
-        dense = np.full(observations.shape, fill)
+        dense = np.zeros(observations.shape)
         dense[observations.mask] = entry_vector
         return dense
 
