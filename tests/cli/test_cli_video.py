@@ -17,8 +17,8 @@ from PIL import Image
 import brtf
 from brtf import cli
 from brtf.cli.video import find_objects
+from brtf.data.signals import Terminated, signals_later
 from brtf.foreground import StreamPlan, boxes, stream
-from brtf.io.signals import Terminated, signals_later
 from brtf.metrics import f_measure
 from brtf.video import read_clip, write_clip
 from brtf.video.clips import Footage

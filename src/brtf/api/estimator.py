@@ -28,8 +28,8 @@ from brtf.api.sklearn_compat import (
 from brtf.data.checks import type_name
 from brtf.data.chunked_input import comes_in_chunks, row_blocks
 from brtf.data.observe import observe
+from brtf.data.signals import dying_of_signals
 from brtf.io.checkpoint import begin, load_result
-from brtf.io.signals import dying_of_signals
 from brtf.kernels.log import log_shown
 from brtf.model.settings import Settings
 from brtf.search.fold_in import fold_in

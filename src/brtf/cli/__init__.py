@@ -16,7 +16,7 @@ import click
 
 from brtf import __version__
 from brtf.cli.output import BAD_INPUT, DONE, complain, interrupted_code, sentence
-from brtf.io.signals import ended_by_signals
+from brtf.data.signals import ended_by_signals
 from brtf.kernels.log import log_shown
 from brtf.model.settings import RENAMED
 

@@ -15,8 +15,8 @@ import click
 import numpy as np
 
 from brtf.data.description import label_text
+from brtf.data.signals import Terminated
 from brtf.io.atomic_file import partial_directory
-from brtf.io.signals import Terminated
 
 if TYPE_CHECKING:
     from brtf.data.exports import Table

@@ -30,7 +30,7 @@ from brtf.cli.output import (
     table,
     written_text,
 )
-from brtf.io.signals import signals_later
+from brtf.data.signals import signals_later
 
 if TYPE_CHECKING:
     from brtf.api.estimator import BRTF

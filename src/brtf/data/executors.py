@@ -8,8 +8,6 @@ keeps: whatever is lost with a worker is sent and computed again.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor as Pool
@@ -23,6 +21,7 @@ from brtf.data.chunks import LEFT_BEHIND, Chunk, ChunkError, Piece
 from brtf.data.cluster import PIECES, Pieces, on_cluster
 from brtf.data.extras import require
 from brtf.data.plan import DEFAULT_PLAN, Plan
+from brtf.data.signals import interrupts_ignored
 from brtf.data.tasks import Adding, Finished, Lane, Task, Value, as_it_is, in_tree, pack_task, unpack_task
 
 ALLOWED_FAILURES = 3
@@ -162,7 +161,7 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
         "distributed.nanny.pre-spawn-environ": ENVIRONMENT,
     }
     with dask.config.set(options):
-        with _interrupts_ignored():  # inherited by the workers: Ctrl-C is for this process, which then stops them
+        with interrupts_ignored():  # by the workers too: Ctrl-C is for this process, which then stops them
             cluster = distributed.LocalCluster(
                 n_workers=n_workers,
                 threads_per_worker=1,
@@ -173,18 +172,6 @@ def local_cluster(n_workers: int, memory_limit: str = "auto") -> Iterator[Any]:
             )
         with cluster, distributed.Client(cluster, set_as_default=False) as client:
             yield client
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 def over_lanes(

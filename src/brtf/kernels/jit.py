@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import signal
 import sys
-import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
 
+from brtf.data.signals import signals_later
 from brtf.kernels.log import LOG
 
 SOURCES = hashlib.sha256(
@@ -108,31 +106,6 @@ class CodeFiles:
         return self._name, SOURCES, versions, codegen.magic_tuple(), types_of_arguments
 
 
-@contextmanager
-def interrupts_held() -> Iterator[None]:
-    """A context in which handlers of signals that end a process wait; they are called when it is left.
-
-    A handler that raises while the compiler hands code from one owner to another leaves memory with two owners or none,
-    and the process crashes later. Handlers run only in the main thread: in other threads nothing changes.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    waiting: list[int] = []
-    held = {number: handler for number, handler in handlers.items() if callable(handler)}
-    for number in held:
-        signal.signal(number, lambda number, _: waiting.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        for number in waiting:
-            signal.raise_signal(number)
-
-
 class Loop(CPUDispatcher):
     """A compiled function cached by :class:`CodeFiles`, compiled or loaded without interruption."""
 
@@ -150,7 +123,8 @@ class Loop(CPUDispatcher):
         return types.Dispatcher(self._part)
 
     def compile(self, sig: Any) -> Any:
-        with interrupts_held():
+        # a handler that raises while the compiler hands over code leaves memory with two owners or none: a crash later
+        with signals_later():
             return super().compile(sig)
 
 

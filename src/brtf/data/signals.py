@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end the running code as Ctrl-C does, so that it can save its work."""
+"""Signals that end a process: they end the running code as Ctrl-C does, so that it can save its work, or wait."""
 
 from __future__ import annotations
 
@@ -56,19 +56,35 @@ def dying_of_signals() -> Iterator[None]:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """A context that defers Ctrl-C, SIGTERM and SIGHUP to its end, so that the code inside is not interrupted."""
+    """A context that defers Ctrl-C, SIGTERM and SIGHUP to its end, so that the code inside is not interrupted.
+
+    Handlers run only in the main thread: in other threads nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    came: list[int] = []
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
     for number in before:
-        signal.signal(number, lambda number, frame: came.append((number, frame)))
+        signal.signal(number, lambda number, _: came.append(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    for number, frame in came[:1]:
-        before[signal.Signals(number)](number, frame)
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """A context in which Ctrl-C does nothing; processes that it starts inherit that."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
