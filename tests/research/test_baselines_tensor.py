@@ -8,9 +8,10 @@ import pytest
 import brtf
 from baseline_contract import BaselineContract, small_problem
 from brtf import baselines
+from brtf.kernels.dense import compose
 from brtf.metrics import rrse
 from brtf.research.baselines import cp_ard, cpnls, mgpcp, tucker_ard
-from brtf.research.baselines.algebra import compose, contract, multiply, unfold
+from brtf.research.baselines.algebra import contract, multiply, unfold
 
 
 class TestCPALS(BaselineContract):

@@ -12,6 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from brtf.kernels.dense import compose
+
 Law = Callable[[np.random.Generator, int], NDArray[np.float64]]
 _OUTLIER_LAWS: dict[str, Law] = {
     "uniform": lambda rng, n: rng.uniform(-1.0, 1.0, n),
@@ -110,7 +112,7 @@ def paper_synthetic(
         angle = 2 * np.pi * mode * index / size
         further = rng.standard_normal((size, max(rank - 3, 0)))
         factors.append(np.column_stack([np.sin(angle), np.cos(angle), pattern, further])[:, :rank])
-    low_rank = _compose(factors)
+    low_rank = compose(factors)
     scales = {"10std": 10.0 * float(np.std(low_rank)), "max": float(np.max(low_rank))}
     return _corrupt(
         rng,
@@ -213,14 +215,14 @@ def synthetic(
     if strengths is not None:
         factors = _with_strengths(factors, strengths)
     if rank > 0:
-        spread = float(np.std(_compose(factors)))
+        spread = float(np.std(compose(factors)))
         if spread == 0:
             raise ValueError(f"shape {shape} and rank {rank} give a constant X. Use a shape of more entries.")
         factors = [factor * spread ** (-1 / len(shape)) for factor in factors]
     return _corrupt(
         rng,
         factors,
-        _compose(factors),
+        compose(factors),
         outliers=outliers,
         outlier_law=law,
         outlier_scale=magnitude,
@@ -287,14 +289,6 @@ def _corrupt(
         factors=factors,
         noise_variance=variance,
     )
-
-
-def _compose(factors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The tensor of the factors: x_i = Σ_r Π_n a⁽ⁿ⁾_{i_n r}."""
-    rows = factors[0]
-    for factor in factors[1:-1]:
-        rows = (rows[:, None, :] * factor).reshape(len(rows) * len(factor), -1)
-    return np.asarray((rows @ factors[-1].T).reshape([len(factor) for factor in factors]))
 
 
 def _collinear(factor: NDArray[np.float64], cosine: float, mode: int) -> NDArray[np.float64]:

@@ -19,6 +19,11 @@ def khatri_rao(matrices: Sequence[Array]) -> Array:
     return product
 
 
+def compose(factors: Sequence[Array]) -> Array:
+    """The tensor of CP factors: x_i = Σ_r Π_n a⁽ⁿ⁾[i_n, r]."""
+    return np.asarray((khatri_rao(factors[:-1]) @ factors[-1].T).reshape([len(factor) for factor in factors]))
+
+
 def transposed_khatri_rao(matrices: Sequence[Array]) -> Array:
     """The transposed Khatri–Rao product (C, Π I) of matrices (I, C)."""
     product, *others = (np.ascontiguousarray(matrix.T) for matrix in matrices)

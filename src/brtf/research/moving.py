@@ -13,6 +13,7 @@ from scipy.ndimage import median_filter
 from brtf.api.evaluation import text_table
 from brtf.api.metrics import f_measure
 from brtf.data.extras import require
+from brtf.data.scale import SD_PER_MEDIAN
 from brtf.research.baselines import recover
 from brtf.video.clips import LUMA, Clip
 from brtf.video.stream import foreground
@@ -57,14 +58,14 @@ def _median(clip: Clip) -> Mask:
     """Distance from the median frame, in robust standard deviations of all pixels."""
     images = _images(clip)
     distance = np.abs(images - np.nanmedian(images, axis=0))
-    return _beyond(distance, 1.4826 * np.nanmedian(distance) + 1)
+    return _beyond(distance, SD_PER_MEDIAN * np.nanmedian(distance) + 1)
 
 
 def _mad(clip: Clip) -> Mask:
     """Distance from the median frame, in robust standard deviations of the pixel."""
     images = _images(clip)
     distance = np.abs(images - np.nanmedian(images, axis=0))
-    return _beyond(distance, 1.4826 * np.nanmedian(distance, axis=0) + 1)
+    return _beyond(distance, SD_PER_MEDIAN * np.nanmedian(distance, axis=0) + 1)
 
 
 def _beyond(distance: Array, spread: Any) -> Mask:
@@ -83,7 +84,7 @@ def _low_rank(name: str) -> Callable[[Clip], Mask]:
         off = np.abs(np.asarray(recover(name, grey, **options).outliers)).reshape(*size, -1)
         if name == "decolor":
             return np.asarray(off > 0)
-        return np.asarray(off > SPREADS * (1.4826 * np.median(off, axis=2, keepdims=True) + 1))
+        return np.asarray(off > SPREADS * (SD_PER_MEDIAN * np.median(off, axis=2, keepdims=True) + 1))
 
     return find
 

@@ -7,11 +7,13 @@ order and the last running fastest, as columns; Khatri–Rao products run over t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
+
+from brtf.kernels.dense import khatri_rao
 
 Array = NDArray[np.float64]
 
@@ -28,21 +30,9 @@ def fold(matrix: Array, mode: int, shape: Sequence[int]) -> Array:
     return np.moveaxis(matrix.reshape(lengths), 0, mode)
 
 
-def khatri_rao(matrices: Iterable[Array]) -> Array:
-    """Column-wise Kronecker product of matrices (I_n, R): shape (Π I_n, R), the last matrix runs fastest."""
-    return reduce(
-        lambda rows, matrix: (rows[:, None, :] * matrix).reshape(len(rows) * len(matrix), rows.shape[1]), matrices
-    )
-
-
-def compose(factors: Sequence[Array]) -> Array:
-    """The tensor of CP factors: x_i = Σ_r Π_n a⁽ⁿ⁾[i_n, r]."""
-    return (khatri_rao(factors[:-1]) @ factors[-1].T).reshape([len(factor) for factor in factors])
-
-
 def design(factors: Sequence[Array], mode: int) -> Array:
     """Z_n, the Khatri–Rao product of the factors of all other modes: unfold([[A]], n) = A⁽ⁿ⁾ Z_nᵀ, (Π_{k≠n} I_k, R)."""
-    return khatri_rao(factor for k, factor in enumerate(factors) if k != mode)
+    return khatri_rao([factor for k, factor in enumerate(factors) if k != mode])
 
 
 def contract(tensor: Array, factors: Sequence[Array], mode: int) -> Array:

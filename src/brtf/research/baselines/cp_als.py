@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from brtf.data.extras import require
-from brtf.research.baselines.algebra import Array, compose, squared_norm
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, squared_norm
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.starts import Factors, starting_factors
 

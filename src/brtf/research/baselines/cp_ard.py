@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import solve
 
-from brtf.research.baselines.algebra import Array, compose, contract, cross_gram, squared_norm
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, contract, cross_gram, squared_norm
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.relevance import MIN_SWEEPS, STILL, assumed_noise, learnt_noise, relevant
 

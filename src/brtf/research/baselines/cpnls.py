@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from brtf.research.baselines.algebra import (
-    Array,
-    compose,
-    contract,
-    design,
-    row_grams,
-    squared_norm,
-    typical_size,
-    unfold,
-)
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, contract, design, row_grams, squared_norm, typical_size, unfold
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.starts import Factors, best_start
 

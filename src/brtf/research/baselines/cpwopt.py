@@ -6,7 +6,8 @@ from functools import partial
 
 import numpy as np
 
-from brtf.research.baselines.algebra import Array, compose, squared_norm
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, squared_norm
 from brtf.research.baselines.generalized_cp import minimise
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.starts import best_start, starting_factors

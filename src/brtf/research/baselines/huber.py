@@ -8,8 +8,9 @@ from functools import partial
 import numpy as np
 
 from brtf.data.scale import robust_scale
+from brtf.kernels.dense import compose
 from brtf.model.settings import Settings
-from brtf.research.baselines.algebra import Array, compose, soft_threshold
+from brtf.research.baselines.algebra import Array, soft_threshold
 from brtf.research.baselines.generalized_cp import minimise
 from brtf.research.baselines.registry import Mask, Method, Recovery
 from brtf.research.baselines.starts import Factors, Fit, best_on_held_out, best_start, hold_out, starting_factors

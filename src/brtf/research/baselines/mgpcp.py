@@ -4,16 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from brtf.research.baselines.algebra import (
-    Array,
-    compose,
-    contract,
-    design,
-    row_grams,
-    squared_norm,
-    typical_size,
-    unfold,
-)
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, contract, design, row_grams, squared_norm, typical_size, unfold
 from brtf.research.baselines.registry import Mask, Method, Recovery
 
 CONCENTRATION = 1e-3

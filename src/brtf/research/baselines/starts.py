@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from brtf.research.baselines.algebra import Array, compose, leading_basis
+from brtf.kernels.dense import compose
+from brtf.research.baselines.algebra import Array, leading_basis
 from brtf.research.baselines.registry import Mask
 
 HELD_OUT = 0.1

@@ -9,8 +9,9 @@ import numpy as np
 
 from brtf.api.metrics import fme, rrse
 from brtf.api.synthetic import Synthetic, paper_synthetic
+from brtf.kernels.dense import compose
 from brtf.research.baselines import Recovery
-from brtf.research.baselines.algebra import Array, compose, design, leading_basis, row_grams, unfold
+from brtf.research.baselines.algebra import Array, design, leading_basis, row_grams, unfold
 from brtf.research.experiments.contenders import CONTENDERS, Trial, fit, honest, trials
 from brtf.research.experiments.runs import Case, Inputs, Measured
 
