@@ -14,11 +14,14 @@ from brtf.inference.learn_noise import slice_noise
 from brtf.inference.point import evaluate
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
+from brtf.search.components import add_components
 from brtf.search.loop import Search
 from brtf.search.memory import affordable_rank
+from brtf.search.moves.birth import FEW_SWEEPS
 from brtf.search.phases import NAMES, PHASES
 from brtf.search.problems import first_problem
 from brtf.search.run import calibrated_starts
+from brtf.search.starts import START_COMPONENTS
 
 
 @pytest.fixture
@@ -126,6 +129,20 @@ class TestForm:
         if kind is Kind.FORM:
             assert not trial.collapsed
             assert memory == move("birth").learn_from(memory, trial, accepted=True) == (0, successes, (), -1)
+
+
+@pytest.mark.parametrize("fewer, n_sweeps", [(0, FEW_SWEEPS), (1, 100)])
+def test_few_sweeps_follow_a_birth_where_the_sketch_shows_more(search, monkeypatch, fewer, n_sweeps):
+    def born(problem, point, n_components, rng, *, clipped):
+        columns = [rng.standard_normal((rows.n_rows, n_components - fewer)) for rows in point.state.factors]
+        return add_components(problem, point.state, columns)
+
+    monkeypatch.setattr("brtf.search.moves.birth.is_sketched", lambda problem: True)
+    monkeypatch.setattr("brtf.search.moves.birth.birth", born)
+    search.progress.most = 40
+    trial, _ = move("birth").propose(search.progress, ())
+    assert trial.point.rank == search.progress.point.rank + START_COMPONENTS - fewer
+    assert trial.then.n_sweeps == n_sweeps
 
 
 @pytest.mark.parametrize("phase, n_sweeps, again", [("rough", 2, True), ("rough", 10, False), ("fine", 10, True)])

@@ -143,6 +143,9 @@ BIRTHS = ((1, False), (1, True), (2, False), (3, True))
 SKETCHED_BIRTHS = ((sys.maxsize, False), (sys.maxsize, True), (1, False))
 """Variants for data that are sketched: first all components that the sketch shows, at most doubling the rank of a
 state that has more than a start."""
+FEW_SWEEPS = 10
+"""Sweeps after a birth where the sketch shows more components than the rank may grow by: most of what the components
+gain they gain in the first sweeps, and the next birth gains more than further ones. A convention."""
 MANY_AFTER, MANY_TIMES = 3, 4
 """Successful births in a row after which many components are proposed at once, if the rank already exceeds that of a
 start; and their number as a multiple of the rank."""
@@ -180,7 +183,9 @@ class Birth(Move):
             if clipped not in hopeless:
                 state = birth(progress.problem, progress.point, n_components, progress.rng, clipped=clipped)
                 if state is not None:
-                    words, then = f"born {state.rank - rank}", Sweeps(progress.roughly, 100)
+                    shows_more = sketched and state.rank - rank == n_components
+                    words = f"born {state.rank - rank}"
+                    then = Sweeps(progress.roughly, FEW_SWEEPS if shows_more else 100)
                     trial = progress.trial(Kind.BIRTH, words, state, settled(8, 60), then=then)
                     return trial, (failures, successes, hopeless, -1)
                 hopeless = (*hopeless, clipped)
