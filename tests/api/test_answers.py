@@ -105,7 +105,9 @@ def test_polars_with_a_column_of_labels(plain):
         found = answer(model)
         assert found.columns == frame.columns and found["site"].to_list() == SITES
         np.testing.assert_array_equal(found.drop("site").to_numpy(), answer(plain["matrix"]))
-    assert model.predict({"site": ["c"], "dim_1": ["c4"]}) == plain["matrix"].predict([[2], [4]])
+    with pytest.raises(TypeError, match=r"Pass labels by the names of the modes: \{'site': \[…\], 'column': \[…\]\}"):
+        model.predict([["c"], ["c4"]])
+    assert model.predict({"site": ["c"], "column": ["c4"]}) == plain["matrix"].predict([[2], [4]])
     assert model.transform(frame).columns == ["brtf0", "brtf1"]  # features, without labels
     with pytest.raises(TypeError, match="let its first column label the rows, each differently, and convert or drop"):
         fit(frame.with_columns(note=polars.lit("x")))
@@ -134,7 +136,7 @@ def test_arrow_tables_are_refused_with_what_to_pass():
 def test_several_levels_of_columns_name_one_mode():
     columns = pd.MultiIndex.from_product([["u", "v"], range(10)], names=["kind", "number"])
     model = fit(pd.DataFrame(MATRIX, columns=columns))
-    assert list(model.anomalies())[:2] == ["dim_0", "kind, number"]
+    assert list(model.anomalies())[:2] == ["row", "kind, number"]
 
 
 def test_datasets_keep_coordinates_and_units(plain):

@@ -427,7 +427,7 @@ def test_labels_of_a_data_array_are_kept():
 def test_labels_of_a_wide_table_are_kept():
     frame = pd.DataFrame([[1.0, NAN], [3.0, 4.0]], index=pd.Index(["a", "b"], name="user"))
     observations = observe(frame)
-    assert observations.labels.dims == ("user", "dim_1")
+    assert observations.labels.dims == ("user", "column")
     assert observations.labels.coords[0].tolist() == ["a", "b"]
     assert observations.labels.coords[1] is None
     assert_same_entries(observations, observe(frame.to_numpy()))

@@ -24,7 +24,7 @@ def model(data):
 def test_cells_show_words_and_numbers_not_arrays(model, data):
     assert repr(brtf.BRTF(max_rank=3)) == "BRTF(max_rank=3)"
     shown = repr(brtf.Observations.from_coords(np.indices((3, 4)).reshape(2, -1), np.arange(12.0), (3, 4)))
-    assert shown == "<Observations: 3 × 4; 12 values, 0 % missing>"
+    assert shown == "<Observations: 3 × 4; 12 values, none missing>"
     assert "BRTF" in model._repr_html_()
     summary = model.summary()
     assert "<table" in summary._repr_html_()

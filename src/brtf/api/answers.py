@@ -60,10 +60,13 @@ def _container(observations: Observations) -> Container:
 def positions_of(observations: Observations, coords: Any) -> Any:
     """Coordinates as positions (N, M): unchanged, or looked up if they are labels by the names of the modes."""
     is_table = hasattr(coords, "columns")
+    names = mode_names(observations)
     if not is_table and not isinstance(coords, Mapping):
+        if isinstance(coords, (list, tuple)) and any(np.asarray(row).dtype.kind in "UMm" for row in coords):
+            example = ", ".join(f"{name!r}: […]" for name in names)
+            raise TypeError(f"coords as rows are positions. Pass labels by the names of the modes: {{{example}}}.")
         return coords
     columns = as_pandas(coords) if is_table else coords
-    names = mode_names(observations)
     absent = [name for name in names if name not in columns]
     if absent:
         raise ValueError(f"coords needs labels of every mode, {names}, but has none of {absent}.")

@@ -144,7 +144,8 @@ def understood(source: Path, observations: Observations, dialect: Dialect | None
     """One line about what was read: modes, labels, missing entries, units."""
     from brtf.data.description import described
 
-    return f"Read {source.name}: {described(observations)}{f'; {dialect}' if dialect else ''}."
+    told = f"Read {source.name}: {described(observations)}{f'; {dialect}' if dialect else ''}"
+    return told if told.endswith(".") else f"{told}."  # units may be abbreviated
 
 
 def say_before_the_fit(read: str, model: BRTF, observations: Observations) -> None:

@@ -18,8 +18,9 @@ def described(observations: Observations) -> str:
     for length, dim, own in zip(observations.shape, dims, observations.mode_labels, strict=True):
         ends = "" if own is None or not len(own) else f" ({label_text(own[0])} … {label_text(own[-1])})"
         modes.append(f"{length:,}{'' if dim is None else f' {dim}'}{ends}")
-    missing = 1.0 - observations.n_observed / observations.n_entries
-    told = f"{' × '.join(modes)}; {observations.n_observed:,} values, {100 * missing:.3g} % missing"
+    missing = 100.0 * (1.0 - observations.n_observed / observations.n_entries)
+    share = f"{missing:.3g} %" if missing else "none"
+    told = f"{' × '.join(modes)}; {observations.n_observed:,} values, {share} missing"
     units = getattr(observations.container, "attrs", {}).get("units")
     if observations.name or units:
         told += f"; {observations.name or 'values'}{f' in {units}' if units else ''}"

@@ -152,7 +152,7 @@ def _axes_of(frame: Any) -> Labels:
     """The labels of the rows and columns of a wide table."""
     axes = (frame.index, frame.columns)
     known = [[name for name in axis.names if name is not None] for axis in axes]  # several levels have several names
-    dims = tuple(", ".join(map(str, names)) or f"dim_{mode}" for mode, names in enumerate(known))
+    dims = tuple(", ".join(map(str, names)) or plain for names, plain in zip(known, ("row", "column"), strict=True))
     return Labels(dims, tuple(_axis_labels(axis) for axis in axes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -88,6 +89,10 @@ class Heading:
     remark: str = ""
 
 
+TIME = re.compile(r"(\d{4}-\d\d-\d\d)[ T]\d")
+"""A label with a day and a time of day."""
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """One side of a picture: its key among the sides of a page, the name of the mode, and a label for every pixel."""
@@ -97,12 +102,11 @@ class Side:
     labels: Sequence[str]
 
     @property
-    def first(self) -> str:
-        return self.labels[0]
-
-    @property
-    def last(self) -> str:
-        return self.labels[-1]
+    def ends(self) -> tuple[str, str]:
+        """The first and the last label; of times of different days only the days. The last is empty if there is one."""
+        first, last = self.labels[0], self.labels[-1] if len(self.labels) > 1 else ""
+        days = [found[1] for found in map(TIME.match, (first, last)) if found]
+        return (days[0], days[1]) if len({*days}) == 2 else (first, last)
 
 
 class Sides:
@@ -119,7 +123,9 @@ class Sides:
     @property
     def numbers(self) -> dict[str, dict[str, Any]]:
         """Everything by key, as the script reads it."""
-        return {side.key: {"name": side.name, "labels": side.labels} for side in self._known.values()}
+        return {
+            side.key: {"name": side.name, "labels": side.labels, "ends": side.ends} for side in self._known.values()
+        }
 
 
 @dataclass(frozen=True)

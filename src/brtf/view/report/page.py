@@ -142,10 +142,8 @@ def _lead(result: Result) -> str:
     seen = f"All {n_entries:,}" if n_observed == n_entries else f"{n_observed:,} of the {n_entries:,}"
     scatter = scatter_in_words(result)
     aside = "" if scatter is None else f" Scattered light: {scatter}."
-    return (
-        f"{seen} entries of a {_described(observations)} were observed.{aside} The fit split them into "
-        f"{', '.join(found[:-1])} and {found[-1]}{of}."
-    )
+    told = f"The fit split them into {', '.join(found[:-1])} and {found[-1]}{of}".removesuffix(".")  # as in "a.u."
+    return f"{seen} entries of a {_described(observations)} were observed.{aside} {told}."
 
 
 def _tiles(subject: Subject) -> list[tuple[str, str, str]]:

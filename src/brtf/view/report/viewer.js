@@ -74,7 +74,7 @@
       [picture.dataset.rows, picture.dataset.columns] = modes.map((mode) => source.sides[mode]);
       strips.forEach((strip, k) => {
         const side = tips.sides[source.sides[modes[k]]];
-        const ends = [side.labels[0], side.name, side.labels.length > 1 ? side.labels.at(-1) : ""];
+        const ends = [side.ends[0], side.name, side.ends[1]];
         strip.classList.toggle("long", `${ends[0]}${ends[2]}`.length > 16);
         [...strip.children].forEach((child, end) => {
           child.textContent = ends[end];
