@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.checks import is_real, is_whole
-from brtf.data.observations import Observations, distinct_columns, entry_positions
+from brtf.data.observations import Observations, numbered_along
 from brtf.data.observe import observe
+from brtf.data.scale import root_mean_square
 from brtf.data.scatter import resolved, without_scatter
 
 if TYPE_CHECKING:
@@ -123,14 +123,6 @@ def evaluate(
     return Evaluation(rows, hold_out, pattern, mode, seed)
 
 
-def _fibres(observations: Observations, mode: int) -> NDArray[np.intp]:
-    """The fibre along a mode that every entry lies on, (M,), numbered 0, 1, …; however large the shape."""
-    others = [k for k in range(observations.order) if k != mode]
-    if observations.coords is None:
-        return _numbered(entry_positions(observations, others))
-    return distinct_columns(observations.coords[others], tuple(observations.shape[k] for k in others))
-
-
 def draw_hidden(
     observations: Observations, hold_out: float, rng: np.random.Generator, *, pattern: str = "entries", mode: int = 0
 ) -> NDArray[np.bool_]:
@@ -147,9 +139,9 @@ def draw_hidden(
     if pattern == "entries":
         group = np.arange(observations.n_observed)
     elif pattern == "fibres":
-        group = _fibres(observations, mode)
+        group = numbered_along(observations, [k for k in range(observations.order) if k != mode])
     else:
-        group = _numbered(entry_positions(observations, [mode]))
+        group = numbered_along(observations, [mode])
     n_in_group = np.bincount(group)
     n_drawn = max(1, round(hold_out / largest * n_in_group.size))
     drawn = np.zeros(n_in_group.size, dtype=bool)
@@ -203,7 +195,7 @@ def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
         covered[f"coverage_{100 * level:.0f}"] = float(np.mean((low <= values) & (values <= high)))
     return {
         "n_held_out": held_out.n_observed,
-        "rmse": float(np.hypot.reduce(error)) / math.sqrt(error.size),  # squares might overflow
+        "rmse": root_mean_square(error),
         "mae": float(np.mean(error)),
         "median_error": float(np.median(error)),
         "log_density": fitted.score(held_out),
@@ -213,11 +205,6 @@ def assess(fitted: BRTF, held_out: Observations) -> dict[str, Any]:
         "converged": fitted.converged_,
         "seconds": fitted.result_.seconds,
     }
-
-
-def _numbered(positions: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Group numbers replaced by 0, 1, … without gaps."""
-    return np.unique(positions, return_inverse=True)[1]
 
 
 def _mean_text(numbers_: Sequence[float]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.observations import Observations, distinct_columns
+from brtf.data.observations import Observations, numbered_along
 
 Mask = NDArray[np.bool_]
 
@@ -54,7 +54,7 @@ def held_out(observations: Observations, rng: np.random.Generator) -> HeldOut | 
         return None
     found = None if whole else _in_gaps(observations, rng)
     if found is None:
-        fibre = _numbered_along(observations, kept)
+        fibre = numbered_along(observations, kept)
         n_fibres = int(fibre.max()) + 1
         out = np.zeros(n_fibres, dtype=bool)
         out[rng.choice(n_fibres, max(1, n_fibres // HELD_OUT_SHARE), replace=False)] = True
@@ -67,14 +67,9 @@ def held_out(observations: Observations, rng: np.random.Generator) -> HeldOut | 
 def _misses_whole_fibres(observations: Observations, mode: int) -> bool:
     """Whether most missing entries lie in wholly unobserved fibres along a mode."""
     length = observations.shape[mode]
-    fibres = _numbered_along(observations, [other for other in range(observations.order) if other != mode])
+    fibres = numbered_along(observations, [other for other in range(observations.order) if other != mode])
     n_empty = observations.n_entries // length - (int(fibres.max()) + 1)
     return 2 * n_empty * length > observations.n_entries - observations.n_observed
-
-
-def _numbered_along(observations: Observations, modes: list[int]) -> NDArray[np.intp]:
-    """The entries' positions along the given modes, those that occur numbered 0, 1, …, (M,)."""
-    return distinct_columns(observations.entry_coords()[modes], tuple(observations.shape[mode] for mode in modes))
 
 
 def _in_gaps(observations: Observations, rng: np.random.Generator) -> HeldOut | None:

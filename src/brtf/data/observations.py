@@ -383,6 +383,13 @@ def entry_positions(observations: Observations, modes: Sequence[int]) -> NDArray
     return np.concatenate([block_positions(block, modes) for block in observations.block_list])
 
 
+def numbered_along(observations: Observations, modes: Sequence[int]) -> NDArray[np.intp]:
+    """The entries' positions along the given modes, (M,), those that occur numbered 0, 1, …; for any shape."""
+    if observations.coords is None:
+        return np.unique(entry_positions(observations, modes), return_inverse=True)[1]
+    return distinct_columns(observations.coords[list(modes)], tuple(observations.shape[mode] for mode in modes))
+
+
 def entry_numbers(mask: NDArray[np.bool_], coords: Sequence[NDArray[np.intp]]) -> NDArray[np.intp]:
     """Numbers (K,) in the entry vector of some distinct observed cells, given by their coordinates, each (K,).
 

@@ -6,6 +6,7 @@ four (float64) passes that each count the next sixteen. Counts add, whoever coun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,11 @@ def robust_scale(values: Floats) -> float:
         return counts
 
     return scale_by_counts(flat.dtype, flat.size, max(float(flat.max()), -float(flat.min())), count)
+
+
+def root_mean_square(values: Floats) -> float:
+    """√(mean y²) of a vector (M,), also where squares would overflow."""
+    return float(np.hypot.reduce(values)) / math.sqrt(values.size)
 
 
 def scale_by_counts(dtype: np.dtype[Any], n_values: int, largest: float, count: Count) -> float:

@@ -14,6 +14,7 @@ from brtf.api.estimator import BRTF
 from brtf.api.evaluation import assess, draw_hidden, text_table
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
+from brtf.data.scale import root_mean_square
 from brtf.research.baselines import describe, names, recover
 
 __all__ = ["METHODS", "absentees", "as_text", "compare", "comparison_table", "default_methods", "reason_against"]
@@ -154,7 +155,7 @@ def _measure(
 ) -> dict[str, Any]:
     """The numbers of one fit."""
     values = held_out.values.astype(np.float64)
-    size = float(np.hypot.reduce(values)) / math.sqrt(values.size)
+    size = root_mean_square(values)
     if method in OURS:
         mine = options if method == "brtf" else {name: options[name] for name in SHARED if name in options}
         model = BRTF(**{**mine, **OURS[method], "random_state": seed}).fit(shown)
@@ -170,7 +171,7 @@ def _measure(
     recovery = recover(method, shown, seed=seed, **told)
     seconds = time.perf_counter() - started
     error = np.abs(values - recovery.low_rank[tuple(held_out.entry_coords())])
-    rmse = float(np.hypot.reduce(error)) / math.sqrt(error.size)
+    rmse = root_mean_square(error)
     return {
         "rmse": rmse,
         "median_error": float(np.median(error)),

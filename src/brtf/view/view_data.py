@@ -14,6 +14,7 @@ from scipy.special import ndtri
 from brtf.data.arrays import Array
 from brtf.data.description import label_text
 from brtf.data.observations import Observations, entry_positions
+from brtf.data.scale import root_mean_square
 from brtf.data.times import as_times
 from brtf.inference.trace import Kind, Record, comparable
 from brtf.model.predictive import ErrorLaw
@@ -358,7 +359,7 @@ def calibration(result: Result, held_out: Observations, most: int = MOST_HELD_OU
         level=LEVELS,
         covered=np.array(covered),
         n_entries=values.size,
-        rmse=float(np.hypot.reduce(error)) / float(np.sqrt(values.size)),  # squares might overflow
+        rmse=root_mean_square(error),
         mae=float(np.mean(np.abs(error))),
         log_density=float(np.mean(result.log_density(held_out))),
     )
