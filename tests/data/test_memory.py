@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from brtf import BRTF
-from brtf.data.memory import available_bytes
+from brtf.data.memory import available_bytes, check_memory
 from brtf.data.observations import Observations
 from brtf.data.observe import observe
 from brtf.data.plan import BLOCK_ENTRIES
@@ -128,6 +128,11 @@ def system(root, groups, limits):
 def test_the_limit_of_a_container_counts(tmp_path, groups, limits, expected):
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert available_bytes(system(tmp_path, groups, limits)) == (expected or machine)
+
+
+def test_a_size_beyond_floats_has_its_sentence_too():
+    with pytest.raises(MemoryError, match=r"the array would take more than 2\*\*63 bytes, and this process may use"):
+        check_memory(10**400, "the array", "cut it")
 
 
 @pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])

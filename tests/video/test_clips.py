@@ -293,12 +293,17 @@ def test_an_array_file_is_a_clip(tmp_path: Path) -> None:
         (np.zeros((2, 4, 4, 4, 1)), ValueError, r"got shape \(2, 4, 4, 4, 1\)"),
         (np.zeros((2, 0, 4), dtype=np.uint8), ValueError, "has no pixel"),
         (np.full((2, 4, 4), 0.5), ValueError, "multiply it by 255"),
+        (np.full((2, 4, 4), np.float64(1e10)), ValueError, "beyond 1e\\+09"),
         (np.full((2, 4, 4), "a"), TypeError, "real numbers"),
     ],
 )
 def test_an_array_that_is_no_clip(array: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         read_clip(array)
+
+
+def test_levels_of_half_precision_are_read() -> None:
+    np.testing.assert_array_equal(read_clip(np.full((2, 4, 4), 90, dtype=np.float16)).values, 90.0)
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------

@@ -130,6 +130,17 @@ class TestCamera:
         for number, frame in zip(seen._past.numbers, seen._past.frames, strict=True):
             np.testing.assert_array_equal(frame[:, 0], frames[number].ravel())
 
+    @pytest.mark.parametrize("bands", [1, 3])
+    def test_a_block_in_which_the_camera_saw_nothing_has_no_objects(self, bands: int) -> None:
+        images = clip("street", bands, frames=40)[0].astype(np.float32)
+        images[20:30] = np.nan
+        images[35:, :, :, -1] = np.nan  # a pixel that lacks a band is missing
+        seen = ForegroundStream()
+        for block, dark in zip(np.split(images, [20, 30, 35]), [False, True, False, True], strict=True):
+            found = seen.partial_fit(block)
+            assert np.isnan(found.probability).all() == dark
+            assert found.mask.any() != dark
+
     def test_blocks_of_another_size_are_refused(self) -> None:
         seen = ForegroundStream()
         seen.partial_fit(np.full((4, 32, 32), 9, dtype=np.uint8))

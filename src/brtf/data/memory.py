@@ -90,6 +90,5 @@ def check_memory(n_bytes: int, what: str, advice: str) -> None:
     """Raise a MemoryError with advice if something would not fit into memory."""
     available = available_bytes()
     if n_bytes > available:
-        raise MemoryError(
-            f"{what} would take {n_bytes / 1e9:,.1f} GB, and this process may use {available / 1e9:,.1f} GB; {advice}."
-        )
+        size = f"{n_bytes / 1e9:,.1f} GB" if n_bytes < 2**63 else "more than 2**63 bytes"  # floats end somewhere
+        raise MemoryError(f"{what} would take {size}, and this process may use {available / 1e9:,.1f} GB; {advice}.")

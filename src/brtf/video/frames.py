@@ -104,7 +104,7 @@ class _Array:
                 "Move its axes first, for example with numpy.moveaxis."
             )
         _check_levels(name, self.array)
-        if self.array.dtype.kind in "bf" and not np.fmax.reduce(self.array, axis=None) > 1:
+        if self.array.dtype.kind in "bf" and np.fmax.reduce(self.array, axis=None) <= 1:
             raise ValueError(TOO_DARK.format(name))
 
     def count(self, limit: int | None) -> tuple[int, int | None]:
@@ -149,10 +149,9 @@ def _check_levels(name: str, array: NDArray[Any]) -> None:
         raise TypeError(f"{name} must hold real numbers, got dtype {array.dtype}.")
     if array.size == 0:
         raise ValueError(f"{name} has no pixel, in shape {array.shape}.")
-    if (
-        array.dtype.kind == "f"
-        and max(np.fmax.reduce(array, axis=None), -np.fmin.reduce(array, axis=None)) > LARGEST_LEVEL
-    ):
+    if array.dtype.kind != "f":
+        return
+    if float(max(np.fmax.reduce(array, axis=None), -np.fmin.reduce(array, axis=None))) > LARGEST_LEVEL:
         raise ValueError(f"{name} holds levels beyond {LARGEST_LEVEL:g}, but levels run from 0 to 255: rescale it.")
 
 

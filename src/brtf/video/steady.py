@@ -323,6 +323,8 @@ def _object_density(levels: Levels, deviates: NDArray[np.bool_]) -> Single:
     pixel, frame = np.nonzero(deviates)
     if pixel.size < 20 * n_channels:
         pixel, frame = np.nonzero(~np.isnan(levels.values[:, 0]))
+    if pixel.size == 0:
+        return np.full(deviates.shape, np.nan, dtype=np.float32)
     few = np.random.default_rng(0).choice(pixel.size, min(pixel.size, 20_000), replace=False)
     colours = levels.values[pixel[few], :, frame[few]].astype(np.float64)
     middle = np.median(colours, axis=0)
