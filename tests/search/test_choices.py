@@ -447,3 +447,17 @@ def test_positions_in_runs(length, count, run):
         assert found.size == count and found[0] >= 0 and found[-1] < length
         steps = np.diff(found)
         assert (steps >= 1).all() and np.count_nonzero(steps > 1) < math.ceil(count / run)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_readings_race_in_no_order_and_the_winner_is_put_in_order(seed):
+    """Also where its search found all components in the race, and so was refused there."""
+    rng = np.random.default_rng(seed)
+    course = np.cumsum(rng.standard_normal((60, 2)), axis=0) / 5
+    tensor = np.einsum("ir,jr,kr->ijk", course, rng.standard_normal((8, 2)), rng.standard_normal((6, 2)))
+    data = tensor + 0.5 * rng.standard_normal(tensor.shape)
+    raced = []
+    chosen = choose(observe(data), Settings(), np.random.default_rng(0), watch=raced.append)
+    assert raced and not any(moment.state is not None and moment.state.is_ordered for moment in raced)
+    assert chosen.since is not None
+    assert BRTF(random_state=0).fit(data).modes_[0] == ("ordered",)

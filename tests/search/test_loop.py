@@ -154,3 +154,9 @@ def test_a_rough_round_follows_only_where_sweeps_gain_more_than_rough_ones(searc
     search.mark = progress.point.bound - 5.0, progress.problem.collapsed, progress.n_sweeps - n_sweeps
     search._next_round()
     assert (search.phase == NAMES.index(phase)) is again
+
+
+def test_order_is_looked_for_before_components_are_thinned_out():
+    """Merges and deaths of many components may use up the sweeps."""
+    names = [move.name for move in PHASES[NAMES.index("rough")].moves]
+    assert names.index("birth") < names.index("order") < min(names.index(name) for name in ("merge", "death"))

@@ -246,6 +246,13 @@ class Settings:
         said = self.said_of_modes(order)
         return () if self.modes is None else tuple(mode for mode in range(order) if mode not in said)
 
+    def with_known_modes(self, order: int) -> Settings:
+        """The settings with nothing left to the bound about the modes: of those not named, rows are in no order."""
+        if self.modes is None:
+            return self
+        said = self.said_of_modes(order)
+        return replace(self, modes=tuple((mode, said.get(mode, ("unordered",))) for mode in range(order)))
+
     def noise_candidates(self, shape: tuple[int, ...], n_observed: int) -> list[tuple[int, ...]]:
         """Candidate sets of modes along which the noise may differ: those named, the first mode, or with "auto" all.
 

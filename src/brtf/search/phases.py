@@ -63,10 +63,10 @@ class Phase:
     skipped: Callable[[Progress], bool] = lambda progress: False
 
 
-NOISE = (FewOutliers(), Rates(), OneSided(), RowPriors())
-ORDER = (Order(), SecondCourses())
+NOISE, ROWS = (FewOutliers(), Rates(), OneSided()), RowPriors()
+ORDER = (ROWS, Order(), SecondCourses())
 REFRESH, DOUBT = Refresh(doubting=False), Refresh(doubting=True)
-COMPONENTS = (Birth(), Condense(), Merge(), Death())
+BIRTH, THINNING = Birth(), (Condense(), Merge(), Death())
 ASKED_FOR = (
     Cheaper(),
     Order(asked=True),
@@ -79,11 +79,14 @@ ASKED_FOR = (
 ROUGH = (
     Noise(coarse=True),
     *NOISE,
+    ROWS,
     Plainer(pulling=True),
     LocalModels(pulling=True),
     OutlierKinds(coarse=True),
     REFRESH,
-    *COMPONENTS,
+    BIRTH,
+    *ORDER,
+    *THINNING,
 )
 FINE = (
     Noise(),
@@ -95,7 +98,8 @@ FINE = (
     LocalModels(pulling=False),
     OutlierKinds(),
     DOUBT,
-    *COMPONENTS,
+    BIRTH,
+    *THINNING,
     Temper(),
     Reconsider(),
     WithoutNegative(),
@@ -118,7 +122,7 @@ PHASES = (
         per_sweep=lambda progress: progress.roughly,
         skipped=lambda progress: progress.skips_rough,
     ),
-    Phase("order", (RowPriors(), *ORDER), to_convergence, follow_up="rough"),
+    Phase("order", ORDER, to_convergence, follow_up="rough"),
     Phase("cap", (Cap(),), holds_cap=True),
     Phase("fine", FINE, to_convergence, counted=DOUBT.name),
     Phase("tighter", (Tighter(),), follow_up="fine"),
@@ -127,6 +131,7 @@ PHASES = (
     Phase("beyond the cap", (Beyond(),)),
 )
 """The phases in order. Components and noise are found on roughly converged states, at first with rows in no order:
-chains can follow much of what components or a common centre explain. The other choices, with all local models, are
-made on converged states."""
+chains can follow much of what components or a common centre explain. Order is looked for once births have ended, as
+thinning out many components may use up the sweeps. The other choices, with all local models, are made on converged
+states."""
 NAMES = tuple(phase.name for phase in PHASES)

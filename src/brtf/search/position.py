@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from brtf.inference.acceleration import AndersonHistory
 from brtf.model.state import State
@@ -55,6 +55,10 @@ class Position:
     def is_last(self) -> bool:
         """Whether the search is complete."""
         return self.phase >= len(PHASES)
+
+    def without_refusals_of(self, name: str) -> Position:
+        """The position with nothing refused to the moves of a name."""
+        return replace(self, refusals=tuple(one for one in self.refusals if one[0] != name))
 
     def check(self, state: State | None) -> None:
         """Raise a ValueError if the position, which comes from a file, is impossible with that best state."""

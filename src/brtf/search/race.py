@@ -24,6 +24,7 @@ from brtf.model.settings import Settings
 from brtf.model.state import State
 from brtf.search.moment import Deadline, Moment
 from brtf.search.moves.birth import BEYOND_CHANCE
+from brtf.search.moves.order import Order
 from brtf.search.moves.smooth_residual import BEYOND_CHANCE as ALIKE_BEYOND_CHANCE
 from brtf.search.phases import NAMES
 from brtf.search.problems import problem_at
@@ -101,7 +102,10 @@ class Race:
     def moment(self, reading: Reading) -> Moment | None:
         """The moment that the search of a reading of all entries has reached, if there was one."""
         runners = self.runners if self.part is self.whole else self.of_all
-        return runners[reading].moment if reading in runners else None
+        moment = runners[reading].moment if reading in runners else None
+        if moment is None or moment.position is None:
+            return moment
+        return replace(moment, position=moment.position.without_refusals_of(Order.name))
 
     def is_possible(self, reading: Reading) -> bool:
         """Whether the reading has numbers that a search can square, and fewer parameters than entries."""
@@ -268,8 +272,8 @@ class Runner:
         self.reading, self.rng, self.deadline, self.watch = reading, rng, deadline, watch
         if part.shape != whole.shape:  # these are labels of all positions
             settings = replace(settings, outlier_labels=None)
-        self.settings = replace(reading.settings(settings), max_seconds=None)
         self.modelled = reading.apply(part)
+        self.settings = replace(reading.settings(settings), max_seconds=None).with_known_modes(self.modelled.order)
         self.shift = reading.link.bound_shift(replace(part, scale=self.modelled.scale))
         self.growth = whole.n_observed / part.n_observed
         self.lengths = [

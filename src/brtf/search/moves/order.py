@@ -39,9 +39,12 @@ class Order(Move):
     ``memory`` holds the remaining sets of modes.
     """
 
+    name = "order"
+
     def __init__(self, *, asked: bool = False) -> None:
         self.asked = asked
-        self.name = "order asked for" if asked else "order"
+        if asked:
+            self.name = "order asked for"
 
     def propose(self, progress: Progress, memory: Memory) -> tuple[Trial | None, Memory]:
         options, state = progress.options, progress.point.state
