@@ -72,7 +72,7 @@ def test_nothing_is_held_after_a_fit_but_its_result():
     observations = observed("masked")
     tracemalloc.start()
     try:
-        model = BRTF(max_rank=RANK, max_sweeps=3, random_state=0)
+        model = BRTF(max_rank=RANK, max_sweeps=3, arrangement=None, random_state=0)
         with pytest.warns(UserWarning, match="max_sweeps"):
             model.fit(observations)
         held = tracemalloc.get_traced_memory()[0]
