@@ -71,7 +71,9 @@ def unpack(header: Header, arrays: Arrays) -> Result:
         raise ValueError("the trace is empty")
     if header["stop_reason"] not in StopReason.__members__:
         raise ValueError(f"the stop reason {header['stop_reason']!r} is unknown")
-    settings, link = unpack_settings(header["settings"], arrays), reading.link
+    settings = unpack_settings(header["settings"], arrays)
+    settings = settings.with_numbered_modes(observations.dim_names, observations.order)  # checks them, as at a fit
+    link = reading.link
     held_back = unpack_held_back(arrays, observations)
     in_memory = [data for data in (observations, held_back) if data is not None and not data.in_chunks]
     for data in in_memory:

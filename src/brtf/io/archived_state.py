@@ -227,7 +227,8 @@ def _unpack_rows(name: str, arrays: Arrays, n_rows: int, rank: int) -> RowGaussi
     )
     if float(np.abs(rows.mean).max(initial=0.0)) > LARGEST_MEAN:
         raise ValueError(f"the means of {name} exceed {LARGEST_MEAN:g}")
-    check_positive(rows.variances, f"{name}.cov")
+    if not rows.variances.min(initial=1.0) >= np.finfo(np.float64).tiny:  # their inverses would overflow
+        raise ValueError(f"{name}.cov has variances that are not positive")
     return rows
 
 

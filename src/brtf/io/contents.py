@@ -16,7 +16,7 @@ Header = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 PYTHON_SAYS = (
     *("instances of", "object", "unsupported operand", "unhashable", "not convert", "to unpack", "out of bounds"),
-    *("zip()", "iteration over", "argument must be", "too large to convert"),
+    *("zip()", "iteration over", "argument must be", "must be a mapping", "too large to convert"),
 )
 """Words that identify an error message of the interpreter or NumPy, which is replaced by our own."""
 

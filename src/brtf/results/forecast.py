@@ -228,7 +228,7 @@ def _misfit_ahead(result: Result, mode: int, steps: Array) -> MisfitAhead | None
 def _rows_ahead(result: Result, mode: int, rows: RowGaussians, prior: Ordered, steps: Array) -> RowGaussians:
     """The rows at these distances from the last one, with the periods given by the labels or suggested by the rows."""
     if rows.n_rows < 2:
-        raise ValueError(f"Mode {mode} has one position only: nothing tells how it goes on.")
+        raise ValueError(f"mode {mode} has one position only: nothing tells how it goes on.")
     if not rows.rank:
         return RowGaussians(np.zeros((steps.size, 0)), np.zeros((steps.size, 0, 0)))
     fold = result.arrangement.periods.get(mode, 1)
