@@ -17,7 +17,9 @@ from brtf.model.settings import Settings
 from brtf.search.components import add_components
 from brtf.search.loop import Search
 from brtf.search.memory import affordable_rank
+from brtf.search.moves import local_model
 from brtf.search.moves.birth import FEW_SWEEPS
+from brtf.search.moves.local_model import LocalModels
 from brtf.search.phases import NAMES, PHASES
 from brtf.search.problems import first_problem
 from brtf.search.run import calibrated_starts
@@ -160,3 +162,19 @@ def test_order_is_looked_for_before_components_are_thinned_out():
     """Merges and deaths of many components may use up the sweeps."""
     names = [move.name for move in PHASES[NAMES.index("rough")].moves]
     assert names.index("birth") < names.index("order") < min(names.index(name) for name in ("merge", "death"))
+
+
+def test_local_models_do_not_take_turns(search, monkeypatch):
+    """A model that was left is not proposed again in the same round, however much sweeps gain besides."""
+    monkeypatch.setattr(local_model, "noise_worth", lambda point, state: 0.0)  # all are equally good
+    move, progress, memory = LocalModels(pulling=False), search.progress, ()
+    begun, met = type(progress.point.state.local_model), []
+    trial, memory = move.propose(progress, memory)
+    while trial is not None:
+        assert move.could_remember(memory, progress.point.state.rank)
+        progress.best = trial.point
+        met.append(type(trial.point.state.local_model))
+        trial, memory = move.propose(progress, move.learn_from(memory, trial, accepted=True))
+    assert len(met) > 1 and len({begun, *met}) == 1 + len(met)
+    assert move.propose(progress, move.learn_from((), search.trial, accepted=False))[0] is None
+    assert not move.could_remember((begun.__name__, begun.__name__), 1) and not move.could_remember(("other",), 1)
