@@ -66,3 +66,9 @@ def test_rows_that_are_no_products_stay_merged():
     rng = np.random.default_rng(2)
     columns = [rng.normal(size=(n, 3)) for n in merged.shape(SHAPE)]
     assert split_components(state_of(merged, columns), merged, finer, SHAPE) is None
+
+
+def test_no_components_are_no_start():
+    merged, finer = Arrangement(((0, 1), (2,), (3,))), Arrangement.as_given(4)
+    columns = [np.zeros((n, 0)) for n in merged.shape(SHAPE)]
+    assert split_components(state_of(merged, columns), merged, finer, SHAPE) is None

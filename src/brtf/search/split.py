@@ -19,10 +19,10 @@ from brtf.model.state import State
 def split_components(
     state: State, merged: Arrangement, finer: Arrangement, shape: tuple[int, ...]
 ) -> list[Array] | None:
-    """The factor columns of the finer arrangement for a state of the merged one; None where they are more numbers.
+    """The factor columns of the finer arrangement for a state of the merged one; None where these are more numbers.
 
-    A row of a merged mode, read as a p × q matrix, has as many terms as singular values s > √v (√p + √q), with v the
-    mean posterior variance of its entries, and at least one.
+    None too where there are no components. A row of a merged mode, read as p × q matrix, has as many terms as singular
+    values s > √v (√p + √q), with v the mean posterior variance of its entries, and at least one.
     """
     whole = next(k for k, group in enumerate(merged.groups) if group not in finer.groups)
     group, rows = merged.groups[whole], state.factors[whole]
@@ -39,7 +39,7 @@ def split_components(
             for part, found in columns.items():
                 found.append(terms[part] if part in terms else state.factors[merged.groups.index(part)].mean[:, r])
     n_terms = len(columns[first])
-    if n_terms * numbers_of_one(finer.shape(shape)) > state.rank * numbers_of_one(merged.shape(shape)):
+    if not n_terms or n_terms * numbers_of_one(finer.shape(shape)) > state.rank * numbers_of_one(merged.shape(shape)):
         return None
     return [np.stack(found, axis=1) for found in columns.values()]
 
