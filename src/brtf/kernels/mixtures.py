@@ -214,12 +214,12 @@ def _tally(data, per_scale, left, rho, outlier, tau, bins, law, scratch, structu
             place = int((np.float64(data[m] * per_scale) - law[1][0]) * law[1][1])
             structured.law[min(max(place, 0), law[0].size - 1)] += outlier[m]
     if sided:
-        positive, n_outliers = 0.0, 0.0
+        positive, negative = 0.0, 0.0
         for m in range(left.size):
             positive += outlier[m] if left[m] >= 0.0 else 0.0
-            n_outliers += outlier[m]
+            negative += 0.0 if left[m] >= 0.0 else outlier[m]
         structured.sides[0] += positive
-        structured.sides[1] += n_outliers - positive
+        structured.sides[1] += negative
 
 
 @loop
