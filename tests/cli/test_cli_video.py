@@ -237,7 +237,7 @@ def test_options_reach_the_clip(tmp_path: Path) -> None:
     assert (numbers["frames_announced"], numbers["frames_per_second"]) == (SMALL_FRAMES, 12.5)
     assert numbers["max_rank"] == 2
     clip = read_clip(tmp_path / "scene.mp4", scale=0.5, gray=True, drop=0.3, seed=1, frames=slice(0, 16, 2))
-    model = brtf.BRTF(2, noise="per-slice", random_state=1).fit(clip.tensor)
+    model = brtf.BRTF(2, noise="per-slice", modes=None, random_state=1).fit(clip.tensor)
     assert numbers["bound"] == model.bound_
     assert numbers["n_observed"] == np.count_nonzero(~np.isnan(clip.values))
 

@@ -154,14 +154,19 @@ class TestSameDigits:
         chunked = Observations.from_parts(as_parts(tmp_path / "parts", with_missing(tensor)), shape=SHAPE)
         expected = BRTF(**FEW).fit(chunked)
         divided = replace(chunked, plan=Plan(run_bytes=2**11, sparse_sums=1, separate_bytes=0))
-        wanted, sent, of, send = [], [], cluster.Pieces.of, cluster.Pieces._send
+        wanted, sent, of, submit = [], [], cluster.Pieces.of, client.submit
 
         def asked(self, pieces, addresses):
             wanted.extend(pieces)
             return of(self, pieces, addresses)
 
+        def submitted(task, given, **options):
+            if isinstance(given, cluster.Parcel):
+                sent.append(given)
+            return submit(task, given, **options)
+
         monkeypatch.setattr(cluster.Pieces, "of", asked)
-        monkeypatch.setattr(cluster.Pieces, "_send", lambda self, rows: (sent.append(rows), send(self, rows))[1])
+        monkeypatch.setattr(client, "submit", submitted)
         same_digits(expected, BRTF(**FEW, executor=client).fit(divided))
         assert 0 < len(sent) < 0.6 * len(wanted)
 

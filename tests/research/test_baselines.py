@@ -9,6 +9,7 @@ from scipy.sparse import coo_array
 
 import brtf
 from brtf import baselines
+from brtf.kernels.dense import compose
 from brtf.research.baselines import algebra
 from brtf.research.baselines.matrix import shrink_singular
 from brtf.research.baselines.starts import best_on_held_out, best_start, hold_out, starting_factors
@@ -92,7 +93,7 @@ class TestRegistry:
     @pytest.mark.parametrize("size", [0.9e100, 1.1e-100])
     @pytest.mark.parametrize("name", TENSOR_METHODS)
     def test_takes_any_other_size(self, name, size):
-        Y = algebra.compose(random_factors(1))
+        Y = compose(random_factors(1))
         found = recover_rank_one(name, size * (Y / np.abs(Y).max()))
         assert np.isfinite(found.low_rank).all()
         assert found.low_rank.any()
@@ -100,13 +101,13 @@ class TestRegistry:
     @pytest.mark.parametrize("shape", [(8, 7), (4, 5, 3, 6)])
     @pytest.mark.parametrize("name", TENSOR_METHODS)
     def test_takes_any_order(self, name, shape):
-        Y = algebra.compose(random_factors(1, shape))
+        Y = compose(random_factors(1, shape))
         found = recover_rank_one(name, Y)
         # No noise, but penalties and priors shrink.
         assert brtf.metrics.rrse(found.low_rank, Y) < 0.2
 
     def test_reads_what_the_estimator_reads(self):
-        Y = algebra.compose(random_factors(1, (5, 6)))
+        Y = compose(random_factors(1, (5, 6)))
         rows, columns = np.nonzero(np.random.default_rng(1).random(Y.shape) < 0.9)
         sparse = coo_array((Y[rows, columns], (rows, columns)), shape=Y.shape)
         dense = np.full(Y.shape, np.nan)
@@ -131,7 +132,7 @@ class TestAlgebra:
         factors = random_factors(3)
         unfolded = algebra.unfold(np.einsum("ir,jr,kr->ijk", *factors), mode)
         np.testing.assert_allclose(unfolded, factors[mode] @ algebra.design(factors, mode).T, atol=ROUNDING)
-        np.testing.assert_allclose(unfolded, algebra.unfold(algebra.compose(factors), mode), atol=ROUNDING)
+        np.testing.assert_allclose(unfolded, algebra.unfold(compose(factors), mode), atol=ROUNDING)
 
     @pytest.mark.parametrize("mode", [0, 1, 2])
     def test_fold_undoes_unfold(self, mode):
@@ -217,7 +218,7 @@ class TestStarts:
 
     def test_the_best_predicts_what_it_has_not_seen(self):
         good, bad = random_factors(2, seed=1), random_factors(2, seed=2)
-        tensor = algebra.compose(good)
+        tensor = compose(good)
         seen = []
 
         def fit(tensor, observed, factors):
@@ -229,4 +230,4 @@ class TestStarts:
         assert seen == [108, 108, 108, 120]
         fitted, held_out = hold_out(everything, np.random.default_rng(0))
         _, losses = best_on_held_out(fit, [bad], tensor, fitted, held_out, np.abs)
-        np.testing.assert_allclose(losses, np.abs(tensor - algebra.compose(bad))[held_out])
+        np.testing.assert_allclose(losses, np.abs(tensor - compose(bad))[held_out])

@@ -570,6 +570,7 @@ def test_noise_is_not_taken_for_replaced_values():
     assert any("outliers added" in event for event in model.trace_["event"])
 
 
+@pytest.mark.filterwarnings("ignore::brtf.FitWarning")  # there is nothing to replace
 @pytest.mark.parametrize("kind", ["four values", "any value, shared"])
 def test_values_without_structure_are_not_all_replaced(kind):
     """Their own histogram explains them best, but would leave no noise to learn."""
