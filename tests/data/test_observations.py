@@ -737,7 +737,31 @@ def test_empty_slices_are_named():
         first, second = (str(warning.message) for warning in caught)
         assert first.startswith("Mode 0 has 6 empty slices (index 0, 2, 3, 4, 5, ...): nothing is observed there")
         assert second.startswith("Mode 1 has 1 empty slice (index 1): nothing")
-        assert second.endswith("fall back to their prior with a wide standard deviation.")
+        assert second.endswith("estimates rest on the other slices and are uncertain.")
+    with pytest.warns(UserWarning, match=r"Mode day has 1 empty slice \(2024-01-02\): nothing"):
+        days = np.array(["2024-01-01", "2024-01-02", "2024-01-03"], dtype="M8[ns]")
+        warn_empty_slices(observe(xr.DataArray([[1, 2], [NAN, NAN], [3, 4]], {"day": days}, ("day", "site"))))
+
+
+def test_dates_in_a_form_that_sorts_wrongly_are_told():
+    days = pd.date_range("2024-01-30", periods=4)
+    table = pd.DataFrame([(site, day, 1.0) for site in "ab" for day in days], columns=["site", "day", "rain"])
+    for form in ("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%y"):
+        with pytest.warns(UserWarning, match="Column 'day' holds dates as text"):
+            Observations.from_frame(table.assign(day=table["day"].dt.strftime(form)))
+    Observations.from_frame(table.assign(day=table["day"].dt.strftime("%Y-%m-%d")))  # no warning, which would fail
+    Observations.from_frame(table.assign(day=table["day"].dt.strftime("%d-%m")))
+    Observations.from_frame(table)
+
+
+def test_a_pandas_table_whose_rows_have_several_labels_is_refused_with_the_call_to_use():
+    rows = pd.MultiIndex.from_product([["a", "b"], ["x", "y"]], names=["shop", "item"])
+    wide = pd.DataFrame(np.arange(8.0).reshape(4, 2), index=rows, columns=["Jan", "Feb"])
+    with pytest.raises(ValueError, match=r"from_frame\(Y.stack\(\).reset_index\(\)\)"):
+        observe(wide)
+    assert Observations.from_frame(wide.stack().reset_index()).shape == (2, 2, 2)
+    with pytest.raises(ValueError, match=r"from_frame\(Y.reset_index\(\)\)"):
+        observe(wide[["Jan"]])
 
 
 def test_no_warning_without_empty_slices():

@@ -223,7 +223,7 @@ def test_a_table_whose_first_column_numbers_the_rows_is_not_guessed_at(tmp_path:
     pd.DataFrame({"row": [0, 1], "column": [0, 1], "y": [1.0, 2.0]}).to_csv(tmp_path / "y.csv")
     sentence = refusal(tmp_path / "y.csv")
     assert "--index row,column --value y." in sentence
-    assert sentence.endswith("Wide, a matrix: --wide.")
+    assert sentence.endswith("Wide, with values in many columns: --wide.")
     assert read_tensor(tmp_path / "y.csv", index=["row", "column"]).shape == (2, 2)
 
 
@@ -322,7 +322,7 @@ def test_a_long_table_needs_no_names(tmp_path: Path, long: pd.DataFrame) -> None
         (
             pd.DataFrame({"day": ["d", "d", "e"], "a site": ["a", "b", "a"], "temp": [1.5, 2, 3], "rain": [0.1, 2, 3]}),
             "--index 'day,a site' --value rain.",
-            "--wide --index day, once 'a site' and other columns of text are dropped.",
+            "--wide --index 'day,a site'.",
         ),
         (
             pd.DataFrame({"group": list("aabb"), "x": [0.1, 2, 3, 4], "y": [2.5, 3, 4, 5]}),
@@ -349,9 +349,42 @@ def test_a_table_that_is_said_to_be_wide(tmp_path: Path) -> None:
     assert named.labels.dims == ("year", "column")
     np.testing.assert_array_equal(named.values, MEASURED)
     assert read_tensor(tmp_path / "y.csv", wide=True).shape == (6, 53)
-    assert "one column that labels" in refusal(tmp_path / "y.csv", wide=True, index=["w0", "w1"])
     assert "leave out --value" in refusal(tmp_path / "y.csv", wide=True, value="w0")
     assert "52 columns besides its values" in refusal(tmp_path / "y.csv", value="year")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx"])
+def test_a_wide_table_whose_rows_have_several_labels_is_a_tensor(tmp_path: Path, suffix: str) -> None:
+    """As a pivot table has them; the columns keep their order."""
+    frame = pd.DataFrame(
+        {"shop": list("aabb"), "item": list("xyxy"), "Jan": [1.0, 2, 3, 4], "Feb": [5, 6, None, 8], "Mar": [9.0] * 4}
+    )
+    path = tmp_path / f"y{suffix}"
+    (frame.to_csv if suffix == ".csv" else frame.to_excel)(path, index=False)
+    assert "--wide --index shop,item." in refusal(path)
+    read = read_tensor(path, wide=True, index=["shop", "item"])
+    assert read.labels.dims == ("shop", "item", "column")
+    assert [names.tolist() for names in read.labels.coords] == [["a", "b"], ["x", "y"], ["Jan", "Feb", "Mar"]]
+    numbers = frame[["Jan", "Feb", "Mar"]].to_numpy().reshape(2, 2, 3)
+    np.testing.assert_array_equal(read.values, numbers[~np.isnan(numbers)])
+    (tmp_path / "y.csv").write_text("shop,item,Jan,Feb\na,x,1,2\nb,y,n.d.,3\n")
+    told = refusal(tmp_path / "y.csv", wide=True, index=["shop", "item"])
+    assert "row 2 below the header, column 'Jan': 'n.d.' is not a number" in told
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
+def test_a_column_of_remarks_that_nobody_made_is_ignored(tmp_path: Path, suffix: str) -> None:
+    frame = pd.DataFrame({"day": [1, 1, 2], "site": ["a", "b", "a"], "rain": [0.5, 1.5, np.nan], "remark": None})
+    path = tmp_path / f"y{suffix}"
+    getattr(frame, {".csv": "to_csv", ".xlsx": "to_excel", ".parquet": "to_parquet"}[suffix])(path, index=False)
+    read = read_tensor(path)
+    assert (read.labels.dims, read.labels.name, read.n_observed) == (("day", "site"), "rain", 2)
+    frame.assign(rain=["€ 5", "€ 6", "€ 7"]).to_csv(tmp_path / "y.csv", index=False)
+    assert "column 'rain': '€ 5' is not a number" in refusal(tmp_path / "y.csv", index=["day", "site"])
+
+
+def test_a_clip_is_sent_to_the_command_that_reads_it(tmp_path: Path) -> None:
+    assert "brtf video" in refusal(tmp_path / "clip.mp4")
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,9 @@ def describes_table(command: Callable[..., int]) -> Callable[..., int]:
         ),
         click.option("--value", metavar="NAME", help="Column of a table that holds the values  [default: the last]."),
         click.option(
-            "--wide", is_flag=True, help="The table is a matrix; --index is the column that labels its rows, if any."
+            "--wide",
+            is_flag=True,
+            help="The table has values in many columns, as a matrix; --index names those that label its rows, if any.",
         ),
     )
 

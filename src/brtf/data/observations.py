@@ -16,7 +16,7 @@ from brtf.data.arrays import Array, Cache, read_only
 from brtf.data.blocks import Block, Layout, block_positions, layout_of
 from brtf.data.checks import Labels, cast_values, count_of
 from brtf.data.containers import Container, container_of
-from brtf.data.description import described
+from brtf.data.description import described, label_text
 from brtf.data.plan import BLOCK_ENTRIES, DEFAULT_PLAN, Plan
 from brtf.data.scale import robust_scale
 
@@ -369,10 +369,12 @@ def warn_empty_slices(observations: Observations) -> None:
         if n_empty:
             # At most n of the first n + 5 positions are observed, so they include the first five empty ones.
             first = np.setdiff1d(np.arange(min(length, seen.size + 5)), seen)[:5]
-            listed = ", ".join(str(i) for i in first) + (", ..." if n_empty > 5 else "")
+            own, names = observations.mode_labels[mode], observations.dim_names
+            shown = (f"index {i}" if own is None else label_text(own[i]) for i in first)
+            listed = ", ".join(shown).replace(", index", ",") + (", ..." if n_empty > 5 else "")
             warnings.warn(
-                f"Mode {mode} has {count_of(n_empty, 'empty slice', 'empty slices')} (index {listed}): "
-                "nothing is observed there, so the rows fall back to their prior with a wide standard deviation.",
+                f"Mode {names[mode] if names else mode} has {count_of(n_empty, 'empty slice', 'empty slices')} "
+                f"({listed}): nothing is observed there, so estimates rest on the other slices and are uncertain.",
                 UserWarning,
                 stacklevel=2,
             )

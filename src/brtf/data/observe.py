@@ -30,6 +30,7 @@ from brtf.data.containers import LongFrame, container_of
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, as_pandas, kinds_of, numbers_in, refuse_long, row_label
 from brtf.data.observations import Observations, build
 from brtf.data.scale import robust_scale
+from brtf.data.times import warn_dates_as_text
 
 
 def observe(Y: Any, mask: Any = None, *, dtype: DTypeLike | None = None) -> Observations:
@@ -138,9 +139,11 @@ def unlabel(Y: Any) -> tuple[Any, Labels | None]:
             f"Y is an xarray.Dataset with the variables {list(Y.data_vars)}: pass one of them, such as Y[{first!r}]."
         )
     if package == "pandas" and getattr(getattr(Y, "index", None), "nlevels", 1) > 1:
+        is_wide = getattr(Y, "ndim", 1) == 2 and Y.shape[1] > 1
+        levels, modes = ("stack().reset_index()", "these and the columns") if is_wide else ("reset_index()", "these")
         raise ValueError(
-            "Y has a MultiIndex, so it is a long table with a row per entry: pass "
-            "brtf.Observations.from_frame(Y.reset_index())."
+            f"The rows of Y have {Y.index.nlevels} labels each, so it is a tensor of higher order than a matrix: pass "
+            f"brtf.Observations.from_frame(Y.{levels}), whose modes are {modes}."
         )
     if package == "pandas" and hasattr(Y, "columns"):
         refuse_long(Y)
@@ -297,6 +300,7 @@ def from_frame(frame: Any, index: Sequence[Any] | None, value: Any, shape: Seque
         for mode, column in enumerate(indexed):
             positions[mode], uniques = pandas.factorize(frame[column], sort=True)
             labels[mode] = np.asarray(uniques)
+            warn_dates_as_text(column, np.asarray(uniques))
             unlabelled = positions[mode] < 0
             if unlabelled.any():
                 raise ValueError(

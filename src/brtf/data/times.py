@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}(:\d{2}(:\d{2}(\.\d+)?)?)?)?)?")
 """A date, or a date and a time, as ISO 8601 writes them, without a zone."""
 ZONED = re.compile(rf"(?P<clock>{ISO.pattern})(?P<zone> ?Z| ?[+-]\d{{2}}:?\d{{2}})")
+BY_NUMBERS = re.compile(r"\d{1,2}([./-])\d{1,2}\1(\d{2}|\d{4})")
+"""A date as day, month and year, or month, day and year: as text it has another order than as a date."""
 FINER = ("ns", "ps", "fs", "as")
 DAY = np.timedelta64(1, "D")
 FEWEST_WEEKS = 3
@@ -44,6 +47,19 @@ def as_times(labels: NDArray[Any]) -> Times | None:
     if all(_zone_of(label) is None for label in given) or (np.diff(clock) % DAY == np.timedelta64(0)).all():
         return clock
     return np.array([_plain(label if label != label else label.astimezone(datetime.UTC)) for label in given], "M8[us]")
+
+
+def warn_dates_as_text(column: Any, labels: NDArray[Any]) -> None:
+    """Warn about the labels of a column if they are dates in a form whose order as text is not that of the days."""
+    given = labels.tolist()
+    if len(given) > 2 and all(isinstance(label, str) and BY_NUMBERS.fullmatch(label) for label in given):
+        warnings.warn(
+            f"Column {column!r} holds dates as text, {given[0]}, {given[1]}, …, which are sorted as text and not known "
+            "to be dates. Write them as 2024-12-31, or convert them with pandas.to_datetime (dayfirst=True if the day "
+            "comes first).",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 READ = ((ISO, lambda text: np.datetime64(text).astype("M8[us]").item()), (ZONED, datetime.datetime.fromisoformat))

@@ -23,6 +23,9 @@ from brtf.data.readers.tables import Dialect, read_csv, read_excel, read_feather
 
 __all__ = ["TensorFile", "open_file", "read_file", "read_mask", "read_tensor", "suffix_of"]
 
+CLIPS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".gif")
+"""Suffixes of clips, which are read as such."""
+
 
 @dataclass(frozen=True, eq=False)
 class TensorFile:
@@ -157,7 +160,8 @@ def _read(path: Path, readers: dict[str, _Reader], options: dict[str, Any]) -> T
     """Read a file with the reader for its suffix; errors name the file."""
     suffix = suffix_of(path)
     if suffix not in readers:
-        raise ValueError(f"{path} has the suffix {suffix!r}, which is none of {', '.join(readers)}: convert it first.")
+        remedy = f"brtf video {path} reads clips" if suffix in CLIPS else "convert it first"
+        raise ValueError(f"{path} has the suffix {suffix!r}, which is none of {', '.join(readers)}: {remedy}.")
     reader, accepted = readers[suffix]
     given = {name: option for name, option in options.items() if option is not None}
     for name in given:

@@ -29,6 +29,7 @@ from brtf.data.readers.wide_or_long import (
     is_wide,
     name_list,
     row_labels,
+    without_empty,
 )
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -97,7 +98,7 @@ def read_csv(
     dialect = Dialect(separator, decimal)
     if wide or (index is None and value is None and is_wide(frame)):
         return from_wide(frame, row_labels(header, index, value)), None, dialect
-    index, value = _columns(header, index, value)
+    index, value = _columns(_with_cells(frame, index, value), index, value)
     if frame[index].isna().any(axis=None):  # in a column of labels NA is one
         frame = read({value: MISSING})
     return from_table(frame, index, value), None, dialect
@@ -226,7 +227,7 @@ def _observed(
     """The entries of a table: of a wide one if the caller says so or it looks wide, otherwise of a long one."""
     if wide or (index is None and value is None and is_wide(frame)):
         return from_wide(frame, row_labels(header, index, value))
-    return from_table(frame, *_columns(header, index, value))
+    return from_table(frame, *_columns(_with_cells(frame, index, value), index, value))
 
 
 def inert(cells: Sequence[Any]) -> list[Any]:
@@ -283,7 +284,7 @@ def read_parquet(
         frame[name] = frame[name].cat.rename_categories(categories).astype(object)
     if as_matrix:
         return from_wide(frame, row_labels(header, index, value)), None
-    return from_table(frame, *_columns(header, index, value)), None
+    return from_table(frame, *_columns(_with_cells(frame, index, value), index, value)), None
 
 
 def _stored_once(pyarrow: Any, kind: Any) -> Any:
@@ -317,6 +318,12 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _with_cells(frame: Any, index: Sequence[str] | None, value: str | None) -> list[str]:
+    """The columns of a table that are named or have a cell: remarks that nobody made are no values."""
+    named, filled = {*(index or ()), value}, {*without_empty(frame)}
+    return [name for name in frame if name in named or name in filled]
 
 
 def _columns(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> tuple[list[str], str]:

@@ -14,25 +14,23 @@ from numpy.typing import NDArray
 
 from brtf.data.checks import count_of
 from brtf.data.dataframes import LARGEST_GUESSED_ORDER, Kind, kinds_of, looks_long
+from brtf.data.exports import distinct_names
 from brtf.data.observations import Observations
 from brtf.data.observe import observe_matrix
 
 
-def row_labels(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> str | None:
-    """The column given as row labels of a wide table, if any."""
+def row_labels(header: Sequence[str], index: Sequence[str] | None, value: str | None) -> list[str]:
+    """The columns given as row labels of a wide table, if any."""
     if value is not None:
         raise ValueError("a wide table has its values in many columns: leave out --value, or leave out --wide.")
-    if index is None:
-        return None
-    for name in index:
+    for name in index or ():
         check_column(name, header)
-    if len(index) != 1:
-        raise ValueError(f"a wide table has one column that labels its rows, got --index {','.join(index)}. Name one.")
-    return index[0]
+    return list(index or ())
 
 
 def is_wide(frame: Any) -> bool:
     """Whether a table is a matrix with row labels in the first column, or long; raises if it may be either."""
+    frame = without_empty(frame)
     names, kinds = frame.columns.tolist(), _kinds(frame)
     first = frame[names[0]]
     if len(kinds) < 3 or len(frame) == 0:
@@ -52,15 +50,15 @@ def _two_readings(names: Sequence[str], kinds: Sequence[Kind]) -> str:
     index = [name for name, kind in named_columns if kind != "numbers" and name not in values[-1:]]
     named = ",".join(index) if 2 <= len(index) <= LARGEST_GUESSED_ORDER else "A,B"
     long = f"--index {quote(named)} --value {quote(values[-1]) if values else 'C'}"
-    if len(labels) > 1:
-        wide = f"--wide --index {quote(labels[0])}, once {quote(labels[1])} and other columns of text are dropped"
-    elif labels or is_unnamed(names[0]):
-        wide = "--wide" if is_unnamed(names[0]) else f"--wide --index {quote(labels[0])}"
+    if is_unnamed(names[0]):
+        wide = "--wide"
+    elif labels:
+        wide = f"--wide --index {quote(','.join(labels))}"
     else:
         wide = f"--wide, or --wide --index {quote(names[0])} if that column labels the rows"
     return (
-        f"its {len(names)} columns do not say whether a row is one entry of a tensor or a row of a matrix. Long, a row "
-        f"per entry, with columns that index it and one of values: {long}. Wide, a matrix: {wide}."
+        f"its {len(names)} columns do not say whether a row is one entry of a tensor or many. Long, a row per entry, "
+        f"with columns that index it and one of values: {long}. Wide, with values in many columns: {wide}."
     )
 
 
@@ -116,16 +114,31 @@ def check_lengths(text: bytes, separator: str, n_cells: int) -> None:
             raise ValueError(f"row {number} below the header has {len(row)} cells and not {n_cells}.")
 
 
-def from_wide(frame: Any, name: str | None) -> Observations:
-    """The matrix of a wide table, whose rows are labelled by a column: the one named, or the first if it is text."""
+def without_empty(frame: Any) -> Any:
+    """The table without columns that have no cell, such as those of remarks that nobody made.
+
+    Unchanged if two index columns and one of values would not be left: then a value is missing in every row.
+    """
+    filled = ~frame.isna().all().to_numpy()
+    return frame.loc[:, filled] if filled.sum() > 2 else frame
+
+
+def from_wide(frame: Any, named: Sequence[str]) -> Observations:
+    """The matrix of a wide table, whose rows are labelled by a column: the one named, or the first if it is text.
+
+    Several columns that label its rows are modes of a tensor, and its other columns the positions of the last mode.
+    """
     first = frame.columns[0]
-    if name is None and (is_unnamed(first) or _kinds(frame[[first]]) == ["labels"]):
-        name = first
-    numbers = frame if name is None else frame.drop(columns=name)
+    if not named and (is_unnamed(first) or _kinds(frame[[first]]) == ["labels"]):
+        named = [first]
+    numbers = frame.drop(columns=list(named))
     if numbers.shape[1] < 2:
         raise ValueError("as a wide table it has only one column of numbers: a matrix has two or more.")
     texts = numbers.columns[[kind == "labels" for kind in kinds_of(numbers)]]
     numbers = numbers.assign(**{text: _as_numbers(numbers[text]) for text in texts}).rename_axis(columns="column")
+    if len(named) > 1:
+        return _stacked(frame[list(named)], numbers)
+    name = next(iter(named), None)
     if name is None:
         return observe_matrix(numbers.rename_axis(index="row"))
     labels = frame[name]
@@ -140,6 +153,16 @@ def from_wide(frame: Any, name: str | None) -> Observations:
             "(--index) and the one of its value (--value)."
         )
     return observe_matrix(numbers.set_axis(labels.rename("row" if is_unnamed(name) else name), axis="index"))
+
+
+def _stacked(labels: Any, numbers: Any) -> Observations:
+    """The tensor of a table whose rows have several labels: its columns are positions of the last mode, in order."""
+    import pandas
+
+    *_, name = distinct_names([*labels.columns, "column"])
+    long = pandas.concat([labels.assign(**{name: text, "": numbers[text]}) for text in numbers], ignore_index=True)
+    long[name] = pandas.Categorical(long[name], categories=list(numbers))
+    return from_table(long, [*labels.columns, name], "")
 
 
 def _check_labels(column: Any) -> None:
