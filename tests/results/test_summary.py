@@ -37,13 +37,21 @@ def test_standard_deviations_are_told_where_variances_overflow(model, unit):
 
 def test_text_and_table_hold_every_row(model):
     summary = model.summary()
-    text, table = str(summary), summary._repr_html_()
-    assert repr(summary) == text
+    text, table = " ".join(str(summary).split()), summary._repr_html_()
+    assert repr(summary) == str(summary)
     for name, said in summary.rows():
         assert name in text
-        assert said in text
+        assert " ".join(said.split()) in text
         assert f"<tr><th>{name}</th><td>{said}</td></tr>" in table
     assert table in model.result_._repr_html_()
+
+
+def test_long_rows_are_broken_to_fit_a_page(model):
+    lines = str(Summary({**model.summary().numbers, "rows": " ".join(["word"] * 60)})).splitlines()
+    assert max(map(len, lines)) <= 96
+    told = [line for line in lines if "word" in line]
+    assert len(told) > 2
+    assert {line.index("word") for line in told} == {told[0].index("word")}
 
 
 def test_the_table_escapes_what_it_shows(model):

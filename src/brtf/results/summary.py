@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from html import escape
@@ -13,6 +14,9 @@ from brtf.data.exports import mode_names
 from brtf.data.scatter import scatter_cells
 from brtf.results.choice_words import FEWEST, choices_of, named_modes, rows_in_words
 from brtf.results.result import Result
+
+WIDEST = 96
+"""Length of a line of the summary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +101,11 @@ class Summary:
     def __str__(self) -> str:
         rows = self.rows()
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"  {name:<{width}}  {text}" for name, text in rows)
+        indent = " " * (width + 4)
+        return "\n".join(
+            textwrap.fill(f"  {name:<{width}}  {text}", WIDEST, subsequent_indent=indent, break_long_words=False)
+            for name, text in rows
+        )
 
     __repr__ = __str__
 
