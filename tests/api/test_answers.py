@@ -342,6 +342,11 @@ class TestLabels:
         with pytest.raises(ValueError, match=message):
             fit(labelled()).predict(coords)
 
+    def test_the_nearest_of_labels_that_are_numbers_is_named(self):
+        levels = labelled().assign_coords(hour=np.linspace(0.0, 3.0, Y.shape[2]))
+        with pytest.raises(ValueError, match=r"no label 2\.9 .* are 0 … 3\. The nearest is 3\.0\.$"):
+            fit(levels).predict({"site": ["a"], "day": DAYS[:1], "hour": [2.9]})
+
 
 class TestLoadings:
     def test_back_to_slices(self, plain):

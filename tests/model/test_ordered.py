@@ -588,7 +588,7 @@ def test_said_to_be_cyclic_a_mode_turned_has_the_same_answer(tmp_path):
     with pytest.raises(ValueError, match="Mode 0 is cyclic: its last row is followed by the first"):
         fits[0].forecast(3, mode=0)
     assert np.isfinite(fits[0].transform(data[:4])).all()
-    assert "the last row before the first" in course_in_words(fits[0].result_.state.row_priors[0])
+    assert "in a ring" in course_in_words(fits[0].result_.state.row_priors[0])
 
 
 @pytest.mark.filterwarnings("ignore:Mode 0 has")

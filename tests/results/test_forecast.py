@@ -244,8 +244,25 @@ def test_what_cannot_be_continued_is_refused(season):
         with pytest.raises(ValueError, match="mode must be a mode of the data"):
             model.forecast(3, mode=mode)
     plain = brtf.BRTF(modes=None, link=None, arrangement=None, random_state=0).fit(data)
-    with pytest.raises(ValueError, match="No mode is in order"):
+    with pytest.raises(ValueError, match=r"No mode is in order .*modes={mode: 'ordered'} \(--modes MODE=ordered\)"):
         plain.forecast(3)
+
+
+def test_the_mode_of_times_is_named_where_none_is_in_order(season):
+    pd, xr = pytest.importorskip("pandas"), pytest.importorskip("xarray")
+    data = season[1]
+    days = pd.date_range("2024-01-01", periods=data.shape[0])
+    named = xr.DataArray(data, dims=("day", *"abc"[: data.ndim - 1]), coords={"day": days})
+    plain = brtf.BRTF(modes=None, link=None, arrangement=None, random_state=0).fit(named)
+    with pytest.raises(ValueError, match=r"modes={'day': 'ordered'} \(--modes day=ordered\)"):
+        plain.forecast(3)
+
+
+def test_a_forecast_says_what_it_is_in_one_line(season):
+    model, _ = season
+    n, *rest = model.shape_in_
+    told = f"Forecast(mode_0 {n} … {n + 2}, shape={(3, *rest)}, level=0.9, of='observation')"
+    assert repr(model.forecast(3, mode=0)) == told
 
 
 def test_times_go_on_where_several_modes_are_in_order():

@@ -417,3 +417,8 @@ def test_a_small_clip_that_claims_many_pixels_is_refused_in_one_sentence(tmp_pat
     (tmp_path / "clip.gif").write_bytes(b"GIF89a" + 2 * struct.pack("<H", 12_000) + bytes(3) + b";")
     with pytest.raises(ValueError, match=r"clip\.gif cannot be read: it claims more than 67,108,864 pixels a frame"):
         read_clip(tmp_path / "clip.gif")
+
+
+def test_a_clip_says_what_it_is_in_one_line() -> None:
+    clip = Clip(np.zeros((6, 3, 4), np.float32), 2, 3)
+    assert repr(clip) == "Clip(4 frames of 3 × 2 pixels, channels=3, rate=25)"

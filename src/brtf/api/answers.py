@@ -77,6 +77,13 @@ def positions_of(observations: Observations, coords: Any) -> Any:
     return [_look_up(name, own, asked) for name, own, asked in zip(names, observations.mode_labels, given, strict=True)]
 
 
+def _nearest(labels: NDArray[Any], asked: Any) -> str:
+    """The label nearest to a number that is none, as a sentence with a space before it; empty for other labels."""
+    if labels.dtype.kind not in "iuf" or not isinstance(asked, (int, float)):
+        return ""
+    return f" The nearest is {labels[np.nanargmin(np.abs(labels - asked))].item()!r}."
+
+
 def _look_up(name: str, labels: NDArray[Any] | None, asked: NDArray[Any]) -> NDArray[Any]:
     """Positions of labels along a mode; of a mode without labels they are the positions."""
     if labels is None:
@@ -87,7 +94,7 @@ def _look_up(name: str, labels: NDArray[Any] | None, asked: NDArray[Any]) -> NDA
     unknown = [label for label in asked.tolist() if label not in places]
     if unknown:
         ends = " … ".join(dict.fromkeys(label_text(labels[end]) for end in (0, -1)))
-        close = did_you_mean(unknown[0], labels) if isinstance(unknown[0], str) else ""
+        close = did_you_mean(unknown[0], labels) if isinstance(unknown[0], str) else _nearest(labels, unknown[0])
         raise ValueError(
             f"coords: mode {name!r} has no label {label_text(unknown[0])} ({len(unknown)} unknown in all); its labels "
             f"are {ends}.{close}"

@@ -46,6 +46,9 @@ class Evaluation:
     mode: int
     seed: int
 
+    def __repr__(self) -> str:
+        return self.table()
+
     def table(self) -> str:
         """A line per model as text: means over the repeats, ± their standard deviation where there are several."""
         names = list(dict.fromkeys(row["model"] for row in self.rows))

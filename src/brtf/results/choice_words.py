@@ -211,8 +211,8 @@ def rows_in_words(result: Result) -> str:
     before: tuple[int, ...] = ()
     for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
         name = named_modes(result, group)
-        if group == before:  # of a folded mode: first its rounds, then its phases
-            name = f"the phases of {name}"
+        if group == before:  # of a folded mode: first its rounds, then the positions within one
+            name = f"the positions within a period of {name}"
         elif len(group) > 1:
             name = f"{name} together"
         said.setdefault(prior.words, []).append(name)
@@ -242,7 +242,7 @@ def course_in_words(prior: InOrder) -> str:
         if shown:
             ways.append(f"{words} {shown[0] if shown[0] == shown[-1] else f'{shown[0]} to {shown[-1]}'} rows")
     if prior.form.ring:
-        ways.append("the last row before the first")
+        ways.append("in a ring")
     if (likely == 0).any():
         ways.append(f"{np.count_nonzero(likely == 0)} of {likely.size} components in no order")
     if not isinstance(prior, KnownOrder):

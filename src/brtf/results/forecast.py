@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
 from brtf.data.checks import Labels, is_whole
+from brtf.data.description import label_text
 from brtf.data.exports import Table, as_frame, long_table, mode_names, to_dataset
 from brtf.data.memory import check_memory
 from brtf.data.observations import Observations
@@ -53,6 +54,11 @@ class Forecast:
     level: float
     of: Quantity
     observations: Observations
+
+    def __repr__(self) -> str:
+        name = mode_names(self.observations)[self.mode]
+        ends = f"{label_text(self.labels[0])} … {label_text(self.labels[-1])}"
+        return f"Forecast({name} {ends}, shape={self.mean.shape}, level={self.level:g}, of={self.of!r})"
 
     @property
     def table(self) -> Table:
@@ -145,9 +151,12 @@ def _ordered_mode(result: Result, mode: int | str | None) -> int:
                 f"Several modes are in order, {named_modes(result, known)}: say which one to continue, such as "
                 f"mode={first} (--mode {names[known[0]] if names else known[0]})."
             )
+        of_times = [own for own in range(order) if _has_times(result.observations, own)]
+        likely = names[of_times[0]] if names and len(of_times) == 1 else None
         raise ValueError(
-            "No mode is in order, so there is nothing to continue. Fit with modes={mode: 'ordered'} "
-            "(--modes MODE=ordered) to say which is."
+            "No mode is in order in a way that goes on, so there is nothing to continue. Fit with "
+            f"modes={{{'mode' if likely is None else repr(likely)}: 'ordered'}} (--modes {likely or 'MODE'}=ordered) "
+            f"to say which is."
         )
     if isinstance(mode, str) and mode in names:
         mode = names.index(mode)

@@ -39,6 +39,12 @@ class SplitHalf:
     first: Array
     second: Array
 
+    def __repr__(self) -> str:
+        same = np.count_nonzero(self.stable)
+        return (
+            f"SplitHalf(mode={self.mode}, ranks={self.ranks}, {same} of {self.stable.size} components in both halves)"
+        )
+
     @property
     def stable(self) -> NDArray[np.bool_]:
         """(R,) whether a component is the same in both halves."""

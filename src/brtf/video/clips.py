@@ -52,6 +52,10 @@ class Clip:
     rate: Fraction = DEFAULT_RATE
     announced: int | None = None
 
+    def __repr__(self) -> str:
+        size = f"{self.n_frames} frames of {self.width} × {self.height} pixels"
+        return f"Clip({size}, channels={self.values.shape[1]}, rate={self.rate})"
+
     @property
     def n_frames(self) -> int:
         return self.values.shape[2]

@@ -71,6 +71,10 @@ class Foreground:
     shadow: ShadowLaw | None = None
     first: int = 0
 
+    def __repr__(self) -> str:
+        height, width, n_frames = self.mask.shape
+        return f"Foreground({n_frames} frames of {width} × {height} pixels, share={self.share:.3g})"
+
     @property
     def share(self) -> float:
         """Share of all pixels that belong to objects."""
