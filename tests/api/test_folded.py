@@ -155,7 +155,7 @@ class TestAnswers:
         model = fits[2]
         assert model.plot_factors().shape == (RANK, 3)
         model.report(tmp_path / "page.html")
-        assert "mode 0 mod 12" in (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "mode 0, within a round of 12" in (tmp_path / "page.html").read_text(encoding="utf-8")
         for of in ("entries", "fibres", "slices", "rows"):
             model.anomalies(0.1, of=of)
 

@@ -48,7 +48,9 @@ class TestDiscoveries:
         ("entries", [], "No entry looks wrong, at a false discovery rate of 10 %."),
         ("entries", [1.0], "1 of 90 entries looks wrong."),
         ("slices", [1.0], "1 slice looks wrong."),
-        ("entries", [0.9, 0.8, 0.5], "3 of 90 entries look wrong; expect about 0.8 false alarms among them."),
+        ("entries", [0.9, 0.8, 0.5], "3 of 90 entries look wrong; expect about 1 false alarm among them."),
+        ("entries", [0.9, 0.2, 0.1], "3 of 90 entries look wrong; expect about 2 false alarms among them."),
+        ("entries", [0.9, 0.8], "2 of 90 entries look wrong; a false alarm is possible among them."),
         ("fibres", [1.0, 0.99], "2 fibres look wrong; a false alarm is unlikely among them."),
     ],
 )

@@ -14,7 +14,7 @@ from brtf import BRTF, FitWarning, Observations, cli
 from brtf.data.observe import observe
 from brtf.datasets import synthetic, toy_video
 from brtf.results.headline import headline
-from brtf.view.view_data import axis_of, factor_profiles, leverages
+from brtf.view.view_data import Axis, axis_of, factor_profiles, leverages
 from pages import Page
 
 for library in ("jinja2", "PIL"):
@@ -154,6 +154,17 @@ class TestPage:
             for s in (False, True)
         ]
         assert lowest[0] == pytest.approx(zeros[0], abs=0.1) and lowest[1] > zeros[1] + 1
+
+    def test_positions_in_no_order_are_not_joined_by_a_line(self):
+        mean, std = np.array([1.0, 0.5, 2.0, 1.5, 1.0, 3.0]), np.full(6, 0.1)
+        axis = Axis("sample", "position", np.arange(6.0), np.arange(6))
+        joined, apart = (str(profile_chart(axis, mean, std, "a", joined=one)) for one in (True, False))
+        assert "line one" in joined and "whisker" not in joined
+        assert "line one" not in apart and apart.count("whisker one") == 6
+        assert re.findall(r'class="tick"[^>]*>([^<]+)<', apart)[-6:] == ["0", "1", "2", "3", "4", "5"]
+        eleven = Axis("phase", "position", np.arange(11.0), np.arange(11))
+        ticks = re.findall(r'class="tick"[^>]*>([^<]+)<', str(profile_chart(eleven, np.ones(11), np.ones(11), "a")))
+        assert "2.5" not in ticks
 
     def test_the_choices_of_the_bound_have_their_nats(self, model):
         words = Page(build_page(model.result_)).text

@@ -60,3 +60,17 @@ def test_without_an_order_there_is_no_forecast():
     level = np.einsum("ir,jr,kr->ijk", *(rng.standard_normal((length, 2)) for length in (9, 8, 7)))
     plain = BRTF(modes=None, random_state=0).fit(level + 0.1 * rng.standard_normal(level.shape))
     assert "forecast" not in {a.get("id") for _, a in Page(build_page(plain.result_)).elements}
+
+
+def test_what_is_in_order_but_not_of_times_is_continued_on_request_only(model):
+    """Nobody asks what follows the last wavelength."""
+    result = model.result_
+    labels = replace(result.observations.labels, coords=(np.arange(40.0), *result.observations.labels.coords[1:]))
+    numbered = replace(result, observations=replace(result.observations, labels=labels))
+    found = replace(numbered, settings=replace(result.settings, modes="auto"))
+    parts = [
+        forecast_part(Subject(one, layout_of(one.observations, None, None), ["component 0"]))
+        for one in (numbered, found)
+    ]
+    assert parts[0].blocks and not parts[0].left_out
+    assert not parts[1].blocks and "week. It is in order, but not of times" in parts[1].left_out[0]

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from brtf.data.arrays import Array
-from brtf.data.checks import is_real, is_whole
+from brtf.data.checks import count_of, is_real, is_whole
 from brtf.data.exports import Table, distinct_names, long_table, mode_names
 from brtf.results.group_evidence import KINDS, Evidence, private_positions
 from brtf.results.result import Result
@@ -108,7 +108,10 @@ def count_in_words(of: str, found: Table, q: float, n_observed: int) -> str:
         return f"No {SINGULAR[of]} looks wrong, at a false discovery rate of {100 * q:g} %."
     among = f" of {n_observed:,}" if of == "entries" else ""
     wrong = float(np.sum(1.0 - found["probability"]))
-    alarms = f"expect about {wrong:.2g} false alarms" if wrong >= 0.1 else "a false alarm is unlikely"
+    alarms = "a false alarm is unlikely" if wrong < 0.1 else "a false alarm is possible"
+    if wrong >= 0.5:
+        n_wrong = round(wrong)
+        alarms = f"expect about {count_of(n_wrong, 'false alarm', 'false alarms')}"
     if n == 1:
         return f"1{among} {of if among else SINGULAR[of]} looks wrong."
     return f"{n:,}{among} {of} look wrong; {alarms} among them."

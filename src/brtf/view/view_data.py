@@ -108,7 +108,8 @@ def axis_of_factor(result: Result, group: int) -> Axis:
     if modes[0] in arrangement.periods:
         axis, period = axis_of(result.observations, modes[0]), arrangement.periods[modes[0]]
         if arrangement.read_modes[group - 1 : group] == (modes,):
-            return Axis(f"{axis.name} mod {period}", "position", np.arange(period, dtype=np.float64), np.arange(period))
+            name = f"{axis.name}, within a round of {period}"
+            return Axis(name, "position", np.arange(period, dtype=np.float64), np.arange(period))
         return Axis(f"{axis.name}, in rounds of {period}", axis.kind, axis.values[::period], axis.labels[::period])
     if len(modes) == 1:
         return axis_of(result.observations, modes[0])

@@ -42,6 +42,8 @@ LONGEST_LABEL, ROOM = 14, 350.0
 """Length at which the labels of an axis are cut, and the room for them in a chart of a third of the page."""
 LETTER = 7.5
 """Approximate width of a character of a label."""
+MOST_DOTS = 60
+"""Number of positions of a profile that have a dot each."""
 WIDE = 440.0
 """Width of charts wider than a third of the page."""
 LEVEL = 0.95
@@ -64,11 +66,14 @@ def label_ticks(axis: Axis, values: Array, room: float) -> Ticks:
 
 
 def axis_ticks(axis: Axis) -> Ticks | None:
-    """Ticks at the labels, or at round dates; None for plain round numbers."""
+    """Ticks at the labels, at round dates, or at whole numbers; None for any round numbers."""
     if axis.kind == "date":
         return _dates(axis, ROOM)
-    rounded = axis.kind == "number" or (axis.kind == "position" and axis.length > 4)
-    return None if rounded else label_ticks(axis, axis.values, ROOM)
+    if axis.kind == "name" or (axis.kind == "position" and axis.length <= 4):
+        return label_ticks(axis, axis.values, ROOM)
+    if axis.labels.dtype.kind == "f":
+        return None
+    return [tick for tick in Scale.around(axis.values).ticks() if tick[0] == round(tick[0])]
 
 
 def position_ticks(axis: Axis, room: float) -> Ticks:
@@ -111,10 +116,13 @@ def strengths_chart(result: Result, names: Sequence[str]) -> Markup:
     return chart.markup()
 
 
-def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: bool = True) -> Markup:
+def profile_chart(
+    axis: Axis, mean: Array, std: Array, name: str, *, signed: bool = True, joined: bool = True
+) -> Markup:
     """One column of a factor, with its credible band: rows with names if there are few, otherwise a line.
 
-    The band of loadings that are never negative ends at zero.
+    Few positions without labels are joined by a line only if they follow each other. The band of loadings that are
+    never negative ends at zero.
     """
     reach = half_width(LEVEL) * std
     low, high = mean - reach if signed else np.maximum(mean - reach, 0.0), mean + reach
@@ -122,7 +130,7 @@ def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: boo
     if axis.kind == "name" and axis.length <= MOST_NAMED:
         return _named_profile(axis, mean, low, high, title)
     chart = Chart(
-        Scale.around(axis.values, margin=0.0 if axis.length > 60 else 0.02),
+        Scale.around(axis.values, margin=0.0 if axis.length > MOST_DOTS else 0.02),
         Scale.around([low, high], margin=0.04, zero=True),
         title,
         height=170.0,
@@ -137,11 +145,15 @@ def profile_chart(axis: Axis, mean: Array, std: Array, name: str, *, signed: boo
     else:
         x = axis.values
     chart.line([chart.x.low, chart.x.high], [0.0, 0.0], "zero")
-    chart.band(x, low, high, "band one")
-    chart.line(x, drawn, "line one")
+    if joined or axis.kind != "position" or axis.length > MOST_DOTS:
+        chart.band(x, low, high, "band one")
+        chart.line(x, drawn, "line one")
+    else:
+        for k in range(axis.length):
+            chart.line([x[k], x[k]], [low[k], high[k]], "whisker one")
     for k in evenly_spaced(axis.length, MOST_TIPS):
         words = _with_reach(axis, int(k), mean, reach)
-        if axis.length <= 60:
+        if axis.length <= MOST_DOTS:
             chart.dot(axis.values[k], mean[k], "dot one small", words)
         else:
             chart.tip(axis.values[k], mean[k], words)

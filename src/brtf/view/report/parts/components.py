@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from brtf.data.arrays import Array, evenly_spaced
+from brtf.model.row_priors import InOrder
 from brtf.results.summary import fitted_to
 from brtf.view.report import charts
 from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Part, Table, Words
@@ -70,8 +71,11 @@ def _card(subject: Subject, group: int, axis: Axis, mean: Array, std: Array, com
         axes = [subject.axes[mode] for mode in modes]
         rows, columns = (subject.sides(a.name, labels_at(a, evenly_spaced(a.length, LONGEST_SIDE))) for a in axes)
         return Card(pixel_picture(mean, size, caption, (rows, columns)), caption)
-    signed = result.state.row_priors[group].signed
-    return Card(charts.profile_chart(axis, mean, std, subject.names[component], signed=signed), caption)
+    prior = result.state.row_priors[group]
+    drawn = charts.profile_chart(
+        axis, mean, std, subject.names[component], signed=prior.signed, joined=isinstance(prior, InOrder)
+    )
+    return Card(drawn, caption)
 
 
 def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, leverage: Array | None = None) -> Table:

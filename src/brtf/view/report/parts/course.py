@@ -6,7 +6,7 @@ from typing import Any
 
 from brtf.inference.trace import Kind, comparable, imposed
 from brtf.model.settings import Settings
-from brtf.results.choice_words import choices_of, rows_in_words
+from brtf.results.choice_words import Choice, choices_of, rows_in_words
 from brtf.results.summary import Summary
 from brtf.view.report import charts
 from brtf.view.report.blocks import Card, Cards, Cell, Facts, Fold, Key, Part, Table, Words
@@ -27,7 +27,7 @@ def choices_part(subject: Subject) -> Part:
     rows = [
         [
             Cell(option),
-            Cell(str(choice.value)),
+            Cell(_value_in_words(subject, choice)),
             Cell("nothing else was tried") if choice.gain is None else Cell.of(choice.gain),
             Cell(choice.sentence),
         ]
@@ -39,6 +39,16 @@ def choices_part(subject: Subject) -> Part:
     )
     table = Table(["option", "chosen", "nats better", "in words"], rows, n_wordy=1, n_labels=2, file="choices")
     return Part("choices", "Choices", [Words(about), Words(f"{ROWS} {rows_in_words(subject.result)}"), table])
+
+
+def _value_in_words(subject: Subject, choice: Choice) -> str:
+    """What was chosen, with the names of the modes; nothing is said of modes that are a mere set."""
+    if choice.option != "modes":
+        return str(choice.value)
+    said = {mode: (words,) if isinstance(words, str) else words for mode, words in choice.value.items()}
+    told = {mode: [word for word in words if word != "unordered"] for mode, words in said.items()}
+    named = [f"{subject.axes[mode].name}: {' and '.join(words)}" for mode, words in told.items() if words]
+    return "; ".join(named) or "unordered"
 
 
 def course_part(subject: Subject) -> Part:

@@ -1,4 +1,4 @@
-"""The forecast: what follows along the modes whose rows are in order."""
+"""The forecast: what follows along modes of times whose rows are in order, or those that are said to be in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_ENTRIES = 1_000_000
 
 
 def forecast_part(subject: Subject) -> Part:
-    """Some fibres along every ordered mode, continued with a band."""
+    """Some fibres along every such mode, continued with a band."""
     result = subject.result
     blocks: list[Any] = []
     left_out = []
@@ -34,8 +34,12 @@ def forecast_part(subject: Subject) -> Part:
         reason = "The forecast. Every fibre has a smooth course of its own, which merged modes do not continue."
         return Part("forecast", "Forecast", left_out=[reason])
     possible = subject.has_entries and result.rank and result.observations.n_entries < LARGEST_TENSOR
+    said = result.settings.said_of_modes(result.observations.order)
     for mode in forecast_modes(result) if possible else ():
         axis = subject.axes[mode]
+        if axis.kind != "date" and "ordered" not in said.get(mode, ()):  # nobody asks what follows the last wavelength
+            left_out.append(f"The forecast along {axis.name}. It is in order, but not of times: see model.forecast.")
+            continue
         horizon = max(1, math.ceil(SHARE_AHEAD * axis.length))
         if horizon * (result.observations.n_entries // axis.length) > MOST_ENTRIES:
             left_out.append(f"The forecast along {axis.name}. It has too many entries for a page: see model.forecast.")
