@@ -144,3 +144,25 @@ def test_without_matplotlib_the_error_says_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "brtf\[viz\]"'):
         model.plot_components()
+
+
+def test_counted_positions_have_whole_ticks_and_only_those_in_order_are_joined():
+    rng = np.random.default_rng(0)
+    course = np.cumsum(rng.normal(size=(14, 1)), axis=0) + 4
+    level = course @ rng.exponential(size=(1, 11)) + 0.05 * rng.normal(size=(14, 11))
+    model = BRTF(modes={0: "ordered", 1: ("unordered", "nonnegative")}, random_state=0).fit(level)
+    in_order, in_none = model.plot_factors()[0]
+    assert not in_order.containers and in_order.collections  # a line in its band
+    (bars,) = in_none.containers
+    _, _, (whiskers,) = bars
+    assert min(end[1] for segment in whiskers.get_segments() for end in segment) >= 0
+    rank = model.plot_trace()[1]
+    for axis in (in_order.xaxis, in_none.xaxis, rank.yaxis):
+        assert all(tick == round(tick) for tick in axis.get_ticklocs())
+
+
+def test_named_ticks_are_evenly_spaced():
+    names = [f"P{k:02d}" for k in range(14)]
+    table = xr.DataArray(np.outer(np.arange(1.0, 15), np.arange(1.0, 10)), {"product": names}, ("product", "week"))
+    ax = BRTF(1, random_state=0).fit(table).plot_outliers(modes=(0, 1))
+    assert [text.get_text() for text in ax.get_yticklabels()] == names[::2]

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from brtf.data.arrays import evenly_spaced
 from brtf.data.extras import require
 from brtf.results.result import Result
 from brtf.results.summary import fitted_to
 from brtf.view.view_data import (
+    MOST_DOTS,
     Axis,
     axis_of,
     axis_of_factor,
     by_strength,
     component_names,
     factor_profiles,
+    follow_each_other,
     full_colour,
     half_width,
     longest_modes,
@@ -73,7 +74,7 @@ def plot_factors(
 ) -> NDArray[Any]:
     """Draw the factors: a row of axes per component, a column per mode, each with its credible band.
 
-    Positions with names that are neither numbers nor dates are points with bars.
+    Positions that do not follow each other, such as those with names, are points with bars.
 
     Every column of a factor is scaled to root mean square one, and its sign is chosen so that in every mode but the
     last the entry of largest size is positive.
@@ -126,11 +127,14 @@ def plot_factors(
                 ax.set_xlabel(_plain(right.name))
                 continue
             ax.axhline(0.0, color="0.7", linewidth=0.8)
-            if axis.kind == "name":  # what lies between two names means nothing
-                ax.errorbar(axis.values, mean, yerr=reach * std, fmt="o", markersize=4)
+            low, high = mean - reach * std, mean + reach * std
+            if not result.state.row_priors[mode].signed:
+                low = np.maximum(low, 0.0)
+            if not follow_each_other(result, mode, axis):  # what lies between two of them means nothing
+                ax.errorbar(axis.values, mean, yerr=[mean - low, high - mean], fmt="o", markersize=4)
             else:
-                ax.fill_between(axis.values, mean - reach * std, mean + reach * std, alpha=0.25, linewidth=0)
-                ax.plot(axis.values, mean, marker="." if axis.length <= 60 else None)
+                ax.fill_between(axis.values, low, high, alpha=0.25, linewidth=0)
+                ax.plot(axis.values, mean, marker="." if axis.length <= MOST_DOTS else None)
             _label_positions(ax.xaxis, axis, axis.values)
             if column == 0:
                 ax.set_ylabel(_plain(called[component]))
@@ -160,6 +164,7 @@ def plot_trace(result: Result, *, axes: Any = None) -> NDArray[Any]:
     drawn[0].set_ylabel("nats below the best")
     drawn[1].step([record.sweep for record in result.trace], [record.rank for record in result.trace], where="post")
     drawn[1].set_ylim(bottom=0)
+    _count(drawn[1].yaxis)
     drawn[1].set_ylabel("rank")
     drawn[1].set_xlabel("sweeps")
     kept = [move for move in moves(result.trace) if move.kept]
@@ -210,11 +215,19 @@ def _label_positions(ticks: Any, axis: Axis, values: NDArray[Any]) -> None:
     """Label some positions by name if the axis has names rather than numbers."""
     counted = np.array_equal(values, np.arange(axis.length))
     if axis.kind == "position" or (axis.kind == "number" and not counted):
+        if axis.labels.dtype.kind in "iu":
+            _count(ticks)
         return
-    chosen = evenly_spaced(axis.length, MOST_TICKS)
-    ticks.set_ticks(values[chosen], [_plain(axis.text(int(k))) for k in chosen])
+    chosen = range(0, axis.length, -(-axis.length // MOST_TICKS))
+    ticks.set_ticks([values[k] for k in chosen], [_plain(axis.text(k)) for k in chosen])
     if ticks.axis_name == "x" and axis.kind != "number":
         ticks.set_tick_params(labelrotation=45)
+
+
+def _count(ticks: Any) -> None:
+    """Whole numbers only along an axis."""
+    ticker = require("matplotlib.ticker", extra="viz", purpose="plots")
+    ticks.set_major_locator(ticker.MaxNLocator(integer=True))
 
 
 def _plain(text: str) -> str:

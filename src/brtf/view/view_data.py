@@ -18,11 +18,14 @@ from brtf.data.scale import root_mean_square
 from brtf.data.times import as_times
 from brtf.inference.trace import Kind, Record, comparable
 from brtf.model.predictive import ErrorLaw
+from brtf.model.row_priors import InOrder
 from brtf.results.result import Result
 
 MOST_HELD_OUT = 20_000
 """Largest number of held-out entries to compare: coverage is then accurate to 0.7 %, two standard deviations."""
 LEVELS = np.array([0.05, *np.linspace(0.1, 0.9, 9), 0.95, 0.99])
+MOST_DOTS = 60
+"""Number of positions of a profile that have a dot each."""
 N_BINS = 61
 """Bins of the histogram of the residuals."""
 MARKS = {
@@ -117,6 +120,13 @@ def axis_of_factor(result: Result, group: int) -> Axis:
     length = math.prod(axis.length for axis in axes)
     name = " · ".join(axis.name for axis in axes)
     return Axis(name, "position", np.arange(length, dtype=np.float64), np.arange(length))
+
+
+def follow_each_other(result: Result, group: int, axis: Axis) -> bool:
+    """Whether a line may join the loadings of a factor: not between names, nor between few rows of a mere set."""
+    if axis.kind != "position":
+        return axis.kind != "name"
+    return isinstance(result.state.row_priors[group], InOrder) or axis.length > MOST_DOTS
 
 
 def longest_modes(shape: tuple[int, ...]) -> tuple[int, int]:

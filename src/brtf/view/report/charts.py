@@ -17,6 +17,7 @@ from brtf.view.report.blocks import Scene, Sides
 from brtf.view.report.pictures import WARM, data_uri, ramp
 from brtf.view.report.svg import Chart, Scale, Ticks, number
 from brtf.view.view_data import (
+    MOST_DOTS,
     Axis,
     Calibration,
     ResidualHistogram,
@@ -42,8 +43,6 @@ LONGEST_LABEL, ROOM = 14, 350.0
 """Length at which the labels of an axis are cut, and the room for them in a chart of a third of the page."""
 LETTER = 7.5
 """Approximate width of a character of a label."""
-MOST_DOTS = 60
-"""Number of positions of a profile that have a dot each."""
 WIDE = 440.0
 """Width of charts wider than a third of the page."""
 LEVEL = 0.95
@@ -121,8 +120,7 @@ def profile_chart(
 ) -> Markup:
     """One column of a factor, with its credible band: rows with names if there are few, otherwise a line.
 
-    Few positions without labels are joined by a line only if they follow each other. The band of loadings that are
-    never negative ends at zero.
+    Positions that do not follow each other have bars. The band of loadings that are never negative ends at zero.
     """
     reach = half_width(LEVEL) * std
     low, high = mean - reach if signed else np.maximum(mean - reach, 0.0), mean + reach
@@ -145,7 +143,7 @@ def profile_chart(
     else:
         x = axis.values
     chart.line([chart.x.low, chart.x.high], [0.0, 0.0], "zero")
-    if joined or axis.kind != "position" or axis.length > MOST_DOTS:
+    if joined:
         chart.band(x, low, high, "band one")
         chart.line(x, drawn, "line one")
     else:

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from brtf.data.arrays import Array, evenly_spaced
-from brtf.model.row_priors import InOrder
 from brtf.results.summary import fitted_to
 from brtf.view.report import charts
 from brtf.view.report.blocks import Beside, Card, Cards, Cell, Fold, Heading, Part, Table, Words
 from brtf.view.report.frames import LONGEST_SIDE, labels_at, pixel_picture
 from brtf.view.report.subject import Subject
 from brtf.view.report.svg import number
-from brtf.view.view_data import Axis, axis_of_factor, factor_profiles, leverages
+from brtf.view.view_data import Axis, axis_of_factor, factor_profiles, follow_each_other, leverages
 
 AT_ONCE = 6
 """Number of components whose factors are open; those of weaker ones are shown on request."""
@@ -71,11 +70,8 @@ def _card(subject: Subject, group: int, axis: Axis, mean: Array, std: Array, com
         axes = [subject.axes[mode] for mode in modes]
         rows, columns = (subject.sides(a.name, labels_at(a, evenly_spaced(a.length, LONGEST_SIDE))) for a in axes)
         return Card(pixel_picture(mean, size, caption, (rows, columns)), caption)
-    prior = result.state.row_priors[group]
-    drawn = charts.profile_chart(
-        axis, mean, std, subject.names[component], signed=prior.signed, joined=isinstance(prior, InOrder)
-    )
-    return Card(drawn, caption)
+    signed, joined = result.state.row_priors[group].signed, follow_each_other(result, group, axis)
+    return Card(charts.profile_chart(axis, mean, std, subject.names[component], signed=signed, joined=joined), caption)
 
 
 def loadings_table(axis: Axis, names: Sequence[str], mean: Array, std: Array, leverage: Array | None = None) -> Table:
