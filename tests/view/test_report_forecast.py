@@ -73,4 +73,4 @@ def test_what_is_in_order_but_not_of_times_is_continued_on_request_only(model):
         for one in (numbered, found)
     ]
     assert parts[0].blocks and not parts[0].left_out
-    assert not parts[1].blocks and "week. It is in order, but not of times" in parts[1].left_out[0]
+    assert not parts[1].blocks and "week, whose labels are no times" in parts[1].left_out[0]

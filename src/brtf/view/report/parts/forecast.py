@@ -38,7 +38,7 @@ def forecast_part(subject: Subject) -> Part:
     for mode in forecast_modes(result) if possible else ():
         axis = subject.axes[mode]
         if axis.kind != "date" and "ordered" not in said.get(mode, ()):  # nobody asks what follows the last wavelength
-            left_out.append(f"The forecast along {axis.name}. It is in order, but not of times: see model.forecast.")
+            left_out.append(f"The forecast along {axis.name}, whose labels are no times: model.forecast gives it.")
             continue
         horizon = max(1, math.ceil(SHARE_AHEAD * axis.length))
         if horizon * (result.observations.n_entries // axis.length) > MOST_ENTRIES:
