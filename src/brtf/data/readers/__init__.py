@@ -82,14 +82,15 @@ def read_tensor(
         Name of the array in an ``.npz``, ``.mat``, ``.nc`` or ``.zarr`` file, or of the sheet of an ``.xlsx`` file; not
         needed if there is only one.
     index
-        Columns of a table that index the modes, in order; all columns but `value` if None. Of a wide table, the column
-        that labels the rows; if None, the first one if it does not hold numbers.
+        Columns of a table that index the modes, in order; all columns but `value` if None. Of a wide table, the columns
+        that label the rows; if None, the first one if it does not hold numbers.
     value
         Column of a table that holds the values; the last one that is not in `index` if None.
     wide
-        The table is a matrix. Without it, and without `index` and `value`, a table is a matrix if its first column
-        holds distinct labels and all others hold numbers; it is long if its last column holds numbers and the others
-        hold labels or integers that repeat like positions; any other table is refused.
+        The table has values in many columns: it is a matrix, or with several columns that label its rows a tensor,
+        whose last mode are the others. Without it, and without `index` and `value`, a table is a matrix if its first
+        column holds distinct labels and all others hold numbers; it is long if its last column holds numbers and the
+        others hold labels or integers that repeat like positions; any other table is refused.
 
     Returns
     -------
