@@ -16,6 +16,7 @@ from brtf.data.observe import observe
 from brtf.inference.learn_noise import with_noise
 from brtf.inference.trace import Kind, StopReason
 from brtf.model.local_models import GaussianSlab
+from brtf.search.components import add_components
 from brtf.search.run import Deadline
 
 OPTIONS = {"random_state": 0, "arrangement": None, "smooth_residual": None, "link": None}
@@ -166,6 +167,32 @@ class TestRank:
             warnings.simplefilter("ignore", ConvergenceWarning)
             model = BRTF(**CUT_SHORT).fit(np.where(mask, y, np.nan))
         assert model.rank_ == bound.rank_ and model.bound_ == bound.bound_
+
+    @pytest.mark.parametrize(("enough", "n_fits"), [(1.5, 2), (3.0, 3)])
+    def test_the_next_doubling_is_judged_by_what_the_last_gained_over_the_fit_of_the_search(
+        self, fits, monkeypatch, enough, n_fits
+    ):
+        """Not by its lead over the rival, which is given up as soon as that has clearly lost."""
+        y, mask, bound, _ = fits
+        made = []
+
+        def fit(competing, rank, rival, rng, by_chance):
+            made.append(rank)
+            same = competing.of_search() if len(made) == 1 else rival
+            signs = np.resize([1.0, -1.0], same.log_density.size)
+            chance = last_word.STANDARD_ERRORS * np.sqrt(signs.size)
+            gains = signs + enough * chance / signs.size
+            if len(made) == 1:
+                columns = [np.full((rows.n_rows, 1), 1e-3) for rows in same.result.state.factors]
+                larger = replace(same.result, state=add_components(competing.problem, same.result.state, columns))
+                return replace(same, log_density=same.log_density + gains, result=larger)
+            return replace(same, log_density=same.log_density - 100.0 * gains.size)
+
+        monkeypatch.setattr(last_word._Fits, "anew", fit)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            BRTF(**CUT_SHORT).fit(np.where(mask, y, np.nan))
+        assert made[:2] == [2 * bound.rank_, bound.rank_] and len(made) == n_fits
 
 
 class TestNoise:

@@ -56,7 +56,8 @@ STANDARD_ERRORS = 2.0
 """Standard errors by which the density of held-out entries has to rise."""
 DIMINISHED = 0.5
 """What a doubling of the rank gains at most, relative to the one before, as large components are found first. A
-convention: where so much would be no more than chance, the next fit, the most expensive of all, is not made."""
+convention: where so much would be no more than chance, the next fit, the most expensive of all, is not made. The first
+one's gain is that over the fit of the search, as its rival is given up where that has clearly lost."""
 WIDEST, FINEST_WIDENING = 100.0, 0.01
 """Largest factor of the posterior variance, and the step in its logarithm."""
 
@@ -136,8 +137,8 @@ def last_word(
             rival = fits.anew(result.rank, larger, rng, by_chance=-1.0) if best is present else best
             if not larger.beats(rival):
                 break
-            best, rank = larger, min(GROWTH * rank, limit)
-            if not larger.beats(rival, DIMINISHED):
+            smaller, best, rank = best, larger, min(GROWTH * rank, limit)
+            if not larger.beats(smaller, DIMINISHED):
                 break
         found = None if best is searched else fits.of_all_entries(best.result.state)
         if found is not None and best is not present and found.rank <= present.result.rank:
