@@ -105,6 +105,25 @@ def test_condensing_undoes_a_split(collinearity):
     assert condense(problem, point_with(problem, data.factors)) is None
 
 
+def test_condensing_undoes_many_splits_in_a_few_steps():
+    """Twenty components, each written as the sum of two, by many at a time; true ones are left alone."""
+    data = synthetic((30, 28, 26), 20, outliers=0.05, noise=1e-4, seed=1)
+    problem = problem_of(data.observed)
+    first, second, third = data.factors
+    part = first * np.random.default_rng(0).uniform(0.3, 0.7, first.shape)
+    point = point_with(problem, [np.hstack([part, first - part]), np.tile(second, 2), np.tile(third, 2)])
+    assert condense(problem, point, 3).rank >= 37
+    for _ in range(3):
+        state = condense(problem, point)
+        if state is None:
+            break
+        point = evaluate(problem, state)
+    assert point.rank == 20
+    error = np.linalg.norm(low_rank(problem, point.state) - data.low_rank) / np.linalg.norm(data.low_rank)
+    assert error < 1e-3  # a tenth of the noise
+    assert condense(problem, point_with(problem, data.factors)) is None
+
+
 def test_death_leaves_the_others_alone(data):
     problem = problem_of(data.observed)
     point = point_with(problem, data.factors)
