@@ -13,11 +13,9 @@ import numpy as np
 from brtf.kernels.jit import loop
 
 __all__ = ["course_of_levels", "difference_noise", "displaced_density", "fit_levels", "level_density",
-           "nearest_level"]  # fmt: skip
+           "nearest_level", "repeated"]  # fmt: skip
 
 LN_2PI = math.log(2 * math.pi)
-NORMAL_QUARTILE = 0.6745
-"""Median of the absolute value of a standard normal number."""
 N_CANDIDATES = 40
 """Frames of a pixel that are tried as the middle of its densest level."""
 N_SHIFTS, N_EM = 3, 6
@@ -33,21 +31,44 @@ FAR_OUT = 40.0
 
 
 @loop
-def difference_noise(values: Any, noise: Any) -> None:
-    """Noise variance (pixels, channels) by the median distance of successive frames; NaN without two of them."""
+def difference_noise(values: Any, lag: Any, share: Any, quantile: Any, noise: Any) -> None:
+    """Noise variance (pixels, channels) from the distance of frames, ``lag`` apart among those seen; NaN without two.
+
+    The ``share`` of these distances is taken to be below the ``quantile`` of a normal number's absolute value.
+    """
     n_pixels, n_channels, n_frames = values.shape
-    steps = np.empty(n_frames)
+    seen, steps = np.empty(n_frames), np.empty(n_frames)
     for p in range(n_pixels):
         for c in range(n_channels):
-            n, before = 0, np.nan
+            n = 0
             for t in range(n_frames):
                 level = values[p, c, t]
                 if level == level:
-                    if before == before:
-                        steps[n] = abs(level - before)
-                        n += 1
-                    before = level
-            noise[p, c] = np.nan if n == 0 else 0.5 * (np.median(steps[:n]) / NORMAL_QUARTILE) ** 2
+                    seen[n] = level
+                    if n >= lag:
+                        steps[n - lag] = abs(level - seen[n - lag])
+                    n += 1
+            n -= lag
+            noise[p, c] = np.nan if n <= 0 else 0.5 * (np.quantile(steps[:n], share) / quantile) ** 2
+
+
+@loop
+def repeated(values: Any, least: Any, repeats: Any) -> None:
+    """Whether a pixel (pixels,) shows the same in all channels, to half a level, in ``least`` of successive frames."""
+    n_pixels, n_channels, n_frames = values.shape
+    for p in range(n_pixels):
+        n, n_same, before = 0, 0, -1
+        for t in range(n_frames):
+            if math.isnan(values[p, 0, t]):
+                continue
+            if before >= 0:
+                far = 0.0
+                for c in range(n_channels):
+                    far = max(far, abs(values[p, c, t] - values[p, c, before]))
+                n_same += far < 0.5
+                n += 1
+            before = t
+        repeats[p] = n > 0 and n_same > least * n
 
 
 @loop

@@ -141,7 +141,7 @@ def decide(
     shifts = None if still else find_shifts(clip)
     values, height, width, corner = _laid_on(clip, shifts)
     values, courses = even_light(values, height, width, learnt)
-    levels = find_levels(values if learnt is None else np.take(values, learnt, axis=2))
+    levels = find_levels(values if learnt is None else np.take(values, learnt, axis=2), width)
     levels, share, changes = scene_shares(levels, width)
     if learnt is not None or decided != EVERY:
         levels = replace(levels, values=np.ascontiguousarray(whitened(values[:, :, decided], levels.whitening)))

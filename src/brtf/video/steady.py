@@ -12,7 +12,7 @@ from scipy.ndimage import uniform_filter
 from scipy.sparse import coo_array
 from scipy.special import expit, gammaln
 
-from brtf.kernels.pixels import difference_noise, displaced_density, fit_levels, level_density
+from brtf.kernels.pixels import difference_noise, displaced_density, fit_levels, level_density, repeated
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -24,6 +24,14 @@ ROUNDING = 1 / 12
 N_LEVELS = 3
 FEWEST_SHARE, FEWEST = 0.08, 3
 """A level holds at least this share of a pixel's frames, and so many of them."""
+NORMAL_QUARTILE = 0.6745
+"""Median of the absolute value of a standard normal number."""
+REPEATED, LAG = 0.5, 16
+"""Share of successive frames that are equal where a codec repeats a pixel, and frames after which it is compared."""
+UNDISTURBED, UNDISTURBED_QUANTILE = 0.8, 1.2816
+"""Share of the distances of such frames that no object disturbs, and below what it is for a normal number."""
+AROUND = 5
+"""Side in pixels of the square in which the noise of repeated pixels is averaged."""
 QUIETEST = 0.3
 """Noise variance of a pixel relative to the median pixel, at least: few frames may agree by chance."""
 DEGREES = (2.0, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
@@ -108,13 +116,14 @@ class Levels:
         return (chosen @ np.linalg.inv(self.whitening).T).astype(np.float32)
 
 
-def find_levels(values: Single) -> Levels:
-    """Find the steady levels of pixels × channels × frames."""
-    whitening, floor = _whitening(values)
+def find_levels(values: Single, width: int) -> Levels:
+    """Find the steady levels of pixels × channels × frames; a frame has a ``width``."""
     n_pixels, n_channels, _ = values.shape
+    repeats = np.empty(n_pixels, dtype=np.bool_)
+    repeated(values, REPEATED, repeats)
+    whitening, floor = _whitening(values, _lag(values) if repeats.mean() > REPEATED else 1)
     white = whitened(values, whitening)
-    noise = np.empty((n_pixels, n_channels), dtype=np.float32)
-    difference_noise(white, noise)
+    noise = _noise(white, repeats, width)
     usual = np.nanmedian(noise, axis=0) if np.isfinite(noise).any() else floor
     noise = np.maximum(np.maximum(np.where(np.isnan(noise), usual, noise), QUIETEST * usual), floor)
     empty = np.zeros((n_pixels, N_LEVELS, n_channels), dtype=np.float32)
@@ -123,22 +132,53 @@ def find_levels(values: Single) -> Levels:
     return levels.fitted(np.arange(n_pixels), slice(None))
 
 
+def _lag(values: Single) -> int:
+    """Frames after which a codec has sent most pixels again, or a sixth of a short clip."""
+    return min(LAG, max(1, values.shape[2] // 6))
+
+
+def _noise(white: Single, repeats: NDArray[np.bool_], width: int) -> Single:
+    """Noise variance (pixels, channels) by the median distance of successive frames.
+
+    Codecs repeat what hardly changes, and send it again now and then: where a pixel ``repeats`` itself, successive
+    frames are equal whatever the noise. There it is the mean over such pixels around, from frames that are further
+    apart, and from those that differ most, but for what an object may do.
+    """
+    noise = np.empty(white.shape[:2], dtype=np.float32)
+    difference_noise(white, 1, 0.5, NORMAL_QUARTILE, noise)
+    if repeats.any():
+        far = np.zeros_like(noise)
+        some = np.empty_like(noise[repeats])
+        difference_noise(white[repeats], _lag(white), UNDISTURBED, UNDISTURBED_QUANTILE, some)
+        far[repeats] = np.nan_to_num(some)
+        total = uniform_filter(far.reshape(-1, width, noise.shape[1]), (AROUND, AROUND, 1), mode="nearest")
+        share = uniform_filter(repeats.reshape(-1, width).astype(np.float32), AROUND, mode="nearest")
+        around = total.reshape(noise.shape) / np.maximum(share.reshape(-1, 1), AROUND**-2)
+        noise[repeats] = np.fmax(noise, around)[repeats]
+    return noise
+
+
 def whitened(values: Single, whitening: Array) -> Single:
     """Pixels × channels × frames in channels whose noise is independent."""
     return values if values.shape[1] == 1 else np.matmul(whitening.astype(np.float32), values)
 
 
-def _whitening(values: Single) -> tuple[Array, Array]:
-    """The map that makes the noise of the channels independent, and the variance that rounding has behind it."""
+def _whitening(values: Single, lag: int) -> tuple[Array, Array]:
+    """The map that makes the noise of the channels independent, and the variance that rounding has behind it.
+
+    The noise is told from frames ``lag`` apart; if that is more than one, repeated frames are left out.
+    """
     n_pixels, n_channels, _ = values.shape
     if n_channels == 1:
         return np.eye(1), np.full(1, ROUNDING)
     some = values[np.random.default_rng(0).choice(n_pixels, min(n_pixels, 2000), replace=False)]
-    steps = np.moveaxis(np.diff(some, axis=2), 1, 2).reshape(-1, n_channels)
+    steps = np.moveaxis(some[:, :, lag:] - some[:, :, :-lag], 1, 2).reshape(-1, n_channels)
     steps = steps[~np.isnan(steps).any(axis=1)]
+    if lag > 1:
+        steps = steps[(np.abs(steps) > 0.5).any(axis=1)]
     covariance = np.eye(n_channels)
     if len(steps) > n_channels:
-        scale = np.median(np.abs(steps), axis=0) / 0.6745 + math.sqrt(ROUNDING)
+        scale = np.median(np.abs(steps), axis=0) / NORMAL_QUARTILE + math.sqrt(ROUNDING)
         calm = steps[(np.abs(steps) < 3 * scale).all(axis=1)]
         if len(calm) > n_channels:
             covariance = np.cov(calm.T) / 2
