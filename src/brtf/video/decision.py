@@ -151,9 +151,9 @@ def decide(
     evidence = foreground_evidence(levels, share, width)
     usual, pixels = share.argmax(axis=1), np.arange(len(share))
     scene, noise = levels.mean[pixels, usual], levels.variance[pixels, usual]
-    odds, law = shadow_odds(
-        levels.values, scene, noise, levels.whitening, evidence.deviates, evidence.objects, width, shadows
-    )
+    with np.errstate(invalid="ignore"):  # NaN where missing
+        moves = evidence.deviates & (evidence.values > 0)
+    odds, law = shadow_odds(levels.values, scene, noise, levels.whitening, moves, evidence.objects, width, shadows)
     alone, beside = (np.ascontiguousarray(part.T).reshape(-1, height, width) for part in (evidence.values, odds))
     background = levels.images(usual)
     known = ((background > DARKEST) & (background < BRIGHTEST)).all(axis=1)

@@ -27,11 +27,17 @@ TOGETHER = 16
 """Frames whose odds are computed together: each takes a dozen numbers for every pixel meanwhile."""
 N_EM, N_DEGREES = 60, 5
 """Rounds of expectation and maximisation, and after how many of them the tails are chosen again."""
-SMALLEST_SHARE = 1e-4
-"""No share is smaller, so that logarithms are finite."""
+SMALLEST_SHARE, NONE = 1e-4, 1e-12
+"""No share is smaller, so that logarithms are finite; and that of what there is not."""
 STEP = 1e-4
 """Variance by which the attenuations of two neighbours in shadow differ. If it were learnt, it would grow until dark
 and smooth objects are shadows."""
+N_LEVELS, LEVELS_WEIGHT = 64, 20.0
+"""Bins of the law of the levels of objects in grey, and its weight, in pixels, of any level alike."""
+LEVELS_NEAR = np.exp(-0.5 * np.arange(-3, 4) ** 2)
+"""How far a level tells of the bins around."""
+N_NUMBERS = 4
+"""Numbers of the law of shadows in grey: share, mean and variance of the attenuation, degrees of freedom."""
 ROUND = 0.05
 """Variance that is added to that of objects' texture, in units of the noise: nothing is flatter than rounding."""
 
@@ -54,6 +60,8 @@ class ShadowLaw:
         Scale of the difference of two neighbours on an object, and on a dark object.
     degrees : tuple of float
         Degrees of freedom of the noise in shadow, and of the two textures.
+    levels : ndarray, (bins,), or None
+        Log density of the levels of objects in grey; in colour that of what deviates from the scene counts.
     """
 
     shadow: float
@@ -65,6 +73,7 @@ class ShadowLaw:
     texture: Array
     dark_texture: Array
     degrees: tuple[float, ...]
+    levels: Array | None = None
 
     @property
     def log_shares(self) -> tuple[float, float, float]:
@@ -92,12 +101,15 @@ def shadow_odds(
     """Log odds (pixels, frames) of an object against a shadow where frames deviate from the scene, else infinite.
 
     In shadow y = x − a b + ε, where b is the scene x with the tint of shadows and the attenuation a is nearly that of
-    the neighbours: texture is kept. On an object it is the levels that neighbours nearly share. As an object may be as
-    dark as a shadow, a third kind has the attenuations of the shadows but continues as objects do; so only texture and
-    colour can speak for a shadow. Neighbours may also belong to different things, and the edge of a shadow has any
-    attenuation from none to that of the shadow. All shares and scales are learnt by EM from pairs well inside of what
-    deviates, each with the neighbour where the scene differs most. If most of these differences would drown in noise in
-    a shadow, texture cannot tell, and nothing is taken for a shadow.
+    the neighbours: texture is kept. On an object it is the levels that neighbours nearly share. In colour an object may
+    be as dark as a shadow: a third kind has the attenuations of the shadows but continues as objects do, so only
+    texture and colour can speak for a shadow. In grey these say little; but a shadow takes the same share from every
+    material, and an object keeps its levels wherever it is, so these have any law, which is learnt. Neighbours may also
+    belong to different things, and the edge of a shadow has any attenuation from none to that of the shadow. All shares
+    and scales are learnt by EM from pairs well inside of what deviates, each with the neighbour where the scene differs
+    most. If most of these differences would drown in noise in a shadow, texture cannot tell, and nothing is taken for a
+    shadow. Nor is it if the pairs are about as likely without shadows: each number of their law must gain half the
+    logarithm of the number of places, squares of 5 × 5 pixels, as one place tells the same in all frames.
 
     Parameters
     ----------
@@ -124,8 +136,12 @@ def shadow_odds(
     if len(pair) >= FEWEST_PAIRS:
         pairs = _Pairs(values[pair, :, when], levels[pair], variance[pair], broad[pair, when], whitening)
         starts = STARTS if usual is None else (usual.mean,)
-        law, _ = max((_learnt(pairs, start) for start in starts), key=lambda found: found[1])
+        law, likelihood = max((_learnt(pairs, start) for start in starts), key=lambda found: found[1])
         if law.shadow * len(pair) < FEWEST_PAIRS or pairs.contrast(1 - law.mean) < 1:
+            return none, None
+        gain = likelihood - _learnt(pairs, law.mean, shadows=False)[1]
+        n_places = max(np.count_nonzero(inner.any(axis=1)) / side**2, 1.0)
+        if gain * n_places < 0.5 * (N_NUMBERS + law.tint.size - 1) * math.log(n_places):
             return none, None
     if law is None or pixel.size == 0:
         return none, None
@@ -157,6 +173,8 @@ def _odds_by(
     full, mean, spread_of_mean = _attenuated(entry, law.mean, law.variance, law.degrees[0], n_channels)
     part = _attenuated(entry, law.mean / 2, law.mean**2 / 12, law.degrees[0], n_channels)[0]
     log_shadow, log_dark, log_light = law.log_shares
+    if law.levels is not None:
+        broad = law.levels[_bins(values[:, 0])].astype(np.float32)
     any_shadow = log_shadow + np.logaddexp(math.log1p(-outside) + full, math.log(max(outside, 1e-9)) + part)
     light, dark = log_light + np.nan_to_num(broad), log_dark + full
     whole = np.logaddexp(np.logaddexp(light, dark), any_shadow)
@@ -205,6 +223,7 @@ class _Pairs:
         self.lost = levels - values @ np.linalg.inv(whitening).T
         self.difference = (values[:, 0] - values[:, 1]).astype(np.float64)
         self.spread = -0.5 * np.log(self.variance).sum(axis=2)
+        self.bins = _bins(values[:, :, 0]) if values.shape[2] == 1 else None
 
     def entries(self, tint: Array) -> Entry:
         tinted = (tint * self.levels) @ self.whitening.T
@@ -224,13 +243,18 @@ class _Pairs:
         return np.asarray(np.einsum("nc,cd,nd->n", self.difference, np.linalg.inv(texture), self.difference))
 
 
-def _learnt(pairs: _Pairs, start: float) -> tuple[ShadowLaw, float]:
-    """The law by EM from an attenuation, and its log likelihood per pair."""
+def _learnt(pairs: _Pairs, start: float, *, shadows: bool = True) -> tuple[ShadowLaw, float]:
+    """The law by EM from an attenuation, with or without ``shadows``, and its log likelihood per pair."""
     n_channels = pairs.difference.shape[1]
     floor = ROUND * np.eye(n_channels)
     texture = 0.1 * np.cov(pairs.difference.T).reshape(n_channels, n_channels) + floor
     third = 1 / 3
-    law = ShadowLaw(third, third, 0.2, start, 0.0025, np.ones(n_channels), texture, texture, (16.0, 3.0, 3.0))
+    dark = third if pairs.bins is None else SMALLEST_SHARE
+    law = ShadowLaw(
+        third if shadows else NONE, dark, 0.2, start, 0.0025, np.ones(n_channels), texture, texture, (16.0, 3.0, 3.0)
+    )
+    if pairs.bins is not None:
+        law = replace(law, levels=_level_law(pairs.bins, np.ones(pairs.bins.shape)))
     likelihood = -math.inf
     for number in range(N_EM):
         entry = pairs.entries(law.tint)
@@ -244,13 +268,14 @@ def _learnt(pairs: _Pairs, start: float) -> tuple[ShadowLaw, float]:
             for square, degrees, one in zip(apart, law.degrees[1:], (law.texture, law.dark_texture), strict=True)
         )
         log_shadow, log_dark, log_light = law.log_shares
-        whole = np.logaddexp(np.logaddexp(log_shadow, log_dark) + shadow, log_light + pairs.broad)
+        broad = pairs.broad if law.levels is None else law.levels[pairs.bins]
+        whole = np.logaddexp(np.logaddexp(log_shadow, log_dark) + shadow, log_light + broad)
         same = math.log1p(-law.broken)
         kinds = np.stack(
             [
                 same + log_shadow + shadow[:, 1] + continued,
                 same + log_dark + shadow[:, 1] + dark_smooth,
-                same + log_light + pairs.broad[:, 1] + smooth,
+                same + log_light + broad[:, 1] + smooth,
                 math.log(law.broken) + whole.sum(axis=1),
             ]
         )
@@ -267,7 +292,7 @@ def _learnt(pairs: _Pairs, start: float) -> tuple[ShadowLaw, float]:
         lost = lost / np.einsum("nk,nkc->c", as_shadow * (mean**2 + variance), pairs.levels**2).clip(1e-9)
         law = replace(
             law,
-            shadow=float(np.clip(as_shadow.mean(), SMALLEST_SHARE, 1 - 2 * SMALLEST_SHARE)),
+            shadow=float(np.clip(as_shadow.mean(), SMALLEST_SHARE, 1 - 2 * SMALLEST_SHARE)) if shadows else NONE,
             dark=float(np.clip(as_dark.mean(), SMALLEST_SHARE, 1 - 2 * SMALLEST_SHARE)),
             broken=float(np.clip(in_two.mean(), SMALLEST_SHARE, 1 - SMALLEST_SHARE)),
             mean=middle,
@@ -276,6 +301,10 @@ def _learnt(pairs: _Pairs, start: float) -> tuple[ShadowLaw, float]:
             texture=_scatter(pairs, in_light, apart[0], law.degrees[1], law.texture) + floor,
             dark_texture=_scatter(pairs, in_dark, apart[1], law.degrees[2], law.texture) + floor,
         )
+        if pairs.bins is not None:
+            of_objects = 1 - as_shadow - as_dark
+            of_objects[:, 0] -= in_light
+            law = replace(law, dark=SMALLEST_SHARE, levels=_level_law(pairs.bins, of_objects))
         if number % N_DEGREES == N_DEGREES - 1:
             size, across, square, _ = first
             rest = np.maximum(
@@ -297,3 +326,15 @@ def _scatter(pairs: _Pairs, weight: Array, apart: Array, degrees: float, prior: 
     n_channels = pairs.difference.shape[1]
     share = weight * (degrees + n_channels) / (degrees + apart)
     return np.asarray(((pairs.difference.T * share) @ pairs.difference + prior) / (weight.sum() + 1))
+
+
+def _bins(levels: Single) -> NDArray[np.intp]:
+    """The bins of grey levels."""
+    return np.clip(np.nan_to_num(levels) * (N_LEVELS / 256), 0, N_LEVELS - 1).astype(np.intp)
+
+
+def _level_law(bins: NDArray[np.intp], weight: Array) -> Array:
+    """Log density (bins,) of the levels of objects."""
+    count = np.bincount(bins.ravel(), weight.ravel(), N_LEVELS)
+    near = np.convolve(count, LEVELS_NEAR / LEVELS_NEAR.sum(), "same") + LEVELS_WEIGHT / N_LEVELS
+    return np.asarray(np.log(near / near.sum() * (N_LEVELS / 256)))

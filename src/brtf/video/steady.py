@@ -151,7 +151,7 @@ def _noise(white: Single, repeats: NDArray[np.bool_], width: int) -> Single:
         some = np.empty_like(noise[repeats])
         difference_noise(white[repeats], _lag(white), UNDISTURBED, UNDISTURBED_QUANTILE, some)
         far[repeats] = np.nan_to_num(some)
-        total = uniform_filter(far.reshape(-1, width, noise.shape[1]), (AROUND, AROUND, 1), mode="nearest")
+        total = uniform_filter(far.reshape(-1, width, white.shape[1]), (AROUND, AROUND, 1), mode="nearest")
         share = uniform_filter(repeats.reshape(-1, width).astype(np.float32), AROUND, mode="nearest")
         around = total.reshape(noise.shape) / np.maximum(share.reshape(-1, 1), AROUND**-2)
         noise[repeats] = np.fmax(noise, around)[repeats]
