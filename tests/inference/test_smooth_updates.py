@@ -15,9 +15,14 @@ from brtf.data.observe import observe
 from brtf.inference.bound import bound
 from brtf.inference.point import evaluate
 from brtf.inference.problem import Fit, Problem
-from brtf.inference.smooth_residual import entry_precisions, proposed_smooth_residual, update_smooth_residual
+from brtf.inference.smooth_residual import (
+    entry_precisions,
+    neighbours_alike,
+    proposed_smooth_residual,
+    update_smooth_residual,
+)
 from brtf.inference.sweep import sweep
-from brtf.model.distributions import Gamma
+from brtf.model.distributions import Gamma, RowGaussians
 from brtf.model.local_models import GaussianSlab, NoOutliers, StudentSlab
 from brtf.model.smooth_residual import SmoothResidual
 from brtf.search.starts import START_MODEL, random_start
@@ -120,6 +125,38 @@ def test_values_between_entries_are_those_of_the_dense_chain(layout):
             wanted = own * (1.0 - np.einsum("ta,at->t", gain, corr[places])) + np.einsum("ta,ab,tb->t", gain, cov, gain)
             np.testing.assert_allclose(mean.reshape(SHAPE)[i, :, k], gain @ smooth.mean[mine], rtol=1e-8, atol=1e-10)
             np.testing.assert_allclose(var.reshape(SHAPE)[i, :, k], wanted, rtol=1e-8, atol=1e-10)
+
+
+def neighbours(y):
+    """How far neighbours are alike, the same in all layouts, beside a low-rank part of next to nothing."""
+    coords, found = np.nonzero(np.isfinite(y)), []
+    for observations in (observe(y), Observations.from_coords(coords, y[coords], y.shape)):
+        problem = Problem(observations, (0, 1, 2), collapsed=True)
+        state = random_start(problem, 1, NoOutliers(), np.random.default_rng(0))
+        state = state.with_factor(0, RowGaussians(1e-6 * state.factors[0].mean, state.factors[0].cov))
+        point = evaluate(problem, state)
+        found.append(neighbours_alike(problem, state, point.fit, point.local))
+    np.testing.assert_allclose(*found, rtol=1e-6)
+    return found[0]
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.5])
+@pytest.mark.parametrize("shape", [(40, 50, 8), (8, 300, 10)])
+def test_neighbours_are_alike_in_courses_but_not_in_shifts(shape, missing):
+    """Whole fibres or slices off by several standard deviations of the noise; courses with steps as large as it."""
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        y = rng.standard_normal(shape) * np.where(rng.random(shape) < missing, np.nan, 1.0)
+        assert np.abs(neighbours(y)).max() < 4.0
+        for mode in range(3):
+            slices = np.moveaxis(y.copy(), mode, 0)
+            slices[3] += 5.0
+            assert neighbours(np.moveaxis(slices, 0, mode)).max() < 4.0
+            drift = np.cumsum(rng.standard_normal(np.moveaxis(y, mode, 0).shape), axis=0)
+            alike = neighbours(y + np.moveaxis(drift, 0, mode))
+            assert alike.argmax() == mode and alike[mode] > 4.0
+        y[:, 2, 3] += 5.0
+        assert neighbours(y).max() < 4.0
 
 
 @pytest.mark.parametrize("layout", ["complete", "masked", "coordinates"])

@@ -215,31 +215,40 @@ def _relative(seen: Seen, memory: float, variance: float, factor: float) -> tupl
 def neighbours_alike(problem: Problem, state: State, fit: Fit, local: Callable[[Block], WeighedEntries]) -> Array:
     """Per mode how far the correlation of neighbouring residuals is beyond chance, in standard deviations; (N,).
 
-    Σ u u' / √(Σ u² u'²) over pairs of neighbours, u being residuals in units of the noise, weighted by √w: about
-    normal with variance one where they are independent.
+    Σ (u u' − e) / √(Σ u² u'²) over pairs of neighbours, u being residuals in units of the noise, weighted by √w, about
+    the mean of their fibre: a shift of whole fibres or slices is no course. Of T independent entries a pair has
+    e = −Σ u² / (T (T − 1)). About normal with variance one where all are independent.
     """
     observations = problem.observations
     weighted = np.sqrt(entry_precisions(problem, state, local)) * whole(observations, fit.residual)
     found = []
     for mode in range(observations.order):
-        products = _of_neighbours(problem, weighted, mode)
+        products, by_chance = _of_neighbours(problem, weighted, mode)
         size = float(np.sqrt(np.square(products).sum()))
-        found.append(float(products.sum()) / size if size > 0 else 0.0)
+        found.append((float(products.sum()) - by_chance) / size if size > 0 else 0.0)
     return np.array(found)
 
 
-def _of_neighbours(problem: Problem, values: Array, mode: int) -> Array:
-    """The products of the values (M,) at entries that are neighbours along a mode; zeros where one is missing."""
+def _of_neighbours(problem: Problem, values: Array, mode: int) -> tuple[Array, float]:
+    """The products of the values (M,) of neighbours along a mode about the means of their fibres, zeros where one is
+    missing, and their sum by chance."""
     observations = problem.observations
     if observations.coords is None:
-        everywhere = values.reshape(observations.shape) if observations.mask is None else np.zeros(observations.shape)
-        if observations.mask is not None:
-            everywhere[observations.mask] = values
-        along = np.moveaxis(everywhere, mode, 0)
-        return np.asarray(along[1:] * along[:-1])
-    chains = problem.chains_along(mode)
-    chained = chains.sorted(values)
-    return np.asarray((chained[1:] * chained[:-1])[chains.gaps[1:] == 1.0])
+        seen = np.ones(observations.shape, dtype=bool) if observations.mask is None else observations.mask
+        everywhere = np.zeros(observations.shape)
+        everywhere[seen] = values
+        seen, along = np.moveaxis(seen, mode, 0), np.moveaxis(everywhere, mode, 0)
+        n_seen, n_pairs = seen.sum(axis=0), (seen[1:] & seen[:-1]).sum(axis=0)
+        along = np.where(seen, along - along.sum(axis=0) / np.maximum(n_seen, 1), 0.0)
+        products, squares = along[1:] * along[:-1], np.square(along).sum(axis=0)
+    else:
+        chains = problem.chains_along(mode)
+        first, together, n_seen = chains.starts[:-1], chains.gaps == 1.0, chains.sizes
+        along = chains.sorted(values)
+        along = along - np.repeat(np.add.reduceat(along, first) / n_seen, np.diff(chains.starts))
+        n_pairs = np.add.reduceat(together.astype(np.float64), first)
+        products, squares = (along[1:] * along[:-1])[together[1:]], np.add.reduceat(np.square(along), first)
+    return products, -float(np.sum(n_pairs * squares / np.maximum(n_seen * (n_seen - 1.0), 1.0)))
 
 
 def _parameters(place: Array) -> tuple[float, float]:
