@@ -173,6 +173,16 @@ def test_noise_along_half_of_a_mode_is_told_along_all_of_it():
     assert 0.92 < np.mean((data > low) & (data < high)) < 0.98
 
 
+def test_rounds_and_positions_in_order_are_told_apart():
+    rng = np.random.default_rng(1)
+    days, hours = np.cumsum(rng.standard_normal((ROUNDS, 1)), axis=0), np.sin(np.arange(PERIOD) / 2)[:, None]
+    values = (days @ hours.T).reshape(-1, 1) * rng.standard_normal((1, WIDTH))
+    model = BRTF(arrangement={0: PERIOD}, **PLAIN).fit(values + 0.3 * rng.standard_normal(values.shape))
+    sentence = model.choices_["modes"].sentence
+    assert sentence.startswith("Rows follow each other along mode 0 (")
+    assert " and the positions within a period of mode 0 (" in sentence
+
+
 def test_labels_stay():
     truth, data = periodic()
     stamps = pd.date_range("2020-01-01", periods=LENGTH, freq="2h").to_numpy()

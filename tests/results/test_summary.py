@@ -81,6 +81,14 @@ def test_rows_are_told_in_plain_words():
     )
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_was_not_tried_in_time_is_not_said_to_be_absent():
+    found = {n: BRTF(max_sweeps=n, random_state=0).fit(DATA.observed).choices_["modes"].sentence for n in (10, 500)}
+    assert "Rows are in no order: no other was found before the fit stopped." in found[10]
+    assert "Loadings have either sign: no other was found before the fit stopped." in found[10]
+    assert "before the fit stopped" not in found[500]
+
+
 def test_a_model_that_is_not_fitted_says_so():
     for method in ("summary", "plot_factors", "plot_trace", "plot_outliers", "plot_components"):
         with pytest.raises(NotFittedError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OTHER_OUTLIERS = (Kind.REPLACED, Kind.SHARED, Kind.RATES, Kind.SIDES)
 """The kinds of events that propose outliers other than those added to the data, each on its own."""
 CUT_SHORT = (StopReason.INTERRUPTED, StopReason.MAX_SECONDS, StopReason.UNFINISHED)
+STOPPED = (*CUT_SHORT, StopReason.MAX_SWEEPS)
 FEWEST = 1e-5
 """Outlier rate below which there are none, as in the summary."""
 
@@ -173,18 +174,19 @@ def _modes(result: Result) -> Choice:
     judged = [record.event for record in result.trace]
     of_order = [event for event in judged if event.kind is Kind.ORDER]
     of_signs = [event for event in judged if event.kind is Kind.NON_NEGATIVE]
-    priors = list(zip(result.arrangement.read_modes, result.state.row_priors, strict=True))
-    ordered = [(group, prior) for group, prior in priors if isinstance(prior, InOrder)]
-    unsigned = [group for group, prior in priors if not prior.signed]
+    priors = result.state.row_priors
+    named = zip(_factor_names(result), priors, strict=True)
+    ordered = [(name, prior) for name, prior in named if isinstance(prior, InOrder)]
+    unsigned = [group for group, prior in zip(result.arrangement.read_modes, priors, strict=True) if not prior.signed]
     sentences, gains = [], []
     if ordered:
         gain = sum(event.gain for event in of_order if event.accepted)
         gains.append(gain)
-        told = " and ".join(f"{named_modes(result, group)} ({course_in_words(prior)})" for group, prior in ordered)
+        told = " and ".join(f"{name} ({course_in_words(prior)})" for name, prior in ordered)
         sentences.append(f"Rows follow each other along {told}: {nats(gain)} better than rows in no order.")
     else:
         released = [one for one in result.comparisons if one.option == "modes"]
-        why = _why_not(of_order, "nothing suggests an order", "in order")
+        why = _why_not(result, of_order, "nothing suggests an order", "in order")
         for one in released:
             why = f"in order they predict {one.n_entries:,} held-out entries worse, by {nats(one.tried[0][1])}"
         sentences.append(f"Rows are in no order: {why}.")
@@ -196,7 +198,7 @@ def _modes(result: Result) -> Choice:
             f"The loadings of {told} are never negative: {nats(gain)} better than loadings of either sign."
         )
     else:
-        why = _why_not(of_signs, "no mode has loadings of one sign", "without negative ones")
+        why = _why_not(result, of_signs, "no mode has loadings of one sign", "without negative ones")
         sentences.append(f"Loadings have either sign: {why}.")
     if not gains:
         tried = [event.gain for event in (*of_order, *of_signs)]
@@ -208,17 +210,24 @@ def _modes(result: Result) -> Choice:
 def rows_in_words(result: Result) -> str:
     """How the loadings of each mode vary according to the prior that the bound chose for them, as a sentence."""
     said: dict[str, list[str]] = {}
-    before: tuple[int, ...] = ()
-    for group, prior in zip(result.arrangement.read_modes, result.state.row_priors, strict=True):
+    for name, prior in zip(_factor_names(result), result.state.row_priors, strict=True):
+        said.setdefault(prior.words, []).append(name)
+    told = [f"of {listed(names)} {words}" for words, names in said.items()]
+    return f"Loadings {'; those '.join(told)}."
+
+
+def _factor_names(result: Result) -> list[str]:
+    """The modes of every factor by name; those of a folded mode are first its rounds, then the positions within one."""
+    names, before = list[str](), tuple[int, ...]()
+    for group in result.arrangement.read_modes:
         name = named_modes(result, group)
-        if group == before:  # of a folded mode: first its rounds, then the positions within one
+        if group == before:
             name = f"the positions within a period of {name}"
         elif len(group) > 1:
             name = f"{name} together"
-        said.setdefault(prior.words, []).append(name)
+        names.append(name)
         before = group
-    told = [f"of {listed(names)} {words}" for words, names in said.items()]
-    return f"Loadings {'; those '.join(told)}."
+    return names
 
 
 def listed(names: Sequence[str]) -> str:
@@ -227,8 +236,15 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _why_not(judged: Sequence[Event], untried: str, tried: str) -> str:
-    return f"{tried} the fit is {nats(-max(event.gain for event in judged))} worse" if judged else untried
+def _why_not(result: Result, judged: Sequence[Event], untried: str, tried: str) -> str:
+    if not judged:
+        return "no other was found before the fit stopped" if result.stop_reason in STOPPED else untried
+    loss = -max(event.gain for event in judged)
+    return (
+        f"{tried} the fit is {nats(loss)} worse"
+        if loss >= 0
+        else f"{tried} it gains {nats(-loss)}, too little to count"
+    )
 
 
 def course_in_words(prior: InOrder) -> str:
