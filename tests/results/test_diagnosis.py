@@ -53,6 +53,10 @@ def coded(code, share=0.2, other=None):
 DOUBTED = {
     "a code for missing values": ("code", coded(-999), {}),
     "a code near the others": ("code", np.where(coded(-999) == -999, -99, 2 * coded(0, 0) - 70), {}),
+    "zeros among numbers of either sign": ("code", np.where(coded(-999) == -999, 0, coded(0, 0) - 20), {}),
+    "zeros below numbers that are positive": ("code", coded(0, 0.1), {}),
+    "-1 below counts": ("code", np.where(coded(-999, 0.1) == -999, -1, np.round(coded(0, 0))), {}),
+    "-1 below what is positive": ("code", np.where(coded(-999, 0.1) == -999, -1, coded(0, 0)), {}),
     "patterns far below their offset": ("offset", 1e9 + half_explained(), {}),
     "a code in blocks": (
         "code",
@@ -152,6 +156,8 @@ SOUND = {
         150,
     ),
     "integers": np.round(coded(0, 0)),
+    "integers from -1 on": np.maximum(np.round(coded(0, 0) / 5 - 4), -1),
+    "votes": np.sign(np.round(coded(0, 0) / 10 - 2)),
     "a few typing errors": np.where(np.arange(300).reshape(20, 15) % 100 == 7, 1880.0, coded(0, 0)),
     "one value": np.full((4, 5, 3), 2.0),
     "zeros": np.zeros((4, 5)),

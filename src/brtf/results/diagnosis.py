@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from brtf.data.arrays import Array, evenly_spaced
 from brtf.data.blocks import Block
@@ -38,6 +40,8 @@ NINES = re.compile(r"-99+")
 """Codes for a missing value in many files: −99, −999, …"""
 HIDDEN = 0.01
 """Smallest noise that a fit distinguishes, over the spread of the data, from which it may hide structure."""
+Code = tuple[float, int, str]
+"""A value that may stand for what is missing, how many entries have it, and why it may."""
 LARGEST_SAMPLE = 2**16
 """Largest number of entries whose medians are taken: those of more, evenly spaced, are known well enough."""
 LARGEST_LOOKED_AT, LONGEST_MODE = 4_000_000, 1000
@@ -200,20 +204,39 @@ def _outlying_beside_the_common(result: Result) -> float:
 
 
 def _code(result: Result) -> Doubt | None:
-    """One value, repeated exactly and farther from all regular entries than these are from each other, or -99, -999, …
-
-    Nines below all regular entries stand for what is missing however near these are.
-    """
+    """A value that may stand for what is missing, by where it lies or by how often it occurs."""
     observations = result.observations
     if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
         return None
     values = observations.values.ravel()
+    outlying = result.outlier_probability_at_entries() > 0.5
+    found = _code_at_an_end(values, outlying) or _code_among_outliers(values, outlying)
+    if found is None:
+        return None
+    code, n_coded, why = found
+    return Doubt(
+        "code",
+        f"{n_coded:,} entries are exactly {code:.6g}, {why}.",
+        f"If {code:.6g} stands for a value that is missing, set it to NaN or pass mask=: now it counts as measured.",
+    )
+
+
+def _code_at_an_end(values: NDArray[np.floating[Any]], outlying: NDArray[np.bool_]) -> Code | None:
+    """One value, repeated exactly and farther from all regular entries than these are from each other, or -99, -999, …
+
+    Nines below all regular entries stand for what is missing however near these are, and so does −1 below numbers that
+    are not negative, where it occurs more often than the least of these.
+    """
     ends = [float(values.min()), float(values.max())]
     counts = [int(np.count_nonzero(values == end)) for end in ends]
-    code, n_coded, n_opposite = (ends[0], *counts) if counts[0] > counts[1] else (ends[1], *counts[::-1])
+    end = int(counts[0] <= counts[1])
+    code, n_coded, n_opposite = ends[end], counts[end], counts[1 - end]
     if n_coded < FEWEST_CODES or n_opposite > OTHER_CODE * n_coded or ends[0] == ends[1]:
         return None
-    outlying = result.outlier_probability_at_entries() > 0.5
+    rest = values[values != code]
+    least = float(rest.min())
+    if code == -1.0 and least >= 0.0 and ends[1] > 1.0 and np.count_nonzero(rest == least) < n_coded < rest.size:
+        return code, n_coded, "the only value below zero"
     others = values[(values != code) & ~outlying]
     n_spoiled = np.count_nonzero(outlying & (values != code))  # objects that saturate a few pixels are no code
     if not n_spoiled < n_coded < others.size:
@@ -223,11 +246,22 @@ def _code(result: Result) -> Doubt | None:
     if not is_far and not (code < low and NINES.fullmatch(f"{code:.15g}")):
         return None
     where = "far from" if is_far else "below"
-    return Doubt(
-        "code",
-        f"{n_coded:,} entries are exactly {code:.6g}, {where} the others, which go from {low:.4g} to {high:.4g}.",
-        f"If {code:.6g} stands for a value that is missing, set it to NaN or pass mask=: now it counts as measured.",
-    )
+    return code, n_coded, f"{where} the others, which go from {low:.4g} to {high:.4g}"
+
+
+def _code_among_outliers(values: NDArray[np.floating[Any]], outlying: NDArray[np.bool_]) -> Code | None:
+    """The value of most outliers, if most of its entries are outliers and hardly any other value is repeated."""
+    if np.count_nonzero(outlying) < FEWEST_CODES:
+        return None
+    distinct, counts = np.unique(values[outlying], return_counts=True)
+    code, n_outlying = distinct[counts.argmax()], int(counts.max())
+    n_coded = int(np.count_nonzero(values == code))
+    if n_outlying < FEWEST_CODES or n_outlying <= max(0.5 * n_coded, counts.sum() - n_outlying):
+        return None
+    if np.unique(values[values != code], return_counts=True)[1].max(initial=0) > OTHER_CODE * n_coded:
+        return None
+    share = f"{100 * n_outlying / n_coded:.3g} %"
+    return float(code), n_coded, f"of which {share} were labelled outliers, and hardly any other value is repeated"
 
 
 def _outliers(result: Result) -> Doubt | None:
