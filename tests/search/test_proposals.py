@@ -1,5 +1,7 @@
 """Moves of the search: what they must leave alone, and what they must find."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,13 @@ from brtf.inference.point import evaluate
 from brtf.inference.problem import Problem
 from brtf.inference.statistics import variance_field
 from brtf.kernels.dense import khatri_rao
+from brtf.model.row_priors import Unequal, ZeroMean
 from brtf.search.components import add_components, component_cosines, empty_state
 from brtf.search.moves.birth import birth
 from brtf.search.moves.condense import FEW_COMPONENTS, condense
 from brtf.search.moves.death import death, expendable_components, not_replaced
 from brtf.search.moves.refresh import refresh_rows
+from brtf.search.moves.row_prior import with_best_row_priors
 from brtf.search.problems import sweep_order
 from brtf.search.robust_rows import robust_rows
 from brtf.search.spectra import densest_along
@@ -34,6 +38,11 @@ def point_with(problem, factors):
     precision = problem.observations.scale**2 / 1e-4
     start = with_noise(empty_state(problem, START_MODEL), precision, START_MODEL, problem.observations.n_observed)
     return evaluate(problem, add_components(problem, start, [factor / share for factor in factors]))
+
+
+def empty_like(point):
+    """The state of a point with the rows of a state that never had components."""
+    return replace(point.state, row_priors=tuple(ZeroMean() for _ in point.state.factors))
 
 
 def low_rank(problem, state):
@@ -142,6 +151,19 @@ def test_robust_rows_do_not_depend_on_where_they_stood(data):
     np.testing.assert_allclose(robust_rows(problem, lost, 0).mean, rows.mean, atol=1e-12)
     std = np.sqrt(np.einsum("irr->ir", state.factors[0].cov))
     assert np.max(np.abs(rows.mean - state.factors[0].mean) / std) < 3.0
+
+
+def test_rows_without_components_cost_nothing(data):
+    problem = problem_of(data.observed)
+    sizes = np.random.default_rng(0).lognormal(0.0, 2.0, (15, 1))
+    state = point_with(problem, [factor * sizes[: len(factor)] for factor in data.factors]).state
+    for mode, rows in enumerate(state.factors):
+        state = state.with_factor(mode, rows, Unequal.proposed(rows, state.lam))
+    bare = evaluate(problem, state.select_components(np.zeros(state.rank, dtype=bool)))
+    plain, chosen = with_best_row_priors(bare.state, worth=1.0)
+    assert chosen == dict.fromkeys(range(3), ZeroMean.name)
+    assert evaluate(problem, plain).bound > bare.bound + 1.0
+    assert evaluate(problem, plain).bound == pytest.approx(evaluate(problem, empty_like(bare)).bound)
 
 
 def test_robust_rows_of_zeros_are_zero():

@@ -17,7 +17,7 @@ from brtf.inference.point import evaluate_at
 from brtf.inference.trace import Kind
 from brtf.inference.updates import update_component_precisions
 from brtf.model.distributions import Gamma, RowGaussians
-from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior
+from brtf.model.row_priors import ROW_PRIORS, Ordered, RowPrior, ZeroMean
 from brtf.model.row_priors.ordered import FEWEST_ROWS
 from brtf.model.state import State
 from brtf.search.move import Once, Progress, Sweeps, Trial
@@ -49,12 +49,13 @@ def with_best_row_priors(
     """
     chosen: dict[int, str] = {}
     for mode, (rows, present) in enumerate(zip(state.factors, state.row_priors, strict=True)):
-        if not present.signed or not state.rank:
+        if not present.signed:
             continue
+        kinds = ROW_PRIORS.values() if state.rank else (ZeroMean,)  # what is learnt of rows costs nats without them too
         others: list[RowPrior | None] = []
         if options is None or mode not in options.ordered_modes:
-            others = [kind.proposed(rows, state.lam) for kind in ROW_PRIORS.values() if type(present) is not kind]
-        if options is not None and mode in (*options.ordered_modes, *options.undecided_modes):
+            others = [kind.proposed(rows, state.lam) for kind in kinds if type(present) is not kind]
+        if state.rank and options is not None and mode in (*options.ordered_modes, *options.undecided_modes):
             others += _other_centres(present, rows, state.lam, options.positions[mode])
         best, least = present, present.kl(rows, state.lam) - worth
         for other in others:
