@@ -407,6 +407,16 @@ def test_the_demo_explains_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert words in outcome.stdout
 
 
+def test_memory_that_the_interpreter_lacks_is_told_in_a_sentence(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(brtf.BRTF, "fit", lacking)
+    outcome = run("fit", str(source))
+    assert outcome.exit_code == 2
+    assert "GB that this process may use are not enough: raise its limit." in outcome.stderr
+
+
 @pytest.mark.parametrize("module", ["jinja2", "PIL"])
 @pytest.mark.parametrize("command", [["demo"], ["report", "absent.brtf"], ["video", "absent.mp4", "--out", "d"]])
 def test_a_page_that_cannot_be_made_is_said_first(

@@ -15,6 +15,7 @@ import click
 import numpy as np
 
 from brtf.data.description import label_text
+from brtf.data.memory import available_bytes
 from brtf.data.signals import Terminated
 from brtf.io.atomic_file import partial_directory
 
@@ -142,4 +143,6 @@ def sentence(error: Exception) -> str:
     """The message of an exception."""
     if isinstance(error, OSError) and error.strerror is not None and error.filename is not None:
         return f"{error.filename}: {error.strerror}."
+    if isinstance(error, MemoryError) and not str(error):  # of the interpreter
+        return f"the {available_bytes() / 1e9:,.1f} GB that this process may use are not enough: raise its limit."
     return str(error) or type(error).__name__
