@@ -148,7 +148,7 @@ class TestViewer:
         viewer = frames.make_viewer(filmed, [filmed.observations], layout, Sides(), most_frames=4)
         assert viewer.source["names"] == ["0", "3", "5", "8"]
         assert viewer.notes == [
-            "4 of 9 frames are embedded, evenly spread, to keep the page small; the fit used them all."
+            "4 of 9 frames are embedded, evenly spread, to keep the page small; all of them were used."
         ]
 
     def test_pictures_stay_within_their_bytes(self, filmed):

@@ -347,7 +347,7 @@ def photographs(
     if len(kept) < n_frames:
         notes.append(
             f"{len(kept)} of {n_frames:,} frames are embedded, evenly spread, to keep the page small; "
-            "the fit used them all."
+            "all of them were used."
         )
     names = [slider.labels[k] for k in kept]
     return Viewer(
