@@ -481,6 +481,16 @@ def test_order_is_found_and_pays(seed):
     assert error(model, truth) < 0.95 * error(plain, truth)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_rows_that_are_all_alike_are_in_no_order(seed):
+    """A level that all samples share is as long a memory in any order."""
+    rng = np.random.default_rng(seed)
+    level, others = 6.0 + 2.5 * rng.standard_normal(120), rng.standard_normal((120, 3))
+    data = np.outer(level, 1.0 + 0.01 * rng.standard_normal(40)) + others @ rng.standard_normal((3, 40))
+    model = fitted(data + 0.3 * rng.standard_normal(data.shape))
+    assert not model.result_.state.is_ordered
+
+
 def test_modes_are_put_in_order_together():
     rng = np.random.default_rng(0)
     rows = course(60, 2, 0.95, rng), course(40, 2, 0.9, rng), rng.standard_normal((6, 2))

@@ -1,9 +1,10 @@
 """Rows in order: every component's course along a mode becomes a Markov chain of a kind learnt from it.
 
 A screen takes the components one by one: with the precision of its own rows each has an evidence for every kind of
-chain, at the cost of a scalar filter. Where all kinds together promise a nat or more, the mode is tried: rows that are
-smoothed together are another posterior, so the trial is swept before it is judged. Always accepted where the user says
-that the mode is ordered.
+chain, at the cost of a scalar filter. Where all kinds together promise a nat beyond what the same rows may promise when
+shuffled, the mode is tried: rows that are all alike have a long memory in any order. Rows that are smoothed together
+are another posterior, so the trial is swept before it is judged. Always accepted where the user says that the mode is
+ordered.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import softmax
 
 from brtf import kernels
@@ -29,6 +31,8 @@ from brtf.model.state import State
 from brtf.search.move import Memory, Move, Progress, Sweeps, Trial, are_whole
 from brtf.search.periods_of_rows import carriers_along, possible_periods
 
+SHUFFLES, STANDARD_DEVIATIONS = 9, 3.0
+"""Shuffles of the rows, and the standard deviations by which order has to promise more than in these."""
 ROW_MATRICES = 8
 """R × R matrices per row in a trial of a chain: precisions, covariances, and those of neighbours, of two states."""
 
@@ -156,11 +160,23 @@ def promise(
     carriers: Array = NO_CARRIERS,
     form: Form = LINE,
 ) -> tuple[float, Array]:
-    """Nats that order promises about the present centre, component by component, and the shares (R, K) of the kinds."""
+    """Nats that order promises about the present centre, component by component, and the shares (R, K) of the kinds.
+
+    What the same rows may promise in random orders is subtracted.
+    """
     matrices, linear = present.terms(lam)
     centres = np.broadcast_to(linear / np.einsum("irr->ir", matrices), rows.mean.shape)
-    found = Evidence.of(rows, present, lam, steps, carriers, form).of_kinds(centres[None])[0]
-    gain = float(np.logaddexp.reduce(found - found[0], axis=0).sum()) - rows.rank * math.log(len(found))
+    seen = Evidence.of(rows, present, lam, steps, carriers, form)
+
+    def gain_of(found: Array) -> float:
+        return float(np.logaddexp.reduce(found - found[0], axis=0).sum()) - rows.rank * math.log(len(found))
+
+    found, rng = seen.of_kinds(centres[None])[0], np.random.default_rng(0)
+    gain = gain_of(found)
+    if gain >= WORTH:
+        places = [rng.permutation(rows.n_rows) for _ in range(SHUFFLES)]
+        others = [gain_of(seen.in_order_of(one).of_kinds(centres[None, one])[0]) for one in places]
+        gain -= max(0.0, float(np.mean(others) + STANDARD_DEVIATIONS * np.std(others)))
     rounding = rows.n_rows * float(np.finfo(float).eps) * float(np.abs(found).max(initial=0.0))
     return gain - rounding, softmax(found, axis=0).T
 
@@ -200,6 +216,10 @@ class Evidence:
         variances = np.broadcast_to(rows.variances, rows.mean.shape)
         precision = np.maximum(1.0 / variances - np.einsum("irr->ir", matrices), 0.0)
         return cls(precision, rows.mean / variances - own_linear, lam.mean, steps, carriers, form)
+
+    def in_order_of(self, places: NDArray[np.int64]) -> Evidence:
+        """That of the rows in another order."""
+        return replace(self, precision=self.precision[places], linear=self.linear[places])
 
     def of_kinds(self, centres: Array) -> Array:
         """Evidence (C, K, R) of every kind of chain about the given centres (C, I, R), without that of these."""
