@@ -55,7 +55,6 @@ FOUND_BY = {
     61005: "noise raised and lowered",
     61061: "noise raised and lowered",
     61095: "regular entries taken for outliers",
-    71172: "a second start where one component alone explains little",
 }
 
 

@@ -41,19 +41,13 @@ SINGLE_ROW = 1.2
 
 
 def birth(
-    problem: Problem,
-    point: Point,
-    n_components: int,
-    rng: np.random.Generator,
-    *,
-    clipped: bool,
-    beyond: float = BEYOND_CHANCE,
+    problem: Problem, point: Point, n_components: int, rng: np.random.Generator, *, clipped: bool
 ) -> State | None:
     """C9: add up to ``n_components`` components that fit the residual.
 
     The residual is weighted by the model, or clipped where the weights are not yet reliable. None where the residual
-    has no more structure than ``beyond`` times what it has with random signs, or only along fibres. What a smooth
-    residual has taken up in place of a component is looked at too, except where the residual is clipped.
+    has no more structure than it has with random signs, or only along fibres. What a smooth residual has taken up in
+    place of a component is looked at too, except where the residual is clipped.
     """
     weigh = relative_weights(problem, point, clipped=clipped)
     limit = CLIP * typical_residual(problem, point.state, point.fit.residual) if clipped else np.inf
@@ -66,7 +60,7 @@ def birth(
     if is_sketched(problem):
         columns = _sketched(problem, left([]), n_components, rng)
     else:
-        columns = _one_after_another(problem, left, n_components, rng, beyond)
+        columns = _one_after_another(problem, left, n_components, rng)
     state = None if columns is None else absorbed(problem, add_components(problem, point.state, columns), point)
     return None if state is None or state.rank == point.rank else state
 
@@ -92,11 +86,7 @@ def _mean_weight(problem: Problem, weighing: Weighing) -> float:
 
 
 def _one_after_another(
-    problem: Problem,
-    left: Callable[[list[Array]], Weighing],
-    n_components: int,
-    rng: np.random.Generator,
-    beyond: float,
+    problem: Problem, left: Callable[[list[Array]], Weighing], n_components: int, rng: np.random.Generator
 ) -> list[Array] | None:
     """Components by successive rank-one fits that explain more than random signs would; None where none does."""
     columns: list[list[Array]] = []
@@ -105,8 +95,9 @@ def _one_after_another(
         rest = left(found)
         fitted, gain = best_rank_one(problem, rest, rng)
         if k == 0:
-            _, chance = best_rank_one(problem, _with_random_signs(problem, rest, rng), rng, gain / beyond)
-        if gain < beyond * chance or _lives_on_a_fibre(fitted):
+            enough = gain / BEYOND_CHANCE
+            _, chance = best_rank_one(problem, _with_random_signs(problem, rest, rng), rng, enough)
+        if gain < BEYOND_CHANCE * chance or _lives_on_a_fibre(fitted):
             break
         columns.append(fitted)
     if not columns:

@@ -13,16 +13,12 @@ from dataclasses import replace
 
 from brtf.inference.trace import Kind
 from brtf.search.move import Memory, Move, Progress, Stages, Trial, are_whole
-from brtf.search.moves.birth import BEYOND_CHANCE, birth
+from brtf.search.moves.birth import birth
 from brtf.search.moves.form import is_expensive
 from brtf.search.starts import START_PRECISIONS, expanded, least_squares
 
 STAGES: Stages = (("hold", 0, 20), ("rough", 0, 2), ("condense", 0, 3), ("rough", 2, 15))
 """In the first free sweeps surplus components die or become similar to others; then they are condensed."""
-JUST_CHANCE = 1.0
-"""The second start of a tensor is skipped where the first left no more structure than with random signs. Birth asks for
-more: where several components are missing, one alone may explain hardly more than chance, and none is accepted. In a
-matrix the strongest direction explains more than any other, so that births find them one by one."""
 AS_ASKED: Stages = (("as asked", 0, 1), ("rough", 0, 15))
 """What follows where modes were said to have no negative loadings: those that were found are taken away."""
 
@@ -40,9 +36,7 @@ class Start(Move):
             progress.problem = replace(progress.problem, collapsed=False)
         n_starts = len(starts) + (progress.options.many and len(starts) > 1)
         if which > 0 and n_starts == len(START_PRECISIONS):
-            beyond = BEYOND_CHANCE if progress.problem.observations.order == 2 else JUST_CHANCE
-            left = birth(progress.problem, progress.point, 1, progress.rng, clipped=True, beyond=beyond)
-            progress.skips_rough = left is None
+            progress.skips_rough = birth(progress.problem, progress.point, 1, progress.rng, clipped=True) is None
             if progress.skips_rough:
                 return None, memory
         if which < len(starts):
