@@ -12,7 +12,6 @@ import brtf
 from brtf.data.observe import observe
 from brtf.inference.learn_noise import slice_noise
 from brtf.inference.point import evaluate
-from brtf.inference.sweep import sweep
 from brtf.inference.trace import Kind
 from brtf.model.settings import Settings
 from brtf.search.components import add_components
@@ -116,42 +115,6 @@ class TestRefusals:
         search.refusals.clear()
         search.take_up(state, position)
         assert search._is_refused(move("death"))
-
-
-class TestSweepsOfARefusedProposal:
-    """What is only another point of the same kind, but a higher one, is gone on from; another kind is not."""
-
-    def judged(self, search, point):
-        progress = search.progress
-        search.phase, search.move = NAMES.index("fine"), 0
-        search.trial = progress.trial(Kind.REFRESH, "rows refreshed", point, worth=1e6)
-        return search._judge()
-
-    def test_count_as_the_best_points(self, search):
-        progress = search.progress
-        progress.best = evaluate(
-            progress.problem, progress.point.state.with_factor(0, progress.point.state.factors[0].scaled(1.01))
-        )
-        swept = sweep(progress.problem, progress.point)
-        assert swept.bound > progress.point.bound
-        step = self.judged(search, swept)
-        assert not step.event.accepted and not search.changed
-        assert step.point is swept and progress.point is swept
-        assert search.refusals[PHASES[search.phase].moves[0].name].until > swept.bound
-
-    @pytest.mark.parametrize("other", ["lower", "noise"])
-    def test_are_lost_where_the_bound_is_lower_or_the_noise_another(self, search, other):
-        progress = search.progress
-        state, best = progress.point.state, progress.point
-        if other == "lower":
-            point = evaluate(progress.problem, state.with_factor(0, state.factors[0].scaled(1.01)))
-        else:
-            point = evaluate(progress.problem, slice_noise(progress.problem, state, (0,)))
-            raise_bound(search, -1e3)
-            best = progress.point
-            assert point.bound > best.bound
-        self.judged(search, point)
-        assert progress.point is best
 
 
 class TestForm:

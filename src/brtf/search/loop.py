@@ -137,10 +137,7 @@ class Search:
                 yield self._step(None)
 
     def _judge(self) -> Step:
-        """Accept the trial if it gains enough, and more than the same number of sweeps of the best point would.
-
-        One that gains less, but is only another point of the same kind, is no change: its sweeps count as the best's.
-        """
+        """Accept the trial if it gains enough, and more than the same number of sweeps of the best point would."""
         progress, trial = self.progress, self.trial
         if trial is None:
             raise RuntimeError("there is no trial to judge")
@@ -155,9 +152,6 @@ class Search:
             self._keep(trial, gain)
             self.refusals.pop(move.name, None)
         else:
-            same_form = trial.collapsed is progress.problem.collapsed
-            if gain > 0.0 and same_form and trial.point.state.kind == progress.point.state.kind:
-                progress.best = trial.point
             self._refuse(move, lacking)
             if trial.worth == math.inf and progress.beyond is not None:
                 progress.beyond = max(progress.beyond, float(trial.point.bound))
