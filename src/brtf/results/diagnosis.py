@@ -204,13 +204,16 @@ def _outlying_beside_the_common(result: Result) -> float:
 
 
 def _code(result: Result) -> Doubt | None:
-    """A value that may stand for what is missing, by where it lies or by how often it occurs."""
+    """A value that may stand for what is missing, by where it lies or, unless it was said that values are replaced, by
+    how often it occurs."""
     observations = result.observations
     if observations.in_chunks or observations.n_observed > LARGEST_LOOKED_AT:
         return None
     values = observations.values.ravel()
     outlying = result.outlier_probability_at_entries() > 0.5
-    found = _code_at_an_end(values, outlying) or _code_among_outliers(values, outlying)
+    found = _code_at_an_end(values, outlying)
+    if found is None and result.settings.outlier_kind != "replacement":
+        found = _code_among_outliers(values, outlying)
     if found is None:
         return None
     code, n_coded, why = found
