@@ -110,12 +110,12 @@ class TestChosen:
     def test_noise_per_sensor(self):
         for seed in range(3):
             truth, tensor = per_sensor(seed)
-            model = BRTF(random_state=0).fit(tensor)
+            model = BRTF(random_state=0, modes=None).fit(tensor)
             assert (model.noise_, model.noise_modes_, model.rank_) == ("per-slice", (0,), 2)
             assert model.outlier_rate_ < 0.01
             assert model.choices_["noise"].gain > 100
             assert rrse(truth, model.low_rank()) < 0.5 * rrse(
-                truth, BRTF(random_state=0, **PLAIN).fit(tensor).low_rank()
+                truth, BRTF(random_state=0, modes=None, **PLAIN).fit(tensor).low_rank()
             )
 
     def test_one_sided_outliers(self):
@@ -128,9 +128,9 @@ class TestChosen:
     @pytest.mark.parametrize("missing", [0.0, 0.6])
     @pytest.mark.parametrize("outliers", [0.0, 0.1, 0.3])
     def test_nothing_changes_where_nothing_is_to_be_chosen(self, outliers, missing):
-        """The search goes on from the first runner: the same to the last bit."""
+        """The search goes on from the first runner, and looks for no order in between: the same to the last bit."""
         tensor = brtf.datasets.paper_synthetic(outliers=outliers, missing=missing, seed=5).observed
-        model, plain = (BRTF(random_state=0, **options).fit(tensor) for options in ({}, PLAIN))
+        model, plain = (BRTF(random_state=0, modes=None, **options).fit(tensor) for options in ({}, PLAIN))
         assert (model.link_, model.arrangement_, model.noise_) == (None, ((0,), (1,), (2,)), "common")
         assert model.bound_ == plain.bound_
         assert model.n_sweeps_ == plain.n_sweeps_
